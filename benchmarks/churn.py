@@ -1,24 +1,31 @@
-"""How much of its capacity does a swarm use while peers come and go? A seeded trace of kills, graceful leaves and joins.
+"""How much of its capacity does a swarm use while peers come and go? A seeded trace of kills,
+graceful leaves and joins.
 
-``python -m benchmarks.churn`` has replicas of one body stage fall and be replaced, and compares the committed tokens/s with the *ideal*: the integral
-over time of what the replicas that are live then train when nobody falls. That speed is measured for 1, 2, ... replicas in the same run, so
-that what averaging costs in peace is no loss of churn. What is lost then: work that died and is done again, the pause until a death is
-noticed, the load of a newcomer's state, and iterations that are dealt unevenly.
+``python -m benchmarks.churn`` has replicas of one body stage fall and be replaced, and compares the
+committed tokens/s with the *ideal*: the integral over time of what the replicas that are live then
+train when nobody falls. That speed is measured for 1, 2, ... replicas in the same run, so that what
+averaging costs in peace is no loss of churn. What is lost then: work that died and is done again,
+the pause until a death is noticed, the load of a newcomer's state, and iterations that are dealt
+unevenly.
 
-It is rehearsed in virtual time, since a machine of two cores does not carry more than one or two busy replicas, and played with one and two
-replicas in real processes (`churn_live`), where starting processes take the time of those that train. In the rehearsal the trainer is the real
-one, and devices take a table of seconds (`churn_rehearsal`). A newcomer counts as live from the moment its process is up, before it has any
-state, and a leaver until its end, after it was told to leave: both count against the swarm. Falls come at exponential times, each a kill or a leave
-by a fair coin; somebody takes the place 10 to 40 s later. The source is spared, and so is the only replica that is left. The real run is played once
-per seed; when its falls come, which is kinder, `churn_live` says.
+It is rehearsed in virtual time, since a machine of two cores does not carry more than one or two
+busy replicas, and played with one and two replicas in real processes (`churn_live`), where starting
+processes take the time of those that train. In the rehearsal the trainer is the real one, and
+devices take a table of seconds (`churn_rehearsal`). A newcomer counts as live from the moment its
+process is up, before it has any state, and a leaver until its end, after it was told to leave: both
+count against the swarm. Falls come at exponential times, each a kill or a leave by a fair coin;
+somebody takes the place 10 to 40 s later. The source is spared, and so is the only replica that is
+left. The real run is played once per seed; when its falls come, which is kinder, `churn_live` says.
 
-Source: the elastic harness's "throughput retention, 95 % after topology change". Differs: it says neither over which time nor against what, and
-has it as implemented, not measured; here it is the whole trace, transitions included, against the live capacity, so that fewer peers are
-no excuse and no loss. Its heartbeats of 30 s with three misses alone would lose 90 s per death.
+Source: the elastic harness's "throughput retention, 95 % after topology change". Differs: it says
+neither over which time nor against what, and has it as implemented, not measured; here it is the
+whole trace, transitions included, against the live capacity, so that fewer peers are no excuse and
+no loss. Its heartbeats of 30 s with three misses alone would lose 90 s per death.
 
-Prints tables and, as the last line, one JSON object: `rehearsed_every_N_s` for each rate of falls; `rehearsed_ratio_to_ideal` with a fall every 30 s
-and `rehearsed_least` of its seeds; `real_ratio_to_ideal` of all real runs together and `real_least` of them; and, where both were played,
-`ratio_to_ideal`, by which a swarm is judged: the least of these four.
+Prints tables and, as the last line, one JSON object: `rehearsed_every_N_s` for each rate of falls;
+`rehearsed_ratio_to_ideal` with a fall every 30 s and `rehearsed_least` of its seeds;
+`real_ratio_to_ideal` of all real runs together and `real_least` of them; and, where both were
+played, `ratio_to_ideal`, by which a swarm is judged: the least of these four.
 """
 
 from __future__ import annotations
@@ -179,7 +186,9 @@ def live_table(stories: Sequence[LiveStory]) -> Table:
 
 
 def report(rehearsed: Sequence[Row], real: Sequence[LiveStory]) -> dict[str, float]:
-    """What is reported of what was played; the last figure is the least kind one, where there are both."""
+    """What is reported of what was played; the last figure is the least kind one, where there are
+    both.
+    """
     found, others = dict[str, float](), {f"rehearsed_every_{row.every_s:g}_s": row.ratio for row in rehearsed}
     if rehearsed:
         judged = next(row for row in rehearsed if row.every_s == REPORTED_EVERY_S)

@@ -1,9 +1,12 @@
-"""The small real run of `benchmarks.churn`: one body stage of one or two replicas, as many as this machine's two cores carry, that come and go.
+"""The small real run of `benchmarks.churn`: one body stage of one or two replicas, as many as this
+machine's two cores carry, that come and go.
 
-First the speed with one replica and with two is measured, then the trace is played in the same swarm, then two and one are measured again, and of
-each the faster time counts. A replica counts as live from its first word until it is killed, or until its process has ended, where it was told to
-leave; the start of its process is nobody's capacity, though it takes processor time from the others. A fall comes 8 to 16 s after both replicas were
-members again, so never while one loads its state, and another replica is started at once.
+First the speed with one replica and with two is measured, then the trace is played in the same
+swarm, then two and one are measured again, and of each the faster time counts. A replica counts as
+live from its first word until it is killed, or until its process has ended, where it was told to
+leave; the start of its process is nobody's capacity, though it takes processor time from the
+others. A fall comes 8 to 16 s after both replicas were members again, so never while one loads its
+state, and another replica is started at once.
 """
 
 from __future__ import annotations
@@ -130,7 +133,9 @@ class _Falls:
         await self.add()
 
     async def go(self, *, leaves: bool) -> float:
-        """One goes; when it was struck. It is capacity until then, or until its process has ended, where it may leave."""
+        """One goes; when it was struck. It is capacity until then, or until its process has ended,
+        where it may leave.
+        """
         name = self.there.pop(self._rng.randrange(len(self.there)))
         struck_s = self._swarm.dismiss(name) if leaves else self._swarm.kill(name)
         peer_id = self._swarm.endpoint(name).member.peer_id
@@ -164,7 +169,8 @@ async def _watch(swarm: LiveSwarm, seconds: float) -> float:
 
 
 async def measure(manifest: Manifest, folder: Path, plan: LivePlan) -> LiveStory:
-    """Start the swarm, watch it with one replica and with two, play the trace, and watch it with two and with one again.
+    """Start the swarm, watch it with one replica and with two, play the trace, and watch it with
+    two and with one again.
 
     Raises:
         LiveFailed: it did not go on.

@@ -1,8 +1,10 @@
-"""Churn in virtual time for `benchmarks.churn`: more replicas than this machine has cores, each computing as long as a real one.
+"""Churn in virtual time for `benchmarks.churn`: more replicas than this machine has cores, each
+computing as long as a real one.
 
-The trainer runs unchanged, with integers for tensors. What a device does takes the time that its engine's calls cost, by a table of seconds: so a
-microbatch, an average, a digest and a copied part have the durations of a real stage, and everything else costs travel times only. Start
-of a process is not rehearsed: a newcomer's life begins where a real one has imported everything.
+The trainer runs unchanged, with integers for tensors. What a device does takes the time that its
+engine's calls cost, by a table of seconds: so a microbatch, an average, a digest and a copied part
+have the durations of a real stage, and everything else costs travel times only. Start of a process
+is not rehearsed: a newcomer's life begins where a real one has imported everything.
 """
 
 from __future__ import annotations
@@ -53,8 +55,10 @@ COSTS_S: Mapping[str, float] = {
     "read_state": 0.030 / PARTS,
     "write_state": 0.900 / PARTS,
 }
-"""Seconds of one call, as for 9.5 million parameters (114 MB with moments) on one core: forward and backward of a microbatch of 256 tokens,
-memory and digests at what `docs/log.md` says; an average travels at 1 GB/s, a copied state at 1 Gbit/s. A source computes for nothing."""
+"""Seconds of one call, as for 9.5 million parameters (114 MB with moments) on one core: forward and
+backward of a microbatch of 256 tokens, memory and digests at what `docs/log.md` says; an average
+travels at 1 GB/s, a copied state at 1 Gbit/s. A source computes for nothing.
+"""
 WARMUP_ITERATIONS = 3
 
 
@@ -66,8 +70,10 @@ class Trace:
         seed: of everything.
         replicas: at the start.
         iterations: how long.
-        every_s: mean time between two falls, exponential; each is a kill or a leave in good order, by a fair coin.
-        away_min_s, away_max_s: after so long somebody takes the place of who fell: itself, or a newcomer.
+        every_s: mean time between two falls, exponential; each is a kill or a leave in good order,
+            by a fair coin.
+        away_min_s, away_max_s: after so long somebody takes the place of who fell: itself, or a
+            newcomer.
     """
 
     seed: int
@@ -85,7 +91,8 @@ class Story:
     Args:
         seconds: virtual time between them.
         tokens: committed in it.
-        live: (since when in seconds after the first of them, how many replicas), ascending; the first entry is at 0.
+        live: (since when in seconds after the first of them, how many replicas), ascending; the
+            first entry is at 0.
         falls: (kills, leaves, newcomers) in the whole rehearsal.
     """
 
@@ -131,11 +138,13 @@ def ideal_tokens(live: tuple[tuple[float, int], ...], seconds: float, speeds: Ma
     return sum((end - since) * (speeds[count] if count else 0.0) for (since, count), end in zip(live, ends, strict=True))
 
 
-# ---- a device that takes its time ------------------------------------------------------------------------------------
+# ---- a device that takes its time ----------------------------------------------------------------
 
 
 class _Meter:
-    """Seconds of the work under way: what it waited for the device, and what its engine's calls cost so far."""
+    """Seconds of the work under way: what it waited for the device, and what its engine's calls
+    cost so far.
+    """
 
     ahead_s = 0.0
 
@@ -204,7 +213,9 @@ class _Lives:
     async def run_peer(
         self, ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event
     ) -> int:
-        """`trainer.life.peer.run_peer`; a replica is there until its last word, also while it leaves."""
+        """`trainer.life.peer.run_peer`; a replica is there until its last word, also while it
+        leaves.
+        """
         if local.can_feed:
             meter = _Meter()
             return await run_peer(replace(ports, executor=_CostedExecutor(meter)), manifest, local, rng, leave)

@@ -1,4 +1,6 @@
-"""How a benchmark of a live swarm ends: figures as one JSON object on the last line, or one line that says why there are none."""
+"""How a benchmark of a live swarm ends: figures as one JSON object on the last line, or one line
+that says why there are none.
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,28 @@
-"""FlexiTrain's experiment in small: is a language model as good, and trained as fast, when replicas fail meanwhile?
+"""FlexiTrain's experiment in small: is a language model as good, and trained as fast, when replicas
+fail meanwhile?
 
-``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text six times for the same number of iterations, with real processes:
-a source and two replicas of the one body stage, which are FlexiTrain's two data-parallel workers. First and last nobody fails; once one replica is
-killed and does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the other, and each comes back. These two are trained
-twice: with kills at seeded moments of an iteration, when work is under way at every stage, and with kills right after a commit, when there is none to
-be lost. Compared are the held-out loss after the last iteration and the tokens/s from the first commit to the last, with the faster of the two
+``python -m benchmarks.flexitrain`` trains the same tiny LLaMA on the same text six times for the
+same number of iterations, with real processes: a source and two replicas of the one body stage,
+which are FlexiTrain's two data-parallel workers. First and last nobody fails; once one replica is
+killed and does not come back, as in its run ``llm-p1e-5``; once several are killed, one after the
+other, and each comes back. These two are trained
+twice: with kills at seeded moments of an iteration, when work is under way at every stage, and with
+kills right after a commit, when there is none to be lost. Compared are the held-out loss after the
+last iteration and the tokens/s from the first commit to the last, with the faster of the two
 trainings without failures.
 
-Source: Salahi, Ding, Edamadaka, FlexiTrain, section 5.2, table 1. It trained two models of 78 M parameters for 5000 iterations on TinyStories on
-two H100: validation loss 1.864 without failures, 1.857 with one. It gives no throughput for these; its simulation of 10,000 GPUs over a month has
-99.85 % of the fault-free batches, and 80.18 % for checkpoints. Its table 3 (MNIST, 99.18 and 92.98) is headed throughput, but the text beside
-it speaks of test accuracy. Differs: it drops the batch of a failed worker, so its two curves differ by their data; here that work is
-redone, so that only rounding differs. It could not take anybody back; here who was killed rejoins. Two replicas, the source and every process
-that starts share two cores, so a lost one costs less than a machine of its own, and one that starts costs more.
+Source: Salahi, Ding, Edamadaka, FlexiTrain, section 5.2, table 1. It trained two models of 78 M
+parameters for 5000 iterations on TinyStories on two H100: validation loss 1.864 without failures,
+1.857 with one. It gives no throughput for these; its simulation of 10,000 GPUs over a month has
+99.85 % of the fault-free batches, and 80.18 % for checkpoints. Its table 3 (MNIST, 99.18 and 92.98)
+is headed throughput, but the text beside it speaks of test accuracy. Differs: it drops the batch of
+a failed worker, so its two curves differ by their data; here that work is redone, so that only
+rounding differs. It could not take anybody back; here who was killed rejoins. Two replicas, the
+source and every process that starts share two cores, so a lost one costs less than a machine of its
+own, and one that starts costs more.
 
-Prints a table and, as the last line, one JSON object: both moments of each, and under `worst` the largest gap and the least throughput. Progress goes
-to stderr.
+Prints a table and, as the last line, one JSON object: both moments of each, and under `worst` the
+largest gap and the least throughput. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -77,7 +84,8 @@ class Plan:
     """Who fails when.
 
     Args:
-        kills: iterations after whose commit a replica is killed, ascending; and what share of the next one passes before.
+        kills: iterations after whose commit a replica is killed, ascending; and what share of the
+            next one passes before.
         is_back: it is started again, and the next one is killed only when it is a member once more.
     """
 
@@ -114,7 +122,9 @@ def say(text: str) -> None:
 
 
 def plans(iterations: int, faults: int, seed: int) -> dict[str, Plan]:
-    """Without failures, with one in the first half, and with several, spread over the first three quarters; each at two kinds of moments."""
+    """Without failures, with one in the first half, and with several, spread over the first three
+    quarters; each at two kinds of moments.
+    """
     draw, moment = random.Random(f"{seed} flexitrain"), random.Random(f"{seed} moments")
     each = max(1, 3 * iterations // 4 // faults)
     spread = [number * each + draw.randrange(max(1, each // 2)) for number in range(faults)]
@@ -190,12 +200,16 @@ async def _missed(swarm: LiveSwarm, name: str, since_s: float) -> float:
 
 
 def faster(one: Story, other: Story) -> Story:
-    """What the others are compared with: a machine that slows down, or speeds up, meanwhile is no gain."""
+    """What the others are compared with: a machine that slows down, or speeds up, meanwhile is no
+    gain.
+    """
     return max(one, other, key=lambda story: story.tokens_per_s)
 
 
 def report(stories: Mapping[str, Story]) -> dict[str, dict[str, float]]:
-    """By kind of failure: the relative difference of the final loss, and the throughput kept, over the training without; then the worst of each."""
+    """By kind of failure: the relative difference of the final loss, and the throughput kept, over
+    the training without; then the worst of each.
+    """
     calm = stories[NONE]
     names = {"one_lost": LOST, "killed_and_back": RETURNED}
     found = {

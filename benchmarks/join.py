@@ -1,22 +1,29 @@
-"""What does a joiner cost the others, and how soon does it contribute? A second replica joins a stage that trains, five times.
+"""What does a joiner cost the others, and how soon does it contribute? A second replica joins a
+stage that trains, five times.
 
-``python -m benchmarks.join`` starts two peers, a source and one replica of one body stage of 9.5 million parameters: 114 MB of state with both
-moments (38 MB of weights alone). A further peer starts, loads the state while the two go on, and contributes. Then it is killed, and
-another one comes. How many cores the two keep busy the table says: what they leave idle of this machine the joiner has, and a stage of more replicas
-would not leave it. Nothing sleeps in place of computing.
+``python -m benchmarks.join`` starts two peers, a source and one replica of one body stage of 9.5
+million parameters: 114 MB of state with both moments (38 MB of weights alone). A further peer
+starts, loads the state while the two go on, and contributes. Then it is killed, and another one
+comes. How many cores the two keep busy the table says: what they leave idle of this machine the
+joiner has, and a stage of more replicas would not leave it. Nothing sleeps in place of computing.
 
-The clock runs from the start of the joiner's process to the commit of its *first contribution*: the first iteration of which it was a member
-from its opening on, and which its stage's averages went through without it being fenced. Then the record is asked for: it names the
-members whose state digest it holds. *retention* is the committed tokens/s from the joiner's start to that commit, over those of the same swarm right
-before, joiner after joiner; medians. Iterations under way at either end count by share. It is measured as a run with defaults has it: parts of 1 MiB,
-four microbatches in flight, and the joiner on the cores of those that train, so that the start of its process (Python, torch, hivemind) counts, which
-on a machine of its own would be in nobody's way. A process that starts up alike and joins nothing is the control.
+The clock runs from the start of the joiner's process to the commit of its *first contribution*: the
+first iteration of which it was a member from its opening on, and which its stage's averages went
+through without it being fenced. Then the record is asked for: it names the members whose state
+digest it holds. *retention* is the committed tokens/s from the joiner's start to that commit, over
+those of the same swarm right before, joiner after joiner; medians. Iterations under way at either
+end count by share. It is measured as a run with defaults has it: parts of 1 MiB, four microbatches
+in flight, and the joiner on the cores of those that train, so that the start of its process
+(Python, torch, hivemind) counts, which on a machine of its own would be in nobody's way. A process
+that starts up alike and joins nothing is the control.
 
-The definition of before is measured as well, for comparison alone: parts of 16 MiB, one microbatch in flight, joiner and control on the other half of
-this machine's cores, and retention until a plan names the joiner (*retention_to_plan*): from then on two replicas average 38 MB an iteration.
+The definition of before is measured as well, for comparison alone: parts of 16 MiB, one microbatch
+in flight, joiner and control on the other half of this machine's cores, and retention until a plan
+names the joiner (*retention_to_plan*): from then on two replicas average 38 MB an iteration.
 
-Prints a table for each and, as the last line, one JSON object; names without `apart_` are those of the defaults. Progress goes to stderr. A join
-during which other programs kept more than a tenth of a core busy is repeated, up to three times as many in all; reported are the medians without such
+Prints a table for each and, as the last line, one JSON object; names without `apart_` are those of
+the defaults. Progress goes to stderr. A join during which other programs kept more than a tenth of
+a core busy is repeated, up to three times as many in all; reported are the medians without such
 joins or with them, whichever are worse, beside the least of all and how many were disturbed.
 """
 
@@ -78,7 +85,9 @@ RUN = Manifest(
 )
 DEFAULT, BEFORE = "defaults", "apart"
 RINGS = {DEFAULT: RUN.ring, BEFORE: RingSection(credits=1, part_bytes=16 << 20)}
-"""By setting: as a run with defaults has it, and as it was measured before, with cores for the joiner and large parts."""
+"""By setting: as a run with defaults has it, and as it was measured before, with cores for the
+joiner and large parts.
+"""
 QUICK_MODEL = ModelSection(width=64, blocks=2, heads=2, kv_heads=2, mlp_width=128, tokens_per_row=32)
 
 
@@ -90,7 +99,8 @@ def say(text: str) -> None:
 def first_contribution(opened: Sequence[Opened], peer_id: str) -> int | None:
     """The first iteration whose every plan names this peer; None while there is none.
 
-    A joiner that catches up in the middle of an iteration becomes a member there and then, but whether it still gets a microbatch is chance.
+    A joiner that catches up in the middle of an iteration becomes a member there and then, but
+    whether it still gets a microbatch is chance.
     """
     plans: dict[int, list[bool]] = {}
     for event in opened:
@@ -178,7 +188,9 @@ class Joins:
         }
 
     async def _digest(self, iteration: int) -> tuple[str, int]:
-        """What the record of an iteration says about the state of the body stage, and how many members reported it."""
+        """What the record of an iteration says about the state of the body stage, and how many
+        members reported it.
+        """
         for _ in range(20):  # a source applies a record a moment after it was decided
             try:
                 reply = await self._network.call(self._swarm.endpoint(SOURCE), GetRecord(iteration), silence_s=2.0)
@@ -210,7 +222,9 @@ class Joins:
 
 
 def halves(cores: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
-    """Cores of those that train, and of joiners; empty sets, by which all share all, where there is one core only."""
+    """Cores of those that train, and of joiners; empty sets, by which all share all, where there is
+    one core only.
+    """
     ordered = sorted(cores)
     if len(ordered) < 2:
         return frozenset(), frozenset()
@@ -227,7 +241,8 @@ async def measure(
     apart: bool = False,
     fork_server: Sequence[str] = (),
 ) -> list[Join]:
-    """A swarm of two and its joiners, one after the other, until `joins` of them were not disturbed, or `attempts` were made.
+    """A swarm of two and its joiners, one after the other, until `joins` of them were not
+    disturbed, or `attempts` were made.
 
     Args:
         apart: joiners have cores of their own.

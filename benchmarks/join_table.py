@@ -1,4 +1,6 @@
-"""What the benchmark of joining found: one joiner's times and speeds, what is reported of all of them, and the table."""
+"""What the benchmark of joining found: one joiner's times and speeds, what is reported of all of
+them, and the table.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,17 @@ class Join:
         digest: of the state of its stage in that record.
         agreed: how many members of its stage the record names with this digest.
         before: tokens/s before its start.
-        during, starting, membership: tokens/s from its start to `member_s`, and in this time's two parts, to `up_s` and from there on.
-        sharing, after: tokens/s from `member_s` to `contributed_s`, and of the swarm with it afterwards.
+        during, starting, membership: tokens/s from its start to `member_s`, and in this time's two
+            parts, to `up_s` and from there on.
+        sharing, after: tokens/s from `member_s` to `contributed_s`, and of the swarm with it
+            afterwards.
         overall: tokens/s from its start to `contributed_s`.
         cpu_before, cpu_during: cores that the others kept busy.
         own_cpu_s: processor seconds of the joiner to `up_s`, and from there to `contributed_s`.
-        foreign_cores: cores that programs other than the swarm and this one kept busy, from the watch before it on.
-        control: tokens/s while a process imports what a peer imports and joins nothing, over those right before.
+        foreign_cores: cores that programs other than the swarm and this one kept busy, from the
+            watch before it on.
+        control: tokens/s while a process imports what a peer imports and joins nothing, over those
+            right before.
     """
 
     begun_s: float
@@ -90,7 +96,9 @@ class Join:
 
     @property
     def spans_s(self) -> tuple[float, ...]:
-        """How long to its first word, from there to a place, to its stage's state, to a plan that names it, to its first contribution."""
+        """How long to its first word, from there to a place, to its stage's state, to a plan that
+        names it, to its first contribution.
+        """
         times = (self.begun_s, self.up_s, self.placed_s, self.built_s, self.member_s, self.contributed_s)
         return tuple(end - begin for begin, end in itertools.pairwise(times))
 
@@ -101,7 +109,9 @@ def counted(joins: Sequence[Join]) -> list[Join]:
 
 
 def report(joins: Sequence[Join], wanted: int) -> dict[str, float]:
-    """What is reported: medians of the joins that count or of all, whichever are worse; of all where fewer than `wanted` count."""
+    """What is reported: medians of the joins that count or of all, whichever are worse; of all
+    where fewer than `wanted` count.
+    """
     either = [joins, counted(joins)] if len(counted(joins)) >= wanted else [joins]
     return {
         "disturbed": len(joins) - len(counted(joins)),

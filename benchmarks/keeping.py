@@ -1,23 +1,32 @@
-"""What does it cost to keep shadows and activation logs while nothing fails? The same swarm with and without them, in turns.
+"""What does it cost to keep shadows and activation logs while nothing fails? The same swarm with
+and without them, in turns.
 
-``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside a standby that keeps shadows as well, in real
-processes, some rounds over, two runs: one whose stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows,
-and one with many, where it takes full ones. Each is trained without anything kept for others (`recovery.mode = "checkfree"`) and with shadows,
-renewed every 50 iterations, and activation logs; the first also with the full shadows that `auto` avoids, the second also within a limit that holds
-shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200 MB and more that a peer logs, 64 may stay there, the rest lies
-on disk.
+``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside
+a standby that keeps shadows as well, in real
+processes, some rounds over, two runs: one whose stages have few tokens for their weights, where
+`recovery.shadow_kind = "auto"` takes plain shadows,
+and one with many, where it takes full ones. Each is trained without anything kept for others
+(`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and activation logs;
+the first also with the full shadows that `auto` avoids, the second also within a limit that holds
+shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200 MB and more that a
+peer logs, 64 may stay there, the rest lies on disk.
 
-The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter of a second at a time, while the other is
-stopped where it is (SIGSTOP): one whole run after the other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from
-one minute to the next). Counted is the time in which a swarm ran, over two renewals at least, after two others: by then logs are as long as they get,
-and new memory, which is dear, has been used once. A pause that a swarm makes on purpose, as between two parts of a shadow, also passes while it is
-stopped; work does not. What the system writes to the disk by itself may fall into the turn of the other one. `--together` lets both run at once: then
-they share the cores, which are never idle. Copies of the ends (`recovery.ends_copies`, by default two) neither side keeps: they cost on top.
+The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter
+of a second at a time, while the other is stopped where it is (SIGSTOP): one whole run after the
+other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from one
+minute to the next). Counted is the time in which a swarm ran, over two renewals at least, after two
+others: by then logs are as long as they get, and new memory, which is dear, has been used once. A
+pause that a swarm makes on purpose, as between two parts of a shadow, also passes while it is
+stopped; work does not. What the system writes to the disk by itself may fall into the turn of the
+other one. `--together` lets both run at once: then they share the cores, which are never idle.
+Copies of the ends (`recovery.ends_copies`, by default two) neither side keeps: they cost on top.
 
-*..._over_off* are medians over the rounds of tokens/s over those of the side without, *..._cpu_over_off* of the processor time for a token, of all
-processes, and *..._wire_over_off* of the bytes for a token on this machine's loopback, headers included, while that swarm alone ran (any other
-program counts as well; not with `--together`). *..._kept_over_limit* is the largest share of `recovery.kept_mb_max` that a peer took for logs and
-shadows together: its shelf at any look, and as much memory as its log may have.
+*..._over_off* are medians over the rounds of tokens/s over those of the side without,
+*..._cpu_over_off* of the processor time for a token, of all processes, and *..._wire_over_off* of
+the bytes for a token on this machine's loopback, headers included, while that swarm alone ran (any
+other program counts as well; not with `--together`). *..._kept_over_limit* is the largest share of
+`recovery.kept_mb_max` that a peer took for logs and shadows together: its shelf at any look, and as
+much memory as its log may have.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr.
 """
@@ -125,7 +134,9 @@ def run_of(side: Side) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Committed tokens/s, processor time of all processes for a token in us, bytes on the wire for a token, and the most that a peer kept, MB."""
+    """Committed tokens/s, processor time of all processes for a token in us, bytes on the wire for
+    a token, and the most that a peer kept, MB.
+    """
 
     rate: float
     cpu_us: float
@@ -135,7 +146,9 @@ class Speed:
 
 @dataclass(slots=True)
 class Swarm:
-    """One of a pair, and what was counted while it ran: its turns, bytes on the wire, and the fullest shelf."""
+    """One of a pair, and what was counted while it ran: its turns, bytes on the wire, and the
+    fullest shelf.
+    """
 
     live: LiveSwarm
     folder: Path
@@ -165,7 +178,9 @@ async def begin(stack: AsyncExitStack, manifest: Manifest, folder: Path) -> Swar
 
 
 async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: bool) -> list[Speed]:
-    """Two swarms: what each did after both had warmed up, until each had done so many iterations more."""
+    """Two swarms: what each did after both had warmed up, until each had done so many iterations
+    more.
+    """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-keeping-", ignore_cleanup_errors=True)))
         swarms = [await begin(stack, run_of(side), folder / f"run-{number}") for number, side in enumerate(sides)]
@@ -189,7 +204,9 @@ async def pair(sides: Sequence[Side], warmup: int, measured: int, *, together: b
 
 
 def kept_mb(swarm: Swarm, side: Side) -> float:
-    """The most that a peer kept: its shelf and, where it logs, as much memory as its log may have."""
+    """The most that a peer kept: its shelf and, where it logs, as much memory as its log may
+    have.
+    """
     logs = logged_iteration_count(run_of(side)) > 0
     return swarm.shelf_bytes / 1e6 + (side.recovery.kept_ram_mb_max if logs else 0)
 

@@ -1,7 +1,9 @@
-"""A swarm of real processes that a benchmark starts, watches and strikes peer by peer, and what can be read off its commits.
+"""A swarm of real processes that a benchmark starts, watches and strikes peer by peer, and what can
+be read off its commits.
 
-Peers come and go whenever the benchmark says, which `swarmfree local` does not do. All are started through the command line, each in a session of
-its own, and die with this process. Times are Unix seconds as the peers tell them: all of them share this machine's clock.
+Peers come and go whenever the benchmark says, which `swarmfree local` does not do. All are started
+through the command line, each in a session of its own, and die with this process. Times are Unix
+seconds as the peers tell them: all of them share this machine's clock.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """How many tokens were committed by when: linear between two commits, since an iteration is work all along.
+    """How many tokens were committed by when: linear between two commits, since an iteration is
+    work all along.
 
     Args:
         times_s: of the commits, ascending.
@@ -101,7 +104,8 @@ class Commits:
 
 
 def keep_to(child: Child, cores: Collection[int]) -> None:
-    """Keep a process and all its threads to these cores; without any, and where the system has no such call, leave it alone.
+    """Keep a process and all its threads to these cores; without any, and where the system has no
+    such call, leave it alone.
 
     A new process is caught as it starts; what it starts afterwards follows it.
     """
@@ -114,13 +118,15 @@ def keep_to(child: Child, cores: Collection[int]) -> None:
 
 
 class LiveSwarm:
-    """A bootstrap node and the peers that were started so far; a context manager that leaves no process.
+    """A bootstrap node and the peers that were started so far; a context manager that leaves no
+    process.
 
     Args:
         folder: new; peers work and log below it.
         run_file: run config.
         text_file: what is learned from.
-        fork_server: how to start what forks the peers; empty = each loads all that it needs by itself, as on a machine of its own.
+        fork_server: how to start what forks the peers; empty = each loads all that it needs by
+            itself, as on a machine of its own.
 
     Attributes:
         said: all events, in the order in which they were heard.
@@ -165,7 +171,7 @@ class LiveSwarm:
         await self._starter.end()
         end_processes(self._below)
 
-    # ---- peers -------------------------------------------------------------------------------------------------------
+    # ---- peers -----------------------------------------------------------------------------------
 
     async def start(self, name: str, *, feeds: bool = False, cores: Collection[int] = ()) -> float:
         """Start a peer of one torch thread.
@@ -240,7 +246,7 @@ class LiveSwarm:
         """Whether it runs."""
         return name in self._children and self._children[name].is_alive
 
-    # ---- what they said ----------------------------------------------------------------------------------------------
+    # ---- what they said --------------------------------------------------------------------------
 
     async def until(self, what: str, is_so: Callable[[], bool], within_s: float = UP_WITHIN_S) -> None:
         """Wait until something that was heard makes it so.
@@ -266,7 +272,9 @@ class LiveSwarm:
         await self.until(f"{count} commits", lambda: sum(1 for _ in self.told(IterationCommitted)) >= wanted, within_s)
 
     async def commit_past(self, time_s: float) -> None:
-        """Wait until a commit was told that came after `time_s`, so that everything up to then can be counted."""
+        """Wait until a commit was told that came after `time_s`, so that everything up to then can
+        be counted.
+        """
         await self.until("a commit", lambda: any(True for _ in self.told(IterationCommitted, time_s)), UP_WITHIN_S)
 
     def told(self, kind: type[E], since_s: float = 0.0, name: str = "") -> Iterator[tuple[float, E]]:
@@ -299,7 +307,9 @@ class LiveSwarm:
         return decode_invite(self.invite).fingerprint
 
     def cpu_s(self, name: str = "") -> float:
-        """Processor seconds of one peer that lives, or of all that ever did, with what they started, so far; of who was struck, until then."""
+        """Processor seconds of one peer that lives, or of all that ever did, with what they
+        started, so far; of who was struck, until then.
+        """
         total = 0.0 if name else sum(self._spent_s.values())
         for each, child in self._children.items():
             if child.is_alive and child.pid not in self._spent_s and name in {"", each}:

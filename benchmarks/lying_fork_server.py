@@ -1,4 +1,5 @@
-"""``python -m benchmarks.lying_fork_server``: a fork server whose peers' first coordinator of a merge lies about its weights for as long as it lives.
+"""``python -m benchmarks.lying_fork_server``: a fork server whose peers' first coordinator of a
+merge lies about its weights for as long as it lives.
 
 Used by `benchmarks.survival`. Who creates the file that the environment names is the liar.
 """

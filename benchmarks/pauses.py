@@ -1,19 +1,24 @@
-"""How long training pauses when something dies: the seconds from SIGKILL to the next commit, by what died.
+"""How long training pauses when something dies: the seconds from SIGKILL to the next commit, by
+what died.
 
-``python -m benchmarks.pauses`` kills, in swarms of real processes with one feeder, three body stages of two replicas and two
+``python -m benchmarks.pauses`` kills, in swarms of real processes with one feeder, three body
+stages of two replicas and two
 standbys, each so many times:
 
 - *replica*: one of two replicas of a body stage, which does not coordinate;
-- *stage*: both replicas of a body stage, neither of which coordinates, where its neighbours keep a copy and what crossed since;
+- *stage*: both replicas of a body stage, neither of which coordinates, where its neighbours keep a
+  copy and what crossed since;
 - *merge*: the same where nothing is kept, so that the stage is made of its neighbours;
 - *ends*: the only peer that serves embedding and head;
 - *coordinator*: whoever coordinates, be that the same peer or another;
 - *bootstrap*: the bootstrap node, which nobody needs once a run has begun.
 
-A pause ends with the commit of the first iteration that was opened after the kill, so one iteration without any loss belongs to
-it: that is the row *iteration*. The stages are tiny (8 thousand parameters), so this is what noticing, deciding and starting
-again take; a larger stage adds the time of its transfer. The killed peer is started again a second later. Progress goes to
-stderr; the last line is one JSON object with the median and the largest pause of each kind.
+A pause ends with the commit of the first iteration that was opened after the kill, so one iteration
+without any loss belongs to
+it: that is the row *iteration*. The stages are tiny (8 thousand parameters), so this is what
+noticing, deciding and starting again take; a larger stage adds the time of its transfer. The killed
+peer is started again a second later. Progress goes to stderr; the last line is one JSON object with
+the median and the largest pause of each kind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Two plain gRPC streams at once: what the same bytes take without a swarm. For `benchmarks.recovery`.
+"""Two plain gRPC streams at once: what the same bytes take without a swarm. For
+`benchmarks.recovery`.
 
-``python -m benchmarks.plain_streams serve KIND BYTES`` serves one stream of that many bytes, in chunks as the swarm sends them, prints its port and
-ends with its parent's pipe; ``pull KIND BYTES PORT...`` reads several such servers at once, in one process, as whoever rebuilds a stage reads two
-neighbours, and prints the seconds. `pull` starts them all and returns the rate. A server cuts its chunks out of one buffer within that time,
-as a donor does: one that had them ready would be faster.
+``python -m benchmarks.plain_streams serve KIND BYTES`` serves one stream of that many bytes, in
+chunks as the swarm sends them, prints its port and ends with its parent's pipe; ``pull KIND BYTES
+PORT...`` reads several such servers at once, in one process, as whoever rebuilds a stage reads two
+neighbours, and prints the seconds. `pull` starts them all and returns the rate. A server cuts its
+chunks out of one buffer within that time, as a donor does: one that had them ready would be faster.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ class Kind(enum.StrEnum):
     """What the bytes are given to, and by which of gRPC's two libraries for Python they travel.
 
     Attributes:
-        EQUAL: asyncio; written into a buffer that was touched before the clock starts, with the allocator and collector of a peer.
+        EQUAL: asyncio; written into a buffer that was touched before the clock starts, with the
+            allocator and collector of a peer.
         THREADED: the same by synchronous stubs and a synchronous server.
-        FRESH: asyncio; written into a buffer that is new to the process, allocator and collector as they come.
+        FRESH: asyncio; written into a buffer that is new to the process, allocator and collector as
+            they come.
         DISCARDED: asyncio; thrown away, allocator and collector as they come.
     """
 
@@ -47,7 +51,9 @@ class Kind(enum.StrEnum):
 
     @property
     def has_settings(self) -> bool:
-        """Allocator and collector are set as a peer sets its own, and buffers are touched beforehand."""
+        """Allocator and collector are set as a peer sets its own, and buffers are touched
+        beforehand.
+        """
         return self in {Kind.EQUAL, Kind.THREADED}
 
 
@@ -94,7 +100,9 @@ def serve_in_threads(data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
 
 
 Came = tuple[int, float, float]
-"""How many bytes came, when their stream was asked for, and when the last of them was there: neither loop nor pool nor channel ends within that."""
+"""How many bytes came, when their stream was asked for, and when the last of them was there:
+neither loop nor pool nor channel ends within that.
+"""
 
 
 async def _read(port: int, kept: memoryview | None) -> Came:
@@ -127,7 +135,9 @@ async def _read_all(ports: Sequence[int], kept: memoryview | None) -> list[Came]
 
 
 def read(kind: Kind, size_bytes: int, ports: Sequence[int]) -> float:
-    """Read all at once, into one buffer of one stream's size, as a merge ends in one stage; the seconds it took."""
+    """Read all at once, into one buffer of one stream's size, as a merge ends in one stage; the
+    seconds it took.
+    """
     kept = None if kind is Kind.DISCARDED else np.empty(size_bytes, dtype=np.uint8)
     if kind.has_settings and kept is not None:
         kept.fill(1)
@@ -166,7 +176,9 @@ async def _line(process: asyncio.subprocess.Process) -> str:
 
 
 async def pull(size_bytes: int, kind: Kind, streams: int = 2) -> float:
-    """Bytes per second of so many concurrent streams of `size_bytes` each, every one from a process of its own, all of them to one."""
+    """Bytes per second of so many concurrent streams of `size_bytes` each, every one from a process
+    of its own, all of them to one.
+    """
     begun: list[asyncio.subprocess.Process] = []
     try:
         while len(begun) < streams:

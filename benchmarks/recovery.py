@@ -1,25 +1,33 @@
-"""How soon does training go on after all replicas of a stage were killed? Noticed, decided, transferred, resumed, for a small and a large stage.
+"""How soon does training go on after all replicas of a stage were killed? Noticed, decided,
+transferred, resumed, for a small and a large stage.
 
-``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real processes, kills stage 2 (SIGKILL) in the middle of
-an iteration, and measures until the next commit. The stage is merged from both neighbours (CheckFree), in parts of a run's default size: the weights
-of two stages travel to the standby at once. Beside it two plain gRPC streams carry as many bytes to one process, before the swarm and after it.
+``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real
+processes, kills stage 2 (SIGKILL) in the middle of an iteration, and measures until the next
+commit. The stage is merged from both neighbours (CheckFree), in parts of a run's default size: the
+weights of two stages travel to the standby at once. Beside it two plain gRPC streams carry as many
+bytes to one process, before the swarm and after it.
 
-*transfer_over_plain* is the swarm's rate, from the decision until the coordinator knows that the stage is there, merging and the digest of the new
-state included, over the fastest kind of plain streams that keep their bytes: with the allocator and collector settings of a peer and buffers
-touched before the clock starts, as a standby has touched its own, by asyncio or by threads; or as they come. *transfer_over_fresh* and
-*transfer_over_discarded* are what was reported before: the rate while the standby builds, over asyncio streams without those settings, whose bytes
-are written into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the standby's memory has grown by since
-it started until the stage is there, what it took for a stage beforehand included, over weights and moments of the stage (12 bytes per parameter); the
-gradient, 4 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are repeated in one
-swarm; medians.
+*transfer_over_plain* is the swarm's rate, from the decision until the coordinator knows that the
+stage is there, merging and the digest of the new state included, over the fastest kind of plain
+streams that keep their bytes: with the allocator and collector settings of a peer and buffers
+touched before the clock starts, as a standby has touched its own, by asyncio or by threads; or as
+they come. *transfer_over_fresh* and *transfer_over_discarded* are what was reported before: the
+rate while the standby builds, over asyncio streams without those settings, whose bytes are written
+into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the
+standby's memory has grown by since it started until the stage is there, what it took for a stage
+beforehand included, over weights and moments of the stage (12 bytes per parameter); the gradient, 4
+bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient,
+as before. Losses are repeated in one swarm; medians.
 
-The standby is up and has taken its memory: where nobody stands by, the start of a process comes before all of it. A process that is killed is missed
-at once, by its closed port; a machine that is gone without a word is missed seconds later.
+The standby is up and has taken its memory: where nobody stands by, the start of a process comes
+before all of it. A process that is killed is missed at once, by its closed port; a machine that is
+gone without a word is missed seconds later.
 
-With ``--full`` the stage is replayed from its full shadow and activation logs instead; with ``--large-parts`` parts are a 48th of a stage, as before.
+With ``--full`` the stage is replayed from its full shadow and activation logs instead; with
+``--large-parts`` parts are a 48th of a stage, as before.
 
-Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most; `transfer_over_plain_SIZE` and
-`memory_over_state_SIZE` are of each. Progress goes to stderr.
+Prints a table and, as the last line, one JSON object for the largest stage, where bytes weigh most;
+`transfer_over_plain_SIZE` and `memory_over_state_SIZE` are of each. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -65,7 +73,9 @@ FLOAT_BYTES, STATE_BYTES, GRADIENT_TOO_BYTES = 4, 12, 16
 LOOK_S = 0.02
 WITHIN_S = 240.0
 SETTLES_S, SETTLED_BYTES = 3.0, 8 << 20
-"""A standby has taken what it needs for a stage when its memory grows by less than this in so long."""
+"""A standby has taken what it needs for a stage when its memory grows by less than this in so
+long.
+"""
 SOURCE = "source"
 MODELS = {
     "20 MB": ModelSection(width=640, blocks=BODY, heads=8, kv_heads=8, mlp_width=1720, tokens_per_row=16),
@@ -107,7 +117,8 @@ class Loss:
     """One loss of a stage; seconds since SIGKILL.
 
     Args:
-        noticed_s, decided_s, built_s, resumed_s: the member is missed; what is done is decided; the state is there; the next commit.
+        noticed_s, decided_s, built_s, resumed_s: the member is missed; what is done is decided; the
+            state is there; the next commit.
         build_s: how long the newcomer built.
         received_bytes: what it received.
         grown_bytes: the most that its memory has grown by since it started.
@@ -169,7 +180,9 @@ async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[st
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process ever had, where the system says so: looks from outside miss what is given back between them."""
+    """The most memory that a process ever had, where the system says so: looks from outside miss
+    what is given back between them.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -182,7 +195,9 @@ def _built(swarm: LiveSwarm, since_s: float) -> tuple[float, StageBuilt]:
 
 
 async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool, fork_server: Sequence[str] = ()) -> list[Loss]:
-    """A swarm of this run, whose stage is lost several times; a new standby comes before each but the first. `fork_server` as of `LiveSwarm`."""
+    """A swarm of this run, whose stage is lost several times; a new standby comes before each but
+    the first. `fork_server` as of `LiveSwarm`.
+    """
     job = prepare_job(manifest, folder, 1, manifest.run.iterations - 1)
     found: list[Loss] = []
     async with LiveSwarm(folder, job.run_file, job.text_file, fork_server) as swarm:
@@ -238,7 +253,9 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
 
 
 def last_line(found: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """What is reported of the last size, and of each what a small stage makes worse: calls weigh more there, and so does memory beside the state."""
+    """What is reported of the last size, and of each what a small stage makes worse: calls weigh
+    more there, and so does memory beside the state.
+    """
     each = {
         f"{figure}_{name.replace(' ', '_')}": figures[figure]
         for name, figures in found.items()

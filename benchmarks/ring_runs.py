@@ -1,7 +1,7 @@
 """The runs that the ring benchmark measures: two models, one text, and what one measurement is.
 
-A run is the swarm's own manifest, so that every side takes model, stages, batch, optimizer and data order from the same place. Nothing is
-started here.
+A run is the swarm's own manifest, so that every side takes model, stages, batch, optimizer and data
+order from the same place. Nothing is started here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ RUNS: dict[str, Manifest] = {
         BatchSection(rows=8, microbatches=8),
     ),
 }
-"""By name. About 25 and 1 million parameters: a quarter of a second and a fortieth of one core's work per body stage and microbatch."""
+"""By name. About 25 and 1 million parameters: a quarter of a second and a fortieth of one core's
+work per body stage and microbatch.
+"""
 
 
 def parameter_count(model: ModelSection) -> int:
@@ -102,7 +104,8 @@ class Job:
 def prepare_job(manifest: Manifest, folder: Path, warmup: int, iterations: int) -> Job:
     """Write run file and text into `folder`, which is made.
 
-    The text is the beginning of the default corpus: small, so that no side spends its start with reading.
+    The text is the beginning of the default corpus: small, so that no side spends its start with
+    reading.
     """
     assert warmup >= 1, "the clock starts when an iteration ends"
     assert iterations >= 1, "something has to be measured"
@@ -133,7 +136,8 @@ class Mark:
 
     Args:
         time_s: when, by any clock that goes on steadily.
-        cpu_s: processor seconds, user and system, that all processes of the side had used by then; NaN where nobody looked.
+        cpu_s: processor seconds, user and system, that all processes of the side had used by then;
+            NaN where nobody looked.
         busy_s: processor seconds of everything on this machine by then.
         loss: mean over the iteration, nats per token.
     """
@@ -146,13 +150,15 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One side in one round: what lies between the last warm-up iteration's end and the last iteration's end.
+    """One side in one round: what lies between the last warm-up iteration's end and the last
+    iteration's end.
 
     Args:
         tokens: predicted tokens.
         seconds: wall time.
         cpu_s: processor time of all processes of the side.
-        others_cpu_s: processor time of everything else on this machine meanwhile, what the hypervisor took included.
+        others_cpu_s: processor time of everything else on this machine meanwhile, what the
+            hypervisor took included.
         losses: of all iterations, warm-up included, nats per token.
     """
 
@@ -194,7 +200,9 @@ def machine_busy_seconds() -> float:
 
 PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "PyTorch, 1 thread", "PyTorch, 2 threads", "swarm", "pipelining 1F1B"
 AS_IT_COMES = ", as it comes"
-"""How a side is called whose processes leave allocator and garbage collector as they find them; all others set them as the swarm does."""
+"""How a side is called whose processes leave allocator and garbage collector as they find them; all
+others set them as the swarm does.
+"""
 SIDES = (
     *(PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING),
     *(PLAIN_ONE + AS_IT_COMES, PLAIN_TWO + AS_IT_COMES, PIPELINING + AS_IT_COMES),
@@ -225,7 +233,9 @@ class Ratio:
 
 
 def ratios(rounds: Rounds) -> dict[str, Ratio]:
-    """What is reported: the swarm's speed and cost over the others' of the same round; of the plain processes over the faster and the cheaper one."""
+    """What is reported: the swarm's speed and cost over the others' of the same round; of the plain
+    processes over the faster and the cheaper one.
+    """
     single = (PLAIN_ONE, PLAIN_TWO)
 
     def over(others: Sequence[str], figure: str, *, small_is_good: bool) -> float:

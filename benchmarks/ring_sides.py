@@ -1,7 +1,8 @@
 """The sides of the ring benchmark: how each is started, watched, measured and ended.
 
-Every process is started in a session of its own and dies with this one. Processor time is read where it is cheapest: a process of plain PyTorch
-tells its own at every iteration's end; of a swarm all processes below `swarmfree local` are read when the last warm-up iteration and the last
+Every process is started in a session of its own and dies with this one. Processor time is read
+where it is cheapest: a process of plain PyTorch tells its own at every iteration's end; of a swarm
+all processes below `swarmfree local` are read when the last warm-up iteration and the last
 iteration are told. `local` itself only watches, as this process does, and does not count.
 """
 
@@ -80,11 +81,13 @@ async def _run(side: str, job: Job, folder: Path) -> Sequence[Mark]:
     return (await _run_workers(job, folder, [("--threads", str(threads), *settings)]))[0]
 
 
-# ---- plain PyTorch ---------------------------------------------------------------------------------------------------
+# ---- plain PyTorch -------------------------------------------------------------------------------
 
 
 async def _run_pipelining(job: Job, folder: Path, settings: tuple[str, ...]) -> Sequence[Mark]:
-    """All ranks together: time of the first, which ends last, processor time of all, loss of the last."""
+    """All ranks together: time of the first, which ends last, processor time of all, loss of the
+    last.
+    """
     store = ("--store", str(folder / STORE_FILE), *settings)
     ranks = await _run_workers(job, folder, [("--rank", str(rank), *store) for rank in range(job.manifest.stages.body)])
     return [
@@ -135,7 +138,7 @@ async def _wait_for_all(children: Sequence[Child], folder: Path) -> None:
         raise failures.exceptions[0] from None
 
 
-# ---- the swarm -------------------------------------------------------------------------------------------------------
+# ---- the swarm -----------------------------------------------------------------------------------
 
 
 async def _run_swarm(job: Job, folder: Path) -> Sequence[Mark]:

@@ -1,8 +1,11 @@
-"""One process of a side that is plain PyTorch: the whole model alone, or one rank of torch.distributed.pipelining.
+"""One process of a side that is plain PyTorch: the whole model alone, or one rank of
+torch.distributed.pipelining.
 
-Started by `benchmarks.ring_sides`. Prints one `Mark` per iteration as a JSON line: the monotonic clock, this process's processor seconds and,
-where it is known here, the loss. Both sides use the layers of the swarm, torch's fused AdamW, and `clip_grad_norm_` or, over several ranks, the
-two halves that it is made of. Allocator and garbage collector are set as a peer of the swarm sets its own, unless they are to stay as they come.
+Started by `benchmarks.ring_sides`. Prints one `Mark` per iteration as a JSON line: the monotonic
+clock, this process's processor seconds and, where it is known here, the loss. Both sides use the
+layers of the swarm, torch's fused AdamW, and `clip_grad_norm_` or, over several ranks, the two
+halves that it is made of. Allocator and garbage collector are set as a peer of the swarm sets its
+own, unless they are to stay as they come.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ STORE_FILE = "store"
 
 
 class Slice(nn.Module):
-    """One rank's share of the whole model: some blocks, the embedding on the first rank, norm and head on the last.
+    """One rank's share of the whole model: some blocks, the embedding on the first rank, norm and
+    head on the last.
 
     Letters: ``B`` rows, ``T`` tokens per row, ``D`` width, ``V`` vocabulary.
     """

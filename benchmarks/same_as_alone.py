@@ -1,9 +1,10 @@
-"""How far from one process alone is the swarm? Loss by loss, in peace and with peers that die and come back.
+"""How far from one process alone is the swarm? Loss by loss, in peace and with peers that die and
+come back.
 
-``python -m benchmarks.same_as_alone`` trains what the test of the same name trains (`tests.real_swarm.same_as_alone` says what that is), 100
-iterations
-beside 20 orders of summation, and prints the table; exit code 1 when a swarm leaves the bound or the bound would not notice a wrong sum. Another
-``--seed`` kills at other moments.
+``python -m benchmarks.same_as_alone`` trains what the test of the same name trains
+(`tests.real_swarm.same_as_alone` says what that is), 100 iterations beside 20 orders of summation,
+and prints the table; exit code 1 when a swarm leaves the bound or the bound would not notice a
+wrong sum. Another ``--seed`` kills at other moments.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
-"""How does the cost of coordination grow with the swarm? Rehearsals of 10, 100 and 1,000 peers, and a directory of 100 real nodes.
+"""How does the cost of coordination grow with the swarm? Rehearsals of 10, 100 and 1,000 peers, and
+a directory of 100 real nodes.
 
-``python -m benchmarks.scale`` counts, in virtual time, the control messages (everything but tensors and the calls that carry them) between the first
-and the last commit of a peaceful run, and weighs them as protobuf; what gRPC, HTTP/2 and TCP add is not in that, nor is the directory's own traffic.
-A stage averages among at most eight replicas, so that of 1,000 peers 65 have a place and the others stand by; every one of them is beaten to. The
-second part starts real libp2p daemons in this process's care, has each of them announce itself, and looks all announcements up, one look-up at a
+``python -m benchmarks.scale`` counts, in virtual time, the control messages (everything but tensors
+and the calls that carry them) between the first and the last commit of a peaceful run, and weighs
+them as protobuf; what gRPC, HTTP/2 and TCP add is not in that, nor is the directory's own traffic.
+A stage averages among at most eight replicas, so that of 1,000 peers 65 have a place and the others
+stand by; every one of them is beaten to. The second part starts real libp2p daemons in this
+process's care, has each of them announce itself, and looks all announcements up, one look-up at a
 time and with nothing else on the way.
 
-Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N` per peer and iteration, standbys counted, and
-`bytes_per_member_N`, the same bytes over those with a place alone; `coordinator_messages_N` and `coordinator_bytes_N` per iteration;
-`rehearsal_cpu_s_N`; the same with `deep_` where nearly everybody has a place; `dht_nodes`, `dht_lookup_median_ms`, `dht_lookup_slowest_ms`, and
-`dht_found_min`, how many the worst look-up found. Progress goes to stderr.
+Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N`
+per peer and iteration, standbys counted, and `bytes_per_member_N`, the same bytes over those with a
+place alone; `coordinator_messages_N` and `coordinator_bytes_N` per iteration; `rehearsal_cpu_s_N`;
+the same with `deep_` where nearly everybody has a place; `dht_nodes`, `dht_lookup_median_ms`,
+`dht_lookup_slowest_ms`, and `dht_found_min`, how many the worst look-up found. Progress goes to
+stderr.
 """
 
 from __future__ import annotations
@@ -91,7 +96,9 @@ def report_of(found: Sequence[Measured], lookups: Lookups | None, deep: Sequence
 
 
 def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> tuple[list[Measured], list[Measured]]:
-    """Rehearse in peace, and the largest swarm with light faults as well; print the tables. Those in peace, and the deep ones."""
+    """Rehearse in peace, and the largest swarm with light faults as well; print the tables. Those
+    in peace, and the deep ones.
+    """
     found = []
     for count in peers:
         found.append(measure(count, iterations))

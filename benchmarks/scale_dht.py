@@ -1,4 +1,6 @@
-"""A directory of many real nodes for `benchmarks.scale`: libp2p daemons on this machine, one announcement each, and how long a look-up takes."""
+"""A directory of many real nodes for `benchmarks.scale`: libp2p daemons on this machine, one
+announcement each, and how long a look-up takes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class _Peer:
 
 
 async def measure_lookups(folder: Path, wanted: int, lookups: int, say: Callable[[str], None]) -> Lookups:
-    """Start nodes, let each announce itself, and look all announcements up from random ones, one look-up at a time.
+    """Start nodes, let each announce itself, and look all announcements up from random ones, one
+    look-up at a time.
 
     Args:
         folder: new; identities and sockets are written below it.

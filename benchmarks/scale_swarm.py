@@ -1,6 +1,8 @@
-"""Rehearsals of 10, 100 and 1,000 peers for `benchmarks.scale`: what the coordination of a swarm says, per peer and iteration.
+"""Rehearsals of 10, 100 and 1,000 peers for `benchmarks.scale`: what the coordination of a swarm
+says, per peer and iteration.
 
-The trainer runs unchanged, with integers for tensors, in virtual time. Messages are weighed as protobuf, as they would go over the wire.
+The trainer runs unchanged, with integers for tensors, in virtual time. Messages are weighed as
+protobuf, as they would go over the wire.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class ScaleFailed(Exception):
 
 
 class WireScales:
-    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message; packed where the wire packs, as if every answer arrived."""
+    """`sim.traffic.Scales`: the bytes of the wire codec, without what follows a message; packed
+    where the wire packs, as if every answer arrived.
+    """
 
     def __init__(self) -> None:
         """Nothing was weighed."""
@@ -94,7 +98,9 @@ class Measured:
 
     @property
     def messages_per_peer(self) -> float:
-        """Control messages that pass per peer and iteration; each is counted once, though two peers take part in it."""
+        """Control messages that pass per peer and iteration; each is counted once, though two peers
+        take part in it.
+        """
         return self.all.messages / self.iterations / self.peers
 
     @property
@@ -114,9 +120,11 @@ class Measured:
 
 
 def setup_of(peers: int, iterations: int, faults: FaultPlan = CALM, *, deep: bool = False) -> Setup:
-    """A swarm of so many peers: one source, up to eight body stages of up to eight replicas (the most that average together), the rest stand by.
+    """A swarm of so many peers: one source, up to eight body stages of up to eight replicas (the
+    most that average together), the rest stand by.
 
-    Where it is deep there are as many stages as it takes to give nearly everybody a place, and few microbatches.
+    Where it is deep there are as many stages as it takes to give nearly everybody a place, and few
+    microbatches.
     """
     body = max(2, (peers - 1) // REPLICAS_MAX) if deep else min(STAGES_MAX, max(2, (peers - 1) // 2))
     replicas = min(REPLICAS_MAX, (peers - 1) // body)

@@ -1,21 +1,30 @@
-"""What a swarm of real processes loses when it is struck: seconds for a dead majority, nothing for a cut link, a frozen peer or a restarted source.
+"""What a swarm of real processes loses when it is struck: seconds for a dead majority, nothing for
+a cut link, a frozen peer or a restarted source.
 
 ``python -m benchmarks.survival`` plays, each so many rounds:
 
-- *majority*: nine peers; the coordinator and both replicas of two of four body stages, five of nine, get SIGKILL in the same moment and come back
-  1 s later under their old identities. How long until an iteration that was opened afterwards is committed.
-- *link* and *alone*: nothing passes for 3 s between the coordinator and the only replica of a stage, or between that replica and anybody, silently.
-- *freeze*: SIGSTOP of 3 s to the only replica of a stage. In all three its state must not be replaced: no rebuild but a copy, and each step of the
-  stage begins in the state in which one before it ended.
-- *source*: the only source is killed right after a Seal, while those who keep a copy of the ends still fetch its average over a slow link, and
-  comes back on its old port. The ends must come back exact or one step behind.
-- *norms*: nothing is kept, and the only replica of the middle stage is killed. The newcomer's own weights, from what both neighbours have signed in
-  the directory for the last record, must be the coordinator's to the bit, and what CheckFree's formula gives, within the bound of 10 to 1.
-- *liar*: the same, and the coordinator orders half of each for as long as it lives. It must be refused, and the stage built by the norms.
-- *local*: `kill -9` of a peer, of the bootstrap node and of both one's p2pd under ``swarmfree local --respawn``: it goes on.
+- *majority*: nine peers; the coordinator and both replicas of two of four body stages, five of
+  nine, get SIGKILL in the same moment and come back 1 s later under their old identities. How long
+  until an iteration that was opened afterwards is committed.
+- *link* and *alone*: nothing passes for 3 s between the coordinator and the only replica of a
+  stage, or between that replica and anybody, silently.
+- *freeze*: SIGSTOP of 3 s to the only replica of a stage. In all three its state must not be
+  replaced: no rebuild but a copy, and each step of the stage begins in the state in which one
+  before it ended.
+- *source*: the only source is killed right after a Seal, while those who keep a copy of the ends
+  still fetch its average over a slow link, and comes back on its old port. The ends must come back
+  exact or one step behind.
+- *norms*: nothing is kept, and the only replica of the middle stage is killed. The newcomer's own
+  weights, from what both neighbours have signed in the directory for the last record, must be the
+  coordinator's to the bit, and what CheckFree's formula gives, within the bound of 10 to 1.
+- *liar*: the same, and the coordinator orders half of each for as long as it lives. It must be
+  refused, and the stage built by the norms.
+- *local*: `kill -9` of a peer, of the bootstrap node and of both one's p2pd under ``swarmfree local
+  --respawn``: it goes on.
 
-Whoever coordinates from a body stage is spared in *link*, *alone* and *freeze*. Progress goes to stderr; the last line is one JSON object: of each
-kind rounds, those that held, and for *majority* the most seconds; a round that did not come back counts as three minutes.
+Whoever coordinates from a body stage is spared in *link*, *alone* and *freeze*. Progress goes to
+stderr; the last line is one JSON object: of each kind rounds, those that held, and for *majority*
+the most seconds; a round that did not come back counts as three minutes.
 """
 
 from __future__ import annotations
@@ -118,7 +127,8 @@ async def freeze(world: World, number: int) -> list[str]:
 
 
 async def restart_source(world: World, number: int) -> list[str]:  # noqa: ARG001 - there is one source
-    """Kill the only source right after a Seal and have it back on its port; what is wrong with the ends then.
+    """Kill the only source right after a Seal and have it back on its port; what is wrong with the
+    ends then.
 
     Raises:
         LiveFailed: training does not go on.
@@ -127,11 +137,13 @@ async def restart_source(world: World, number: int) -> list[str]:  # noqa: ARG00
     source = world.only(ENDS).name
     coordinator, begun_s = world.state.coordinator, time.time()
     await world.until("an iteration is opened", lambda: any(True for _ in world.events(Opened, begun_s)))
-    # Half an iteration for those who keep a copy: only the next average is to be late, else they are two steps behind.
+    # Half an iteration for those who keep a copy: only the next average is to be late, else they
+    # are two steps behind.
     await asyncio.sleep(statistics.median(commit.seconds for commit in world.state.commits[-8:]) / 2)
     world.links.slow(source, LATE_S)
     slow_s = time.time()
-    # Its own commit is told once the Seal is stored; where another one coordinates, the source's step comes soonest after that.
+    # Its own commit is told once the Seal is stored; where another one coordinates, the source's
+    # step comes soonest after that.
     kind = IterationCommitted if coordinator == source else EngineStepped
     await world.until("a Seal", lambda: any(name == source for _, name, _ in world.events(kind, slow_s)))
     killed_s = world.kill(source)
@@ -145,7 +157,8 @@ async def restart_source(world: World, number: int) -> list[str]:  # noqa: ARG00
     actions = [e.action for _, _, e in world.events(RecoveryDecided, killed_s) if e.stage == ENDS] + [e.action for e in built()]
     wrong = [f"the ends came back by {action}" for action in dict.fromkeys(actions) if action not in EXACT_OR_BEHIND]
     states, back = world.states(source, killed_s), built()[-1]
-    # An exact state may be one that nobody lived to tell: the keepers stepped to it, the source did not.
+    # An exact state may be one that nobody lived to tell: the keepers stepped to it, the source did
+    # not.
     if not back.exact and back.state_digest not in {states.get(back.iteration), states.get(back.iteration - 1)}:
         wrong.append(
             f"iteration {back.iteration} begins in state {back.state_digest[:8]} of the ends, neither that nor the one before"
@@ -160,7 +173,8 @@ def by_formula(before: float, after: float) -> tuple[float, float]:
 
 
 async def merge_middle(world: World, number: int) -> list[str]:  # noqa: ARG001 - there is one stage with two neighbours of the body
-    """Kill the only replica of the stage between two others; what is wrong with the weights that it is merged with.
+    """Kill the only replica of the stage between two others; what is wrong with the weights that it
+    is merged with.
 
     Raises:
         LiveFailed: training does not go on.
@@ -183,7 +197,8 @@ async def merge_middle(world: World, number: int) -> list[str]:  # noqa: ARG001 
 
 
 async def merge_by_a_liar(world: World) -> list[str]:
-    """Kill the only replica of the middle stage where the coordinator lies; what is wrong with what comes of it.
+    """Kill the only replica of the middle stage where the coordinator lies; what is wrong with what
+    comes of it.
 
     Raises:
         LiveFailed: training does not go on.
@@ -227,7 +242,9 @@ async def majority(rounds: int) -> dict[str, float]:
 
 
 async def lasting(kind: str, rounds: int) -> dict[str, float]:
-    """Rounds one after the other in one swarm; in a new one after a round that it did not come back from."""
+    """Rounds one after the other in one swarm; in a new one after a round that it did not come back
+    from.
+    """
     setting, play = LASTING[kind]
     done = held = 0
     while done < rounds:
@@ -296,7 +313,9 @@ async def run(kinds: list[str], rounds: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Run it; the exit code is 0, 1 when the swarm failed, 130 or 143 after a signal. Whether everything held, the figures say."""
+    """Run it; the exit code is 0, 1 when the swarm failed, 130 or 143 after a signal. Whether
+    everything held, the figures say.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.survival", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
     )

@@ -1,8 +1,9 @@
-"""Links between peers that can be cut: a proxy before each peer's port that knows which peer every connection comes from.
+"""Links between peers that can be cut: a proxy before each peer's port that knows which peer every
+connection comes from.
 
-A door of `chaos.fault_proxy` stands before one peer and treats all callers alike. A link is a pair of peers, and a cut link is silent both ways:
-nothing that
-either sends the other arrives, and nobody hears a reset; once it is mended what waited goes on its way, as after lost packets.
+A door of `chaos.fault_proxy` stands before one peer and treats all callers alike. A link is a pair
+of peers, and a cut link is silent both ways: nothing that either sends the other arrives, and
+nobody hears a reset; once it is mended what waited goes on its way, as after lost packets.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Links:
             self._ports[name] = server.sockets[0].getsockname()[1]
         return self._ports[name]
 
-    # ---- faults ------------------------------------------------------------------------------------------------------
+    # ---- faults ----------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str = "") -> None:
         """From now on nothing passes between these two, or between one and everybody."""
@@ -96,7 +97,7 @@ class Links:
         self._late.clear()
         self._mended.set()
 
-    # ---- connections -------------------------------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------------------
 
     def _identify(self) -> None:
         """Find out whose connections are those of which that is not known."""

@@ -1,4 +1,6 @@
-"""`swarmfree local --respawn` and a person with `kill -9`: a peer, the bootstrap node, a p2pd of each. For `benchmarks.survival`."""
+"""`swarmfree local --respawn` and a person with `kill -9`: a peer, the bootstrap node, a p2pd of
+each. For `benchmarks.survival`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ WITHIN_S = 90.0
 ENDS_WITHIN_S = 10.0
 LEFT_WITHIN_S = 5.0
 VICTIMS = ("peer-2", "bootstrap", "peer-1", "standby-1")
-"""A replica, the bootstrap node, the only source and coordinator, a standby that has taken a place by then."""
+"""A replica, the bootstrap node, the only source and coordinator, a standby that has taken a place
+by then.
+"""
 WITH_P2PD = ("peer-3", "bootstrap")
 INTERRUPTED = 130
 

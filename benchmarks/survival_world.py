@@ -1,7 +1,9 @@
-"""A small swarm of real processes that is struck and watched by `benchmarks.survival`: ports that stay, links that can be cut, states by digest.
+"""A small swarm of real processes that is struck and watched by `benchmarks.survival`: ports that
+stay, links that can be cut, states by digest.
 
-Every peer listens on a port of its own through all its lives, behind a door of `survival_links`, and tells every step of its engine. Who is killed
-is started again under its old identity, one second later.
+Every peer listens on a port of its own through all its lives, behind a door of `survival_links`,
+and tells every step of its engine. Who is killed is started again under its old identity, one
+second later.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ RESPAWN_AFTER_S = 1.0
 LOOK_S = 0.01
 ENDS = 0
 KEEPING = frozenset({"Copy", "Stay"})
-"""Actions that replace nobody's state: a newcomer beside a sibling, and a member that keeps what it has."""
+"""Actions that replace nobody's state: a newcomer beside a sibling, and a member that keeps what it
+has.
+"""
 SHADOWS = "shadow_every = 5"
 RUN = """\
 [run]
@@ -70,7 +74,9 @@ replicas_max = {replicas}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How large the swarm is: one source, body stages, replicas of each of them, standbys; how it brings stages back, and what its processes are."""
+    """How large the swarm is: one source, body stages, replicas of each of them, standbys; how it
+    brings stages back, and what its processes are.
+    """
 
     body: int
     replicas: int
@@ -138,7 +144,7 @@ class World:
         self.ending = await self.swarm.run()
         self._heard.set()
 
-    # ---- waiting and reading -----------------------------------------------------------------------------------------
+    # ---- waiting and reading ---------------------------------------------------------------------
 
     @property
     def state(self) -> SwarmState:
@@ -162,7 +168,9 @@ class World:
             raise LiveFailed(f"not within {within_s:g} s: {what}; waits for {self.state.waiting_for or 'nothing'}") from None
 
     async def until_whole(self) -> None:
-        """Wait until every stage has its replicas as members, the standbys wait, and some iterations went well."""
+        """Wait until every stage has its replicas as members, the standbys wait, and some
+        iterations went well.
+        """
         setting = self.setting
         whole = (1, *([setting.replicas] * setting.body))
 
@@ -208,13 +216,17 @@ class World:
         return None
 
     def rebuilds(self, since_s: float) -> list[str]:
-        """What was decided or built instead of a state that was there: "stage by action", in order."""
+        """What was decided or built instead of a state that was there: "stage by action", in
+        order.
+        """
         found = [(t, e.stage, e.action) for t, _, e in self.events(RecoveryDecided, since_s)]
         found += [(t, e.stage, e.action) for t, _, e in self.events(StageBuilt, since_s)]
         return list(dict.fromkeys(f"{stage} by {action}" for _, stage, action in sorted(found) if action not in KEEPING))
 
     def breaks(self, stage: int, since_s: float) -> list[str]:
-        """Steps of a stage of one replica since then that do not begin in the state in which the one before ended."""
+        """Steps of a stage of one replica since then that do not begin in the state in which the
+        one before ended.
+        """
         last = ""
         found = []
         for time_s, name, step in self.events(EngineStepped):
@@ -225,7 +237,9 @@ class World:
         return found
 
     def states(self, name: str, until_s: float) -> dict[int, str]:
-        """Digests of the states that a peer told until then, by the iteration that each is ready for."""
+        """Digests of the states that a peer told until then, by the iteration that each is ready
+        for.
+        """
         found: dict[int, str] = {}
         last, ready = "", 0
         for told in self.told:
@@ -241,7 +255,7 @@ class World:
                         pass
         return found
 
-    # ---- striking ----------------------------------------------------------------------------------------------------
+    # ---- striking --------------------------------------------------------------------------------
 
     def kill(self, *names: str) -> float:
         """SIGKILL to all of them; when that was done."""

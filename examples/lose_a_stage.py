@@ -1,6 +1,8 @@
-"""A swarm of real processes that loses a whole stage and goes on: ``python examples/lose_a_stage.py``.
+"""A swarm of real processes that loses a whole stage and goes on: ``python
+examples/lose_a_stage.py``.
 
-Five peers train a small LLaMA on this machine; after the tenth iteration all replicas of stage 2 are killed, and a standby brings it back.
+Five peers train a small LLaMA on this machine; after the tenth iteration all replicas of stage 2
+are killed, and a standby brings it back.
 """
 
 import asyncio

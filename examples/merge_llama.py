@@ -1,7 +1,9 @@
-"""CheckFree's merge on a LLaMA in Hugging Face's form: ``python examples/merge_llama.py FOLDER FIRST LAST NORM_BEFORE NORM_AFTER OUT``.
+"""CheckFree's merge on a LLaMA in Hugging Face's form: ``python examples/merge_llama.py FOLDER
+FIRST LAST NORM_BEFORE NORM_AFTER OUT``.
 
-Blocks FIRST to LAST are taken for lost and rebuilt from as many blocks before and after them, weighted by the squared gradient norms of these
-two stages. OUT is a copy of the folder with the rebuilt weights.
+Blocks FIRST to LAST are taken for lost and rebuilt from as many blocks before and after them,
+weighted by the squared gradient norms of these two stages. OUT is a copy of the folder with the
+rebuilt weights.
 """
 
 import shutil

@@ -1,7 +1,9 @@
-"""A recovery method of one's own, beside the paper's: ``python examples/own_recovery.py [ITERATIONS]``.
+"""A recovery method of one's own, beside the paper's: ``python examples/own_recovery.py
+[ITERATIONS]``.
 
-A small model is trained on one machine, stage by stage; stage 2 is lost a few times, and each strategy brings it back in its own way, under the
-same trace. What is printed is the held-out loss at the end, in bits per byte.
+A small model is trained on one machine, stage by stage; stage 2 is lost a few times, and each
+strategy brings it back in its own way, under the same trace. What is printed is the held-out loss
+at the end, in bits per byte.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """A rehearsal with a fault of one's own: ``python examples/rehearse_a_fault.py [SEED]``.
 
-A whole swarm plays in virtual time. The script below sees every message; the third Seal kills its coordinator at exactly that moment. The
-invariants are checked all the while: no record may be lost, and somebody else has to go on.
+A whole swarm plays in virtual time. The script below sees every message; the third Seal kills its
+coordinator at exactly that moment. The invariants are checked all the while: no record may be lost,
+and somebody else has to go on.
 """
 
 import sys

@@ -1,9 +1,10 @@
 """Regenerate `swarmfree/wire/v1` from `proto/swarmfree/v1`: `python scripts/generate_protos.py`.
 
-The compiler runs in a virtual environment of its own, at a fixed and rather old version, so that the generated code loads on every
-protobuf runtime from 5.29 on, whatever is installed beside it. Calls are made by the names in the service's descriptor, so there is no
-generated stub. The package name on the wire is `swarmfree.v1`; in Python the modules
-live in `swarmfree.wire.v1`, so the imports between generated modules are rewritten.
+The compiler runs in a virtual environment of its own, at a fixed and rather old version, so that
+the generated code loads on every protobuf runtime from 5.29 on, whatever is installed beside it.
+Calls are made by the names in the service's descriptor, so there is no generated stub. The package
+name on the wire is `swarmfree.v1`; in Python the modules live in `swarmfree.wire.v1`, so the
+imports between generated modules are rewritten.
 """
 
 from __future__ import annotations

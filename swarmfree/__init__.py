@@ -2,7 +2,8 @@
 
 What a researcher needs, loaded when it is first asked for:
 
-- `Swarm`: a whole swarm of real processes on this machine, as an asynchronous context; `SwarmEnded` where it ends too soon.
+- `Swarm`: a whole swarm of real processes on this machine, as an asynchronous context; `SwarmEnded`
+  where it ends too soon.
 - `Manifest`, `load_run`: what all peers of a run agree on, from a run file.
 - `rehearse`: a whole swarm in virtual time from a seed, with faults; all invariants checked.
 - `merge_stages`: CheckFree's weighted mean of two neighbours, on plain state dicts.

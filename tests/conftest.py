@@ -1,4 +1,6 @@
-"""What all tests share: property tests that draw the same examples on every run, and a small manifest."""
+"""What all tests share: property tests that draw the same examples on every run, and a small
+manifest.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from swarmfree.lab.fork_server import ForkServer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from tests.lab.nursery import nursery, nursery_fork_server
 
-# The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red again.
+# The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red
+# again.
 hypothesis.settings.register_profile("swarmfree", derandomize=True, database=None, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("swarmfree")
 
-# A shell has its background jobs ignore SIGINT, and processes inherit that: a test that interrupts one would wait in vain.
+# A shell has its background jobs ignore SIGINT, and processes inherit that: a test that interrupts
+# one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -29,14 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: nobody looks at it again before each of hundreds of rehearsals, which takes a tenth of a second."""
+    """What is loaded by now stays: nobody looks at it again before each of hundreds of rehearsals,
+    which takes a tenth of a second.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[tuple[str, ...]]:
-    """How to start a fork server that need not load anything, since another one has; `env` gives it a test's folder for temporary files."""
+    """How to start a fork server that need not load anything, since another one has; `env` gives it
+    a test's folder for temporary files.
+    """
     if not ForkServer.is_supported():
         yield ()
         return

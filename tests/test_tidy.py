@@ -1,4 +1,5 @@
-"""The code base itself: rooms and who knows whom, sizes, banned calls, docstrings, and that the project speaks of itself alone.
+"""The code base itself: rooms and who knows whom, sizes, banned calls, docstrings, and that the
+project speaks of itself alone.
 
 Every failure names file and line. What is looked for, and the table of rooms, stands in `tidy`.
 """
@@ -29,7 +30,9 @@ def none_found(check: Callable[[Path], Found], files: Iterable[Path]) -> None:
 
 
 def test_rooms_know_only_whom_they_may() -> None:
-    """Imports go the way the architecture says: nouns know nothing, rooms know nouns, the commands know all."""
+    """Imports go the way the architecture says: nouns know nothing, rooms know nouns, the commands
+    know all.
+    """
     none_found(tidy.wrong_imports, tidy.python_files(PACKAGE))
 
 
@@ -45,12 +48,16 @@ def test_no_arrow_goes_up_inside_a_room() -> None:
 
 
 def test_whoever_works_for_a_coordinator_changes_itself_alone() -> None:
-    """In the coordinator's room no object writes the fields of another one, and none is given a callback to hold."""
+    """In the coordinator's room no object writes the fields of another one, and none is given a
+    callback to hold.
+    """
     none_found(tidy.tied_objects, tidy.python_files(f"{PACKAGE}/trainer/coordinator"))
 
 
 def test_every_room_with_folders_has_layers() -> None:
-    """The table of layers names each file and folder of the rooms that have folders, once, and nothing else."""
+    """The table of layers names each file and folder of the rooms that have folders, once, and
+    nothing else.
+    """
     for room in tidy.ROOMS:
         inside = sorted((tidy.ROOT / PACKAGE / room).iterdir())
         if not any(path.is_dir() and path.name != "v1" and (path / "__init__.py").is_file() for path in inside):
@@ -61,14 +68,18 @@ def test_every_room_with_folders_has_layers() -> None:
 
 
 def test_what_is_installed_is_what_is_imported() -> None:
-    """A peer's commands import all that the package requires and nothing else; the other commands add the extra `lab` and nothing else."""
+    """A peer's commands import all that the package requires and nothing else; the other commands
+    add the extra `lab` and nothing else.
+    """
     assert "\n".join(tidy.wrong_requirements(tidy.python_files(PACKAGE))) == ""
     project = tomllib.loads((tidy.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert tuple(line.partition(">")[0] for line in project["optional-dependencies"]["lab"]) == LAB_PACKAGES
 
 
 def test_a_class_name_is_defined_once() -> None:
-    """No two classes of the package have the same name, and a leading underscore makes no difference."""
+    """No two classes of the package have the same name, and a leading underscore makes no
+    difference.
+    """
     assert "\n".join(tidy.defined_twice(tidy.python_files(PACKAGE))) == ""
 
 
@@ -85,7 +96,9 @@ def test_the_glossary_has_every_public_class() -> None:
 
 
 def test_the_architecture_draws_every_file() -> None:
-    """Each file of the package has a line in the tree, each line a file, and whatever code the architecture names is there."""
+    """Each file of the package has a line in the tree, each line a file, and whatever code the
+    architecture names is there.
+    """
     other = [path for path in (tidy.ROOT / PACKAGE).rglob("*.*") if path.suffix in {".toml", ".html"}]
     files = [*tidy.python_files(PACKAGE), *other]
     assert "\n".join(tidy.undrawn_files(files)) == ""
@@ -95,7 +108,9 @@ def test_the_architecture_draws_every_file() -> None:
 
 
 def test_the_glossary_and_the_code_agree() -> None:
-    """No module and no public class has a name with a forbidden word, and no word of the glossary is one."""
+    """No module and no public class has a name with a forbidden word, and no word of the glossary
+    is one.
+    """
     rows = tidy.glossary_rows()
     assert len(rows) > 100
     assert all(len(row) == 4 for row in rows)
@@ -105,7 +120,9 @@ def test_the_glossary_and_the_code_agree() -> None:
 
 
 def test_words_that_were_given_up_do_not_come_back() -> None:
-    """No public name has one of the words that the field's own took the place of, but for a key of run files."""
+    """No public name has one of the words that the field's own took the place of, but for a key of
+    run files.
+    """
     none_found(tidy.given_up_names, tidy.python_files(PACKAGE, "benchmarks", "examples"))
 
 
@@ -123,12 +140,16 @@ def test_functions_are_small() -> None:
 
 
 def test_nothing_banned_is_used() -> None:
-    """No task without owner, nothing that runs a stranger's bytes, no fork, no blocking sleep, no mock."""
+    """No task without owner, nothing that runs a stranger's bytes, no fork, no blocking sleep, no
+    mock.
+    """
     none_found(tidy.banned, tidy.python_files(*CODE, "tests"))
 
 
 def test_two_handlers_in_all_catch_everything() -> None:
-    """Operating failures have types; only the device that runs other people's work, and the virtual loop, may catch whatever that raises."""
+    """Operating failures have types; only the device that runs other people's work, and the virtual
+    loop, may catch whatever that raises.
+    """
     found = [line for path in tidy.python_files(PACKAGE) for line in tidy.blind_handlers(path)]
     assert len(found) <= 2, "\n".join(found)
 
@@ -158,7 +179,7 @@ def test_nothing_is_left_to_do() -> None:
     none_found(tidy.left_to_do, tidy.text_files())
 
 
-# ---- the checks themselves -----------------------------------------------------------------------------------------
+# ---- the checks themselves -----------------------------------------------------------------------
 
 PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     (tidy.wrong_imports, "protocol/x.py", "import numpy", ":1: protocol may not import numpy"),
@@ -390,7 +411,9 @@ def test_a_circle_of_rooms_is_found() -> None:
 
 
 def test_a_wrong_requirement_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Required and not imported, imported and not required, and required of all where the lab alone imports it."""
+    """Required and not imported, imported and not required, and required of all where the lab alone
+    imports it.
+    """
     code = {
         "cli/peer.py": "def f():\n    from swarmfree.wire import a",
         "wire/a.py": "import grpc\nimport google.protobuf\nimport zstandard\nimport os",

@@ -1,4 +1,5 @@
-"""What `test_tidy` looks for: each function here finds one kind of fault in one file and yields `file:line: what`.
+"""What `test_tidy` looks for: each function here finds one kind of fault in one file and yields
+`file:line: what`.
 
 The table of rooms stands in docs/architecture.md too; a change here is a change there.
 """
@@ -39,8 +40,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 # One file in the room of rehearsals runs them on torch; everything else there stays free of it.
 TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
 
-# What a room with folders is made of, from the bottom to the top: a file or folder may import those in lower layers only.
-# Rooms that are not named here are flat, and need no table: no circle is enough.
+# What a room with folders is made of, from the bottom to the top: a file or folder may import those
+# in lower layers only. Rooms that are not named here are flat, and need no table: no circle is
+# enough.
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "trainer": (
         {"tasks", "device", "engine_probe", "incarnations"},
@@ -65,7 +67,8 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
     ),
 }
 
-# Modules are named by nouns. A participle stands only where it is the noun that the field has for the thing.
+# Modules are named by nouns. A participle stands only where it is the noun that the field has for
+# the thing.
 PARTICIPLE = re.compile(r"\w{2,}ing|\w+[^e]ed|kept|told|sent|lost|gone|made|held|seen|known|done|taken|given|found|begun")
 GERUNDS = {
     "averaging": "what replicas of a stage do with their gradients",
@@ -118,7 +121,8 @@ BANNED_IMPORTS = {
     "unittest": "memory ports or the real thing, no mocks",
     "mock": "memory ports or the real thing, no mocks",
 }
-# Rooms in which a call is right: a local swarm waits for real processes, and its fork server forks them before anything has started in it.
+# Rooms in which a call is right: a local swarm waits for real processes, and its fork server forks
+# them before anything has started in it.
 CALL_ALLOWED = {("lab", "time.sleep"), ("cli", "time.sleep"), ("lab", "os.fork")}
 
 TEXT_SUFFIXES = {
@@ -172,7 +176,9 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of everything a file imports, also inside functions; names imported from a package are added to its name."""
+    """(line, dotted name) of everything a file imports, also inside functions; names imported from
+    a package are added to its name.
+    """
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -250,7 +256,9 @@ def arrows_up(path: Path) -> Found:
 
 
 def tied_objects(path: Path) -> Found:
-    """In the coordinator's room: fields that another object assigns, and callbacks that an object is given to hold."""
+    """In the coordinator's room: fields that another object assigns, and callbacks that an object
+    is given to hold.
+    """
     if not module_of(path).startswith(f"{PACKAGE}.trainer.coordinator."):
         return
     for node in ast.walk(tree_of(path)):
@@ -262,7 +270,9 @@ def tied_objects(path: Path) -> Found:
 
 
 def import_circles(files: Iterable[Path]) -> Found:
-    """Circles of modules that import each other, also inside functions and for types alone; one line for each."""
+    """Circles of modules that import each other, also inside functions and for types alone; one
+    line for each.
+    """
     places = {module_of(path): path for path in files}
     knows: dict[str, set[str]] = {}
     for module, path in places.items():
@@ -284,7 +294,9 @@ def import_circles(files: Iterable[Path]) -> Found:
 
 
 def reached_from(modules: Iterable[str], files: Mapping[str, Path]) -> set[str]:
-    """These modules, and all that they import, directly or through others, also inside functions; packages above them but the first."""
+    """These modules, and all that they import, directly or through others, also inside functions;
+    packages above them but the first.
+    """
     reached: set[str] = set()
     ahead = list(modules)
     while ahead:
@@ -298,7 +310,9 @@ def reached_from(modules: Iterable[str], files: Mapping[str, Path]) -> set[str]:
 
 
 def wrong_requirements(files: Iterable[Path]) -> Found:
-    """What `pyproject.toml` has a peer install and no peer imports, the other way round, and the same of the extra `lab`."""
+    """What `pyproject.toml` has a peer install and no peer imports, the other way round, and the
+    same of the extra `lab`.
+    """
     places = {module_of(path): path for path in files}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -319,7 +333,9 @@ def wrong_requirements(files: Iterable[Path]) -> Found:
 
 
 def room_circles(rooms: Mapping[str, set[str]]) -> Found:
-    """Rooms that may know each other, directly or through others: no order puts each after those that it knows."""
+    """Rooms that may know each other, directly or through others: no order puts each after those
+    that it knows.
+    """
     try:
         graphlib.TopologicalSorter(rooms).prepare()
     except graphlib.CycleError as error:
@@ -365,7 +381,9 @@ def glossary_classes() -> dict[str, set[str]]:
 
 
 def drawn_files() -> dict[str, int]:
-    """File of the package, as the tree of the architecture draws it -> the line that it stands in; each has something said of it."""
+    """File of the package, as the tree of the architecture draws it -> the line that it stands in;
+    each has something said of it.
+    """
     found: dict[str, int] = {}
     folders: list[str] = []
     path = ROOT / ARCHITECTURE
@@ -380,7 +398,9 @@ def drawn_files() -> dict[str, int]:
 
 
 def undrawn_files(files: Iterable[Path]) -> Found:
-    """Files that the tree of the architecture does not draw, and what it draws that is not there; openings of folders are not drawn."""
+    """Files that the tree of the architecture does not draw, and what it draws that is not there;
+    openings of folders are not drawn.
+    """
     there = {relative(path) for path in files if path.name != "__init__.py"}
     drawn = drawn_files()
     yield from (f"{name}:1: stands in no line of {ARCHITECTURE}" for name in sorted(there - drawn.keys()))
@@ -388,7 +408,9 @@ def undrawn_files(files: Iterable[Path]) -> Found:
 
 
 def unlisted_classes(path: Path) -> Found:
-    """Public classes of the core rooms that the glossary does not name under their file, and names there that no class has."""
+    """Public classes of the core rooms that the glossary does not name under their file, and names
+    there that no class has.
+    """
     file = path.relative_to(ROOT / PACKAGE).as_posix()
     if file.partition("/")[0] not in CORE_ROOMS:
         return
@@ -402,7 +424,9 @@ def unlisted_classes(path: Path) -> Found:
 
 
 def glossary_rows() -> list[list[str]]:
-    """The cells of each row of the glossary: word, meaning, what the field says, what we do not say."""
+    """The cells of each row of the glossary: word, meaning, what the field says, what we do not
+    say.
+    """
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in _glossary().splitlines() if line.startswith("| **")]
 
 
@@ -423,7 +447,9 @@ def forbidden_names(path: Path) -> Found:
 
 
 def given_up_names(path: Path) -> Found:
-    """Public functions, arguments, fields and constants with a word in their name that the glossary has replaced."""
+    """Public functions, arguments, fields and constants with a word in their name that the glossary
+    has replaced.
+    """
     for node in ast.walk(tree_of(path)):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
@@ -442,7 +468,9 @@ def _glossary() -> str:
 
 
 def oversized(path: Path) -> Found:
-    """Functions of a file that are too long or take too much. A file is one concept, however long."""
+    """Functions of a file that are too long or take too much. A file is one concept, however
+    long.
+    """
     name, text = relative(path), path.read_text(encoding="utf-8")
     for function in functions_of(ast.parse(text)):
         assert function.end_lineno is not None
@@ -476,7 +504,9 @@ def banned(path: Path) -> Found:
 
 
 def blind_handlers(path: Path) -> Found:
-    """Handlers that catch everything; one that catches `BaseException`, cleans up and raises it again is none."""
+    """Handlers that catch everything; one that catches `BaseException`, cleans up and raises it
+    again is none.
+    """
     for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.ExceptHandler):
             continue

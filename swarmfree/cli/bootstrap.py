@@ -62,8 +62,9 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Make a run from a run config and print its invite.
 
-    Prepares the corpus, completes the manifest, starts the directory, prints the invite on stdout as a line of its own, names the first peer
-    that can feed data as founder, and serves the manifest until Ctrl-C or SIGTERM. Peers that are there need it no more; newcomers may join
+    Prepares the corpus, completes the manifest, starts the directory, prints the invite on stdout
+    as a line of its own, names the first peer that can feed data as founder, and serves the
+    manifest until Ctrl-C or SIGTERM. Peers that are there need it no more; newcomers may join
     through any of them. Other lines go to stderr, with --log json to stdout.
     """
     bind_to_parent(parent)
@@ -82,7 +83,8 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     require_folder("--folder", Path(folder).expanduser() if folder else Path.home())
     listens = reach_of(host, (), is_announced=bool(announce)).host
     announced = split_host(announce) if announce else ("", 0)
-    require_listening(listens, 0)  # a taken port may be that of a node that has just been killed: that is waited for
+    # A taken port may be that of a node that has just been killed: that is waited for
+    require_listening(listens, 0)
     if not data_is_bytes:
         require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
     founding = Founding(config, folder, data, listens, port, open_journal(log, sys.stderr), announced)

@@ -1,7 +1,9 @@
-"""The life of a bootstrap node: corpus, manifest, directory, invite, founder; all of it the same again after a restart in the same folder.
+"""The life of a bootstrap node: corpus, manifest, directory, invite, founder; all of it the same
+again after a restart in the same folder.
 
-Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``. The founder is written down before it is published, so that a
-node that is killed in between names the same one again.
+Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``. The founder is
+written down before it is published, so that a node that is killed in between names the same one
+again.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class Founding:
 
         Args:
             config: the run as it was written.
-            folder: what is kept lies there; empty = a folder in the user's home, named after the run.
+            folder: what is kept lies there; empty = a folder in the user's home, named after the
+                run.
             data: text to learn from; empty = what the config names.
             host: IP address to listen on.
             port: libp2p port, 0 = the kept one, else given by the system.
@@ -127,7 +130,8 @@ class Founding:
         sys.stderr.write(self.hint)
         incarnation = draw_incarnation(secrets.token_hex)
         self._journal.tell(Started(identity.peer_id, incarnation, directory.addresses[0]))
-        stands = ": has begun" if self._has_begun(manifest) else ""  # else the watch says what it waits for
+        # Else the watch says what it waits for
+        stands = ": has begun" if self._has_begun(manifest) else ""
         self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}{stands}"))
         try:
             network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host, limits=WireLimits.of(manifest))
@@ -139,10 +143,12 @@ class Founding:
         finally:
             self._journal.tell(Ended(0, "told to end; peers that are there go on"))
 
-    # ---- the founder -------------------------------------------------------------------------------------------------
+    # ---- the founder -----------------------------------------------------------------------------
 
     async def _watch(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
-        """Until a record is sealed, the run has a founder that this node can call; after a restart it may find nobody whom it knew."""
+        """Until a record is sealed, the run has a founder that this node can call; after a restart
+        it may find nobody whom it knew.
+        """
         if self._has_begun(manifest):
             return
 
@@ -174,7 +180,7 @@ class Founding:
             raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
         return Founder(number, peer_id)
 
-    # ---- what is kept ------------------------------------------------------------------------------------------------
+    # ---- what is kept ----------------------------------------------------------------------------
 
     def _kept_port(self) -> int:
         port = self._read_json(PORT_FILE).get("port", 0)
@@ -238,7 +244,9 @@ class Founding:
             raise ConfigError(f"--folder {self._folder}: keeps a run of {kept.organiser}, but the identity {identity.peer_id}")
 
     def _complete(self, identity: Identity, expected: DataSection) -> Manifest:
-        """The config's manifest with the corpus and the organiser filled in; `expected` is what is already known of the corpus."""
+        """The config's manifest with the corpus and the organiser filled in; `expected` is what is
+        already known of the corpus.
+        """
         manifest = self._config.manifest
         if manifest.organiser not in {"", identity.peer_id}:
             raise ConfigError(

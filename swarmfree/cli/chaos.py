@@ -1,4 +1,6 @@
-"""``swarmfree chaos``: strike a real swarm on this machine, seeded, and check that every invariant holds."""
+"""``swarmfree chaos``: strike a real swarm on this machine, seeded, and check that every invariant
+holds.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,14 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     data: DataOption = "",
     parent: DieOption = 0,
 ) -> None:
-    """Strike a swarm of real processes at seeded random moments: kill, freeze, end and start peers, and spoil the network before them.
+    """Strike a swarm of real processes at seeded random moments: kill, freeze, end and start peers,
+    and spoil the network before them.
 
-    Processes, directory and gRPC are real; every peer stands behind a TCP proxy that delays, resets or swallows what goes to it. The last replica
-    of each stage is spared. Checked are: each microbatch counted once, equal bytes on all replicas, one record per iteration, no iteration beyond
-    its bound, and nothing left at the end. Exit code 0 only if all of it held, 130 after Ctrl-C.
+    Processes, directory and gRPC are real; every peer stands behind a TCP proxy that delays, resets
+    or swallows what goes to it. The last replica of each stage is spared. Checked are: each
+    microbatch counted once, equal bytes on all replicas, one record per iteration, no iteration
+    beyond its bound, and nothing left at the end. Exit code 0 only if all of it held, 130 after
+    Ctrl-C.
     """
     bind_to_parent(parent)
     require_lab("chaos")

@@ -1,4 +1,5 @@
-"""A chaos run as a person sees it: progress, Ctrl-C, what held and what did not, and one line that says what was run.
+"""A chaos run as a person sees it: progress, Ctrl-C, what held and what did not, and one line that
+says what was run.
 
 The striking is `chaos.chaos`; whether the numbers are right is for the judges beside this file.
 """
@@ -42,14 +43,18 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 90
 MORE_FEEDERS = 2
-"""So many peers more than there are sources may be one, so that a source that dies has a successor."""
+"""So many peers more than there are sources may be one, so that a source that dies has a
+successor.
+"""
 ROOM = 2
 """So many peers more than at first may be there at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosChoices:
-    """What was asked for; see the options of `swarmfree chaos`. `peer_count` 0 = two for each stage; no `kinds` = all."""
+    """What was asked for; see the options of `swarmfree chaos`. `peer_count` 0 = two for each
+    stage; no `kinds` = all.
+    """
 
     duration_s: float
     seed: int
@@ -143,7 +148,8 @@ class ChaosRun:
         """Do it.
 
         Returns:
-            0 if every invariant held, 1 if one did not, 130 or 143 after a signal, 141 where stdout was closed.
+            0 if every invariant held, 1 if one did not, 130 or 143 after a signal, 141 where stdout
+            was closed.
         """
         try:
             return asyncio.run(self._run())
@@ -170,7 +176,7 @@ class ChaosRun:
         self._events.close()
         return await self._judge(ending)
 
-    # ---- while it runs -----------------------------------------------------------------------------------------------
+    # ---- while it runs ---------------------------------------------------------------------------
 
     def _interrupt(self, number: int) -> None:
         if not self._code:
@@ -208,7 +214,7 @@ class ChaosRun:
         let_go_of_stdout()
         self._chaos.stop(SwarmExit(OUTPUT_CLOSED, "the reader of the output is gone"))
 
-    # ---- afterwards --------------------------------------------------------------------------------------------------
+    # ---- afterwards ------------------------------------------------------------------------------
 
     async def _judge(self, ending: SwarmExit) -> int:
         """Finish the checks, tell what held, and say what was run."""

@@ -16,7 +16,8 @@ def config() -> None:
 
 @config_app.command()
 def show(run: RunOption, changes: SetOption = None) -> None:
-    """Print the whole run config that is in force: the file, the changes and all defaults, as TOML that can be fed back.
+    """Print the whole run config that is in force: the file, the changes and all defaults, as TOML
+    that can be fed back.
 
     What `swarmfree local` would need for it on this machine is told on stderr.
     """

@@ -1,4 +1,6 @@
-"""What a person typed, checked within a moment: before torch, hivemind or a process is loaded, and before anything is written."""
+"""What a person typed, checked within a moment: before torch, hivemind or a process is loaded, and
+before anything is written.
+"""
 
 from __future__ import annotations
 

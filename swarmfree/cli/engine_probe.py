@@ -1,6 +1,8 @@
-"""Which engine a peer computes with, and an engine that tells what it holds and how it steps, for whoever checks a swarm from outside.
+"""Which engine a peer computes with, and an engine that tells what it holds and how it steps, for
+whoever checks a swarm from outside.
 
-The command `chaos` asks for it. What is told is enough to compute what should have come out; nothing is decided here.
+The command `chaos` asks for it. What is told is enough to compute what should have come out;
+nothing is decided here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from swarmfree.trainer.engine_probe import EngineProbe
 
 
 class EngineKind(enum.StrEnum):
-    """What computes in a peer: the real model, or integers for which "counted once" is an equation."""
+    """What computes in a peer: the real model, or integers for which "counted once" is an
+    equation.
+    """
 
     TORCH = "torch"
     INTEGER = "integer"
@@ -36,7 +40,9 @@ def make_engine(kind: EngineKind, manifest: Manifest, threads: int) -> Engine:
 
 
 def from_any_thread(loop: asyncio.AbstractEventLoop, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-    """`tell`, to be called from the device thread: the loop does it, before it hears that the device work is done."""
+    """`tell`, to be called from the device thread: the loop does it, before it hears that the
+    device work is done.
+    """
 
     def hand_over(event: Event) -> None:
         loop.call_soon_threadsafe(tell, event)

@@ -1,4 +1,6 @@
-"""The first lines of every command: what has to hold before anything else is imported, which takes up to seconds on a busy machine."""
+"""The first lines of every command: what has to hold before anything else is imported, which takes
+up to seconds on a busy machine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import swarmfree.cli.interrupt  # noqa: F401 - from here on Ctrl-C ends the proc
 
 
 def main() -> None:
-    """Entry point of the console script: a closed output is one that nobody reads, and what it has no letters for is escaped."""
+    """Entry point of the console script: a closed output is one that nobody reads, and what it has
+    no letters for is escaped.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - stays open to the end

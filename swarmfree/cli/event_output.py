@@ -1,4 +1,6 @@
-"""Where a process tells its events: JSON lines for machines, lines of text for people. Both end on stdout, flushed line by line."""
+"""Where a process tells its events: JSON lines for machines, lines of text for people. Both end on
+stdout, flushed line by line.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from swarmfree.protocol.ports import Journal
 
 
 class TextJournal:
-    """Implements `ports.Journal` for people: local time and a line. A reader that goes away does not end the peer."""
+    """Implements `ports.Journal` for people: local time and a line. A reader that goes away does
+    not end the peer.
+    """
 
     def __init__(self, out: TextIO) -> None:
         """Write to `out`."""

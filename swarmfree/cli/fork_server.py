@@ -1,4 +1,6 @@
-"""``python -m swarmfree.cli.fork_server``: the fork server of a local swarm, from which its bootstrap node and its peers are forked."""
+"""``python -m swarmfree.cli.fork_server``: the fork server of a local swarm, from which its
+bootstrap node and its peers are forked.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ LOADED = (
 
 def load() -> None:
     """Load what every child needs."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's and SciPy's start threads when they are loaded, which a fork would lack
+    # NumPy's and SciPy's start threads when they are loaded, which a fork would lack
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in LOADED:
         importlib.import_module(module)
 

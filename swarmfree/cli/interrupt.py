@@ -1,7 +1,8 @@
-"""Ctrl-C while a command loads what it needs: one line and exit code 130, as nothing has begun that would have to be ended.
+"""Ctrl-C while a command loads what it needs: one line and exit code 130, as nothing has begun that
+would have to be ended.
 
-`entry` imports this before anything else, until `shutdown` takes the signal over, or a command that is interrupted by an exception calls
-`interrupt_by_exception`.
+`entry` imports this before anything else, until `shutdown` takes the signal over, or a command that
+is interrupted by an exception calls `interrupt_by_exception`.
 """
 
 from __future__ import annotations

@@ -50,11 +50,12 @@ def local(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Train on this machine with a bootstrap node, peers and standbys, each a process of its own.
 
-    Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line. Ends with a summary, a few lines that the
-    model writes, and a report folder: report.html, loss.png, events.jsonl of all peers, run.toml, summary.json, summary.txt, the weights, and the
-    logs of those that said something.
-    A process that is killed from outside is a loss like any other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends
-    everything within 5 s.
+    Shows a live view in a terminal, plain lines elsewhere, and with --log json one object per line.
+    Ends with a summary, a few lines that the model writes, and a report folder: report.html,
+    loss.png, events.jsonl of all peers, run.toml, summary.json, summary.txt, the weights, and the
+    logs of those that said something. A process that is killed from outside is a loss like any
+    other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends everything within 5
+    s.
     """
     bind_to_parent(parent)
     require_lab("local")

@@ -1,4 +1,5 @@
-"""One local swarm as a person sees it: its view or JSON lines, its report, its summary, Ctrl-C, a full disk and a closed stdout.
+"""One local swarm as a person sees it: its view or JSON lines, its report, its summary, Ctrl-C, a
+full disk and a closed stdout.
 
 The swarm itself is `lab.swarm`; here is who listens to it.
 """
@@ -82,7 +83,8 @@ class LocalRun:
         """Run it to its end.
 
         Returns:
-            0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was closed, else what the first failure says.
+            0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was
+            closed, else what the first failure says.
         """
         return asyncio.run(self._run(needs(self._manifest, self._order.peer_count + self._order.standby_count)))
 
@@ -113,7 +115,7 @@ class LocalRun:
                 self._keeping.cancel()
         return await self._report(ending)
 
-    # ---- while it runs -----------------------------------------------------------------------------------------------
+    # ---- while it runs ---------------------------------------------------------------------------
 
     def _interrupt(self, number: int) -> None:
         if not self._interrupted:
@@ -137,7 +139,9 @@ class LocalRun:
         self._stop(number)
 
     def _keep_around_losses(self, observed_event: ObservedEvent) -> None:
-        """Keep a model before the first loss of the script and after the last rebuild, for the samples at the end."""
+        """Keep a model before the first loss of the script and after the last rebuild, for the
+        samples at the end.
+        """
         match observed_event:
             case PeerEvent(event=Opened(iteration=iteration)) if not self._has_before:
                 self._has_before = any(kill.iteration - 1 <= iteration for kill in self._order.kills)
@@ -199,12 +203,14 @@ class LocalRun:
         self._swarm.stop(SwarmExit(OUTPUT_CLOSED, "the reader of the output is gone"))
 
     def _tell_trouble(self, error: SwarmfreeError) -> None:
-        """A report that cannot be written is told at once; the run goes on, for its weights are worth more than its log."""
+        """A report that cannot be written is told at once; the run goes on, for its weights are
+        worth more than its log.
+        """
         if not self._trouble:
             self._trouble = str(error)
             say(f"swarmfree: {error}")
 
-    # ---- afterwards --------------------------------------------------------------------------------------------------
+    # ---- afterwards ------------------------------------------------------------------------------
 
     async def _report(self, ending: SwarmExit) -> int:
         state = self._swarm.state
@@ -215,7 +221,8 @@ class LocalRun:
         code = ending.code or (1 if self._trouble else 0)
         summary = summarise(state, code, ending.line)
         if self._kept is not None:
-            files = sorted((self._order.folder / "weights").glob("*.safetensors"))  # one for each stage, by number
+            # One for each stage, by number
+            files = sorted((self._order.folder / "weights").glob("*.safetensors"))
             written = [{"stage": stage, "path": str(path)} for stage, path in enumerate(files)]
             summary |= {"weights_of_iteration": self._kept, "weights": written}
         try:
@@ -249,7 +256,8 @@ class LocalRun:
         return 0
 
     async def _draw(self) -> int:
-        """Have figure, page and samples made by a process of its own; after Ctrl-C only as long as the time for a clean end lasts.
+        """Have figure, page and samples made by a process of its own; after Ctrl-C only as long as
+        the time for a clean end lasts.
 
         Returns:
             1 where it could not be drawn for another reason than haste.

@@ -1,6 +1,8 @@
-"""The command ``swarmfree``: its commands, and the one place where an error becomes one line and an exit code.
+"""The command ``swarmfree``: its commands, and the one place where an error becomes one line and an
+exit code.
 
-Nothing heavy is imported here: each command loads what it needs when it runs, so that help comes at once.
+Nothing heavy is imported here: each command loads what it needs when it runs, so that help comes at
+once.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ from swarmfree.cli.usage_errors import complaint
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 
 INTERRUPTED = 130
-# Typer brings its own click since 0.24 and a foreign one before; both have this base of every complaint about the command line.
+# Typer brings its own click since 0.24 and a foreign one before; both have this base of every
+# complaint about the command line.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 @contextlib.contextmanager
 def _in_one_line(command: Callable[[], str] = lambda: "swarmfree") -> Iterator[None]:
-    """End the command with one line on stderr and an exit code, whatever a person got wrong and whatever failed.
+    """End the command with one line on stderr and an exit code, whatever a person got wrong and
+    whatever failed.
 
     `command` is what was asked for, where the error itself does not know.
     """

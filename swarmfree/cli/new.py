@@ -18,7 +18,8 @@ def new(
 ) -> None:
     """Write a run file with every key, its value and what it means.
 
-    It is the run that `swarmfree local` trains where none is named; change what you like, and start it with --run NAME.toml.
+    It is the run that `swarmfree local` trains where none is named; change what you like, and start
+    it with --run NAME.toml.
     """
     from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
 

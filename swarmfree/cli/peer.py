@@ -54,11 +54,13 @@ def peer(  # noqa: PLR0913 - one parameter per option
 ) -> None:
     """Join a run: take a place that is free, train, take over lost stages, until the run is over.
 
-    A terminal shows the swarm and what this peer serves, did and keeps; a pipe gets a line every ten seconds, and news as they come.
-    The corpus must be the run's own: a peer whose Python has another standard library serves the body only, and says so; text that was named
-    with --data and is not the run's is an error. Ctrl-C ends the peer within 5 s; the others go on without it. SIGTERM, as a spot
-    machine gets before it is taken away, or a terminal that is closed, has the peer finish what it began, hand its state over where it is the
-    last of its stage, and say goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
+    A terminal shows the swarm and what this peer serves, did and keeps; a pipe gets a line every
+    ten seconds, and news as they come. The corpus must be the run's own: a peer whose Python has
+    another standard library serves the body only, and says so; text that was named with --data and
+    is not the run's is an error. Ctrl-C ends the peer within 5 s; the others go on without it.
+    SIGTERM, as a spot machine gets before it is taken away, or a terminal that is closed, has the
+    peer finish what it began, hand its state over where it is the last of its stage, and say
+    goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -1,4 +1,6 @@
-"""What a peer's command line asks for, as checked values: made before gRPC, hivemind and torch are loaded."""
+"""What a peer's command line asks for, as checked values: made before gRPC, hivemind and torch are
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ KEPT = "kept"
 
 
 def local_config(**flags: object) -> LocalConfig:
-    """This machine's choices from flags, with the folder's default filled in, and checked as far as that can be done at once.
+    """This machine's choices from flags, with the folder's default filled in, and checked as far as
+    that can be done at once.
 
     Raises:
         ConfigError: one line that names the flag and the rule.

@@ -1,4 +1,5 @@
-"""One peer, assembled: the real network, directory, device, tokens, weights and journal, given to the trainer.
+"""One peer, assembled: the real network, directory, device, tokens, weights and journal, given to
+the trainer.
 
 Everything that is opened here is closed here, in the opposite order, however the peer ends.
 """

@@ -1,6 +1,8 @@
-"""What a volunteer has on its screen: its peer's events and its peer's books, as a view on a terminal, as plain lines elsewhere.
+"""What a volunteer has on its screen: its peer's events and its peer's books, as a view on a
+terminal, as plain lines elsewhere.
 
-A line every ten seconds for each peer, whoever coordinates. Owns a timer and one task of the peer's; who has closed the output ends neither.
+A line every ten seconds for each peer, whoever coordinates. Owns a timer and one task of the
+peer's; who has closed the output ends neither.
 """
 
 from __future__ import annotations
@@ -113,7 +115,9 @@ class PeerScreen:
             say(f"nothing is shown any more: {error.strerror}")
 
     async def _ask(self, peer: Peer) -> None:
-        """Read in the directory who stands by, and as long as this peer serves no stage ask the coordinator for its plan, for ever."""
+        """Read in the directory who stands by, and as long as this peer serves no stage ask the
+        coordinator for its plan, for ever.
+        """
         replica_state, read_s = peer.stage_member.replica_state, -math.inf
         while True:
             if time.monotonic() - read_s >= READ_S:

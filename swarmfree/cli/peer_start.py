@@ -1,4 +1,6 @@
-"""How a peer begins: its screen shows something before gRPC, hivemind and torch are loaded, which takes seconds."""
+"""How a peer begins: its screen shows something before gRPC, hivemind and torch are loaded, which
+takes seconds.
+"""
 
 from __future__ import annotations
 

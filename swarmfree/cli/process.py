@@ -1,4 +1,6 @@
-"""What a long-lived peer asks of its own process: to start behind those that train, to reuse memory, to leave what never changes uncollected."""
+"""What a long-lived peer asks of its own process: to start behind those that train, to reuse
+memory, to leave what never changes uncollected.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ START_NICENESS = 5
 
 
 async def load_gently(*modules: str) -> None:
-    """Import modules in a thread of their own, behind all other work of this machine: with torch and hivemind that is three seconds of a processor.
+    """Import modules in a thread of their own, behind all other work of this machine: with torch
+    and hivemind that is three seconds of a processor.
 
-    Peers that train here are not slowed by one that starts. A thread's niceness ends with it; a process could not take its own back.
+    Peers that train here are not slowed by one that starts. A thread's niceness ends with it; a
+    process could not take its own back.
     """
     if all(module in sys.modules for module in modules):
         return
@@ -46,7 +50,8 @@ def _give_way() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library reuse the memory of freed tensors and payloads, not give it back and fault it in again, zeroed, a moment later.
+    """Have the C library reuse the memory of freed tensors and payloads, not give it back and fault
+    it in again, zeroed, a moment later.
 
     To be called before the process starts threads. Does nothing where the C library is not glibc.
     """
@@ -59,9 +64,11 @@ def keep_freed_memory() -> None:
 
 
 def settle_garbage() -> None:
-    """Take everything that is loaded out of the collector's sight: with torch and hivemind that is most of a million objects.
+    """Take everything that is loaded out of the collector's sight: with torch and hivemind that is
+    most of a million objects.
 
-    To be called once, when the peer is assembled. Without it each full collection stops all threads for a tenth of a second.
+    To be called once, when the peer is assembled. Without it each full collection stops all threads
+    for a tenth of a second.
     """
     gc.collect()
     gc.freeze()

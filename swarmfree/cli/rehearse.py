@@ -30,10 +30,12 @@ def rehearse(
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
 ) -> None:
-    """Rehearse whole swarms in virtual time, with crashes, joins, and lost, late, doubled and swapped messages.
+    """Rehearse whole swarms in virtual time, with crashes, joins, and lost, late, doubled and
+    swapped messages.
 
-    Each seed is another swarm and another story; the same seed is the same story. Exit code 0 only if all invariants held; for each seed that
-    failed, what did not hold and the command that plays it again are printed.
+    Each seed is another swarm and another story; the same seed is the same story. Exit code 0 only
+    if all invariants held; for each seed that failed, what did not hold and the command that plays
+    it again are printed.
     """
     from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast

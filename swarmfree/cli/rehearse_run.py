@@ -1,4 +1,6 @@
-"""Many rehearsals as a person sees them: progress, what did not hold and how to play it again, one line of what was run."""
+"""Many rehearsals as a person sees them: progress, what did not hold and how to play it again, one
+line of what was run.
+"""
 
 from __future__ import annotations
 

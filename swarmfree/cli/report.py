@@ -38,7 +38,8 @@ def report(
     ] = False,
     parent: DieOption = 0,
 ) -> None:
-    """Draw the figure and the page of a report again, or compare several reports: one figure, one table, one CSV.
+    """Draw the figure and the page of a report again, or compare several reports: one figure, one
+    table, one CSV.
 
     Works from any folder, on reports of runs that were cut off too.
     """
@@ -120,7 +121,9 @@ def write_samples(folder: Path, into: Path) -> list[dict[str, str]]:
 
 
 def models_of(folder: Path) -> list[tuple[str, Path]]:
-    """(when, folder) of each whole model in a report, in order of time; the last one is the one at the end."""
+    """(when, folder) of each whole model in a report, in order of time; the last one is the one at
+    the end.
+    """
     from swarmfree.lab.kept_weights import BEFORE, models_beside  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import INDEX_NAME  # noqa: PLC0415 - help is fast
 
@@ -136,7 +139,9 @@ def _sample(when: str, place: Path) -> dict[str, str]:
 
 
 def sample_lines(samples: list[dict[str, Any]]) -> list[str]:
-    """A line for each sample: line breaks are arrows, control characters dots, so that no terminal obeys what a model writes."""
+    """A line for each sample: line breaks are arrows, control characters dots, so that no terminal
+    obeys what a model writes.
+    """
     width = max((len(sample["when"]) for sample in samples), default=0)
     shown = [(sample["when"], f"{sample['prompt']}{sample['text']}") for sample in samples]
     return [f"it writes {when:<{width}}: {one_line(text)}" for when, text in shown]

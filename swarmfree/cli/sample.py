@@ -28,7 +28,9 @@ def sample(
         int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the draws: the same seed writes the same text.")
     ] = 0,
 ) -> None:
-    """Write on from a prompt with the weights of a finished run, on this machine, without the swarm."""
+    """Write on from a prompt with the weights of a finished run, on this machine, without the
+    swarm.
+    """
     pieces = written(weights_folder(report), prompt, tokens=tokens, temperature=temperature, seed=seed)
     first = next(pieces)  # before anything is printed, so that an error stands alone
     typer.echo(prompt + shown(first), nl=False)
@@ -39,7 +41,9 @@ def sample(
 
 
 def shown(piece: str) -> str:
-    """What a model wrote, as a terminal may have it: control characters are dots, but for line breaks and tabs."""
+    """What a model wrote, as a terminal may have it: control characters are dots, but for line
+    breaks and tabs.
+    """
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{MIDDLE DOT}" for letter in piece)
 
 
@@ -49,7 +53,8 @@ def weights_folder(report: Path) -> Path:
 
 
 def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed: int) -> Iterator[str]:
-    """What the model in a folder writes after a prompt, piece by piece; bytes that are no text are shown as U+FFFD.
+    """What the model in a folder writes after a prompt, piece by piece; bytes that are no text are
+    shown as U+FFFD.
 
     Raises:
         SwarmfreeError: there is no whole model.
@@ -63,7 +68,9 @@ def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed:
 
     torch.set_num_threads(
         1
-    )  # for one byte at a time; two threads that wait for each other on a busy machine took 66 s instead of 2
+        # For one byte at a time; two threads that wait for each other on a busy machine took 66 s
+        # instead of 2
+    )
     llama = llama_of(model, weights)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for byte in continue_text(llama, prompt.encode("utf-8", "surrogateescape"), count=tokens, temperature=temperature, seed=seed):

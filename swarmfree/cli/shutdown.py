@@ -1,7 +1,8 @@
 """How commands end: exit codes, Ctrl-C, SIGTERM and SIGHUP within a limit, a closed stdout.
 
-A signal cancels the command's main task, which cleans up; what has not ended `CLEAN_END_S` later is ended from outside the event loop, because
-a device thread in the middle of a long piece of work would be waited for.
+A signal cancels the command's main task, which cleans up; what has not ended `CLEAN_END_S` later is
+ended from outside the event loop, because a device thread in the middle of a long piece of work
+would be waited for.
 """
 
 from __future__ import annotations
@@ -21,11 +22,15 @@ CLEAN_END_S = 4.5
 LEAVE_END_S = 19.5
 OUTPUT_CLOSED = 141
 SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()))
-"""A terminal that is closed ends a command as Ctrl-C does, but for one that was told by `nohup` to go on."""
+"""A terminal that is closed ends a command as Ctrl-C does, but for one that was told by `nohup` to
+go on.
+"""
 
 
 def exit_code_of(error: SwarmfreeError) -> int:
-    """2 for bad input, 3 where the run has ended for this peer, 4 where the swarm refuses it, else 1."""
+    """2 for bad input, 3 where the run has ended for this peer, 4 where the swarm refuses it, else
+    1.
+    """
     match error:
         case ConfigError() | DataError() | InviteError():
             return 2
@@ -38,11 +43,13 @@ def exit_code_of(error: SwarmfreeError) -> int:
 
 
 def one_of(error: BaseException) -> SwarmfreeError | None:
-    """Find the operating failure in an error: itself, its cause, or all members of an exception group.
+    """Find the operating failure in an error: itself, its cause, or all members of an exception
+    group.
 
     Returns None if any other kind of error is involved.
 
-    Device work, for one, raises an error of its own from what came out of it, such as a disk that is full when weights are written.
+    Device work, for one, raises an error of its own from what came out of it, such as a disk that
+    is full when weights are written.
     """
     if isinstance(error, SwarmfreeError):
         return error
@@ -55,14 +62,18 @@ def one_of(error: BaseException) -> SwarmfreeError | None:
 
 
 def say(line: str) -> None:
-    """Write a line to stderr; where that is a terminal that was closed as well, nobody misses it."""
+    """Write a line to stderr; where that is a terminal that was closed as well, nobody misses
+    it.
+    """
     with contextlib.suppress(OSError):
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
 
 def let_go_of_stdout() -> None:
-    """Send the rest of the output nowhere: its reader is gone, and flushing at exit must not complain."""
+    """Send the rest of the output nowhere: its reader is gone, and flushing at exit must not
+    complain.
+    """
     with contextlib.suppress(OSError, ValueError):
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())
@@ -74,8 +85,10 @@ def run_until_told(work: Callable[[], Coroutine[Any, Any, int]], leave: Callable
 
     Args:
         work: the command.
-        leave: where there is something to be left in good order: called at the first SIGTERM or SIGHUP; it says whether that has begun. Then the
-            command has `LEAVE_END_S` to end by itself, and a further signal cancels it, but for SIGHUP: a shell and the kernel both send one.
+        leave: where there is something to be left in good order: called at the first SIGTERM or
+            SIGHUP; it says whether that has begun. Then the command has `LEAVE_END_S` to end by
+            itself, and a further signal cancels it, but for SIGHUP: a shell and the kernel both
+            send one.
 
     Returns:
         What `work` returns; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
@@ -113,14 +126,18 @@ async def _cancelled_by_signals(work: Callable[[], Coroutine[Any, Any, int]], le
 
 
 def end_soon(code: int, within_s: float) -> None:
-    """End this process with `code` after `within_s` seconds, whatever it does then, if it has not ended before."""
+    """End this process with `code` after `within_s` seconds, whatever it does then, if it has not
+    ended before.
+    """
     timer = threading.Timer(within_s, os._exit, (code,))
     timer.daemon = True
     timer.start()
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once: everything of ours is closed by now, and taking torch and hivemind apart takes seconds on a busy machine."""
+    """End this process at once: everything of ours is closed by now, and taking torch and hivemind
+    apart takes seconds on a busy machine.
+    """
     for out in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             out.flush()

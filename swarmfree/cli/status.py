@@ -50,9 +50,11 @@ def status(
     ] = None,
     patience: PatienceOption = 10.0,
 ) -> None:
-    """Show who serves which stage, which is one death from lost, iteration, loss, speed and time left, and what the run waits for.
+    """Show who serves which stage, which is one death from lost, iteration, loss, speed and time
+    left, and what the run waits for.
 
-    Reads the directory, asks one member for its plan and its newest record, and calls the others to see who is there. Takes no part in the run.
+    Reads the directory, asks one member for its plan and its newest record, and calls the others to
+    see who is there. Takes no part in the run.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast

@@ -1,4 +1,6 @@
-"""Looking at a run from outside: its directory, the plan and the newest record of the first member that answers, and who else does."""
+"""Looking at a run from outside: its directory, the plan and the newest record of the first member
+that answers, and who else does.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,9 @@ class Lookout:
         return answer.record if isinstance(answer, RecordAnswer) else None
 
     async def _measure(self, by: Endpoint, record: Record, silence_s: float) -> Record:
-        """How long an iteration takes: since the last look, else by waiting for the next ones; the newest record."""
+        """How long an iteration takes: since the last look, else by waiting for the next ones; the
+        newest record.
+        """
         now_s = time.monotonic()
         if self._last is not None:
             iteration, then_s = self._last
@@ -157,7 +161,9 @@ class Lookout:
         return record
 
     async def _find_evaluation(self, by: Endpoint, record: Record, silence_s: float) -> None:
-        """The last held-out loss, which stands in the record of the iteration before which it was taken, as long as somebody keeps that."""
+        """The last held-out loss, which stands in the record of the iteration before which it was
+        taken, as long as somebody keeps that.
+        """
         every = self._manifest.run.evaluate_every
         if record.evaluation is not None:
             self._held_out = record.iteration, record.evaluation
@@ -167,7 +173,9 @@ class Lookout:
                 self._held_out = found.iteration, found.evaluation
 
     async def _silent(self, announcements: tuple[Announcement, ...], plan: Plan | None, silence_s: float) -> frozenset[str]:
-        """Who is in the plan or announced, and does not answer: a directory believes in the dead until their word expires."""
+        """Who is in the plan or announced, and does not answer: a directory believes in the dead
+        until their word expires.
+        """
         known = {a.endpoint.member: a.endpoint for a in announcements}
         known |= {e.member: e for e in (plan.members() if plan is not None else ())}
         gone: set[str] = set()

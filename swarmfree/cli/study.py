@@ -29,10 +29,12 @@ def recovery(
     ] = False,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at a time, one core each.")] = 2,
 ) -> None:
-    """Lose stages by one seeded trace, the same for all, and compare what each way of bringing them back costs in learning.
+    """Lose stages by one seeded trace, the same for all, and compare what each way of bringing them
+    back costs in learning.
 
-    CheckFree and its variants, CheckFree+, checkpoints, shadows, replay and refit, each from the same base that was trained without failures. Writes
-    tables (CSV), figures (PNG) and a page (HTML); the last line is one JSON object.
+    CheckFree and its variants, CheckFree+, checkpoints, shadows, replay and refit, each from the
+    same base that was trained without failures. Writes tables (CSV), figures (PNG) and a page
+    (HTML); the last line is one JSON object.
     """
     require_lab("study")
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast

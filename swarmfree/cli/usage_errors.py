@@ -1,6 +1,8 @@
-"""What is said about a command line that cannot be: what was given, what is expected, and what was perhaps meant.
+"""What is said about a command line that cannot be: what was given, what is expected, and what was
+perhaps meant.
 
-Typer, click and pydantic each have words of their own for it, which differ between their releases; a person hears ours.
+Typer, click and pydantic each have words of their own for it, which differ between their releases;
+a person hears ours.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def complaint(error: Any) -> str:
 
 
 def _about_option(error: Any, option: str) -> str:
-    """An option that a command has not, or has not been given whole: perhaps a key of the run config is meant, which `--set` changes."""
+    """An option that a command has not, or has not been given whole: perhaps a key of the run
+    config is meant, which `--set` changes.
+    """
     from swarmfree.protocol.config import key_like  # noqa: PLC0415 - help is fast
 
     told = str(error.format_message()).rstrip(".")

@@ -1,7 +1,8 @@
-"""The fold: the next state of what an observer knows, from the state so far and one event. Pure; reads no clock.
+"""The fold: the next state of what an observer knows, from the state so far and one event. Pure;
+reads no clock.
 
-Lines of several processes reach the observer in nearly, not exactly, the order of their times: every rule here uses the time in
-the event and holds under small swaps.
+Lines of several processes reach the observer in nearly, not exactly, the order of their times:
+every rule here uses the time in the event and holds under small swaps.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ def _in_words(state: SwarmState, event: Event) -> str:
 
 
 def _who(state: SwarmState, told: PeerEvent) -> str:
-    """Whom a piece of news is about: empty where the text says it, and whoever told it does not matter."""
+    """Whom a piece of news is about: empty where the text says it, and whoever told it does not
+    matter.
+    """
     match told.event:
         case Placed(member=member):
             return state.name_of(member)
@@ -140,7 +143,9 @@ def add_news(state: SwarmState, time_s: float, who: str, text: str, *, is_passin
 
 
 def _is_repeated(before: SwarmState, after: SwarmState, told: PeerEvent) -> bool:
-    """Whether it says nothing new: what all wait for is told by each, a place by the coordinator and by who has it."""
+    """Whether it says nothing new: what all wait for is told by each, a place by the coordinator
+    and by who has it.
+    """
     event = told.event
     if isinstance(event, Placed) and (not before.first_opened_s or any(s.stage == event.stage for s in before.unfolding)):
         return True  # the rows of the stages show it, or whoever builds a lost one is told of
@@ -313,7 +318,8 @@ def _lose_member(state: SwarmState, time_s: float, event: MemberLost) -> SwarmSt
     if peer is not None and (not peer.member or peer.member == event.member):
         state = _with_peer(state, replace(peer, stage=NO_STAGE))
     if any(m.member == event.member and m.resumed_s is None for m in state.lost_members):
-        return state  # it was called for once more, as its stage's last holder, in vain: still one loss
+        # It was called for once more, as its stage's last holder, in vain: still one loss
+        return state
     entry = LostMember(name, event.member, event.stage, killed, time_s, event.why)
     return replace(state, lost_members=(*state.lost_members, entry))
 

@@ -1,4 +1,6 @@
-"""Events in words: one line per event, for text logs, the plain view and the list of last events. Numbers with their units."""
+"""Events in words: one line per event, for text logs, the plain view and the list of last events.
+Numbers with their units.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from swarmfree.protocol.events import (
 )
 
 TEXT_MAX, READ_MAX = 400, 4000
-"""Letters of a line, and of what it is made from: peers' own words are among them, and to look for patterns in megabytes takes hours."""
+"""Letters of a line, and of what it is made from: peers' own words are among them, and to look for
+patterns in megabytes takes hours.
+"""
 PEER_ID = re.compile(r"\b(?:Qm[1-9A-HJ-NP-Za-km-z]{44}|12D3Koo[1-9A-HJ-NP-Za-km-z]{45})\b")
 """A libp2p peer id in base58: of an RSA key, or of an Ed25519 one."""
 UNREACHED = re.compile(r"(?:\w+: )?peer \S+ cannot be reached: .*")
@@ -79,7 +83,9 @@ def as_it_was_done(words: str) -> str:
 
 
 def is_news(event: Event) -> bool:
-    """Whether a person watching a whole swarm wants a line about it: iterations, evaluations and the good end have their own places."""
+    """Whether a person watching a whole swarm wants a line about it: iterations, evaluations and
+    the good end have their own places.
+    """
     match event:
         case Opened() | Stepped() | EngineHolds() | EngineStepped() | IterationCommitted() | DirectoryNorms():
             return False
@@ -106,7 +112,9 @@ PLAIN_REASONS = (
     ("cannot be reached", "it cannot be reached"),
     ("UNAVAILABLE", "it cannot be reached"),
 )
-"""What stands in the texts of calls that failed -> what a person wants to know. The whole text is in the events."""
+"""What stands in the texts of calls that failed -> what a person wants to know. The whole text is
+in the events.
+"""
 
 
 def plain_reason(why: str) -> str:
@@ -156,7 +164,8 @@ def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
         name_of: turns a member into the name a person knows it by.
 
     Returns:
-        At most `TEXT_MAX` characters, all printable: what a stranger wrote draws nothing on a terminal.
+        At most `TEXT_MAX` characters, all printable: what a stranger wrote draws nothing on a
+        terminal.
     """
     told = " ".join(_words(event, name_of)[:READ_MAX].split())
     printable = "".join(letter if letter.isprintable() else "\N{MIDDLE DOT}" for letter in told)
@@ -166,7 +175,9 @@ def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
 
 
 def _short(peer_id: str, name_of: Callable[[str], str]) -> str:
-    """A peer id as the other ids that a person reads: its last six letters, where it has no name."""
+    """A peer id as the other ids that a person reads: its last six letters, where it has no
+    name.
+    """
     name = name_of(peer_id)
     return name if name != peer_id else peer_id[-6:]
 

@@ -1,7 +1,8 @@
-"""The views of a swarm: a screen that is drawn in place, and plain lines where there is no terminal.
+"""The views of a swarm: a screen that is drawn in place, and plain lines where there is no
+terminal.
 
-Both show a `SwarmState` and nothing else, so that what they show can be tested without a swarm. They own no task and no thread: whoever folds the
-events calls `show`.
+Both show a `SwarmState` and nothing else, so that what they show can be tested without a swarm.
+They own no task and no thread: whoever folds the events calls `show`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class RunView(Protocol):
 
         Args:
             state: what is known.
-            now_s: Unix time, for all that counts on while nothing happens; None = when something happened last.
+            now_s: Unix time, for all that counts on while nothing happens; None = when something
+                happened last.
             own: lines about whoever looks.
             me: the name of whoever looks, empty for somebody outside.
 
@@ -64,7 +66,9 @@ def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool =
 
 
 def progress_line(state: SwarmState, now_s: float | None = None) -> str:
-    """Iteration, losses, speed and time left, in one line; before the first iteration, and while a stage is lost, what is waited for."""
+    """Iteration, losses, speed and time left, in one line; before the first iteration, and while a
+    stage is lost, what is waited for.
+    """
     if not state.commits and not state.iterations:
         return stage_of_beginning(state)
     if not state.commits:
@@ -90,12 +94,16 @@ def progress_line(state: SwarmState, now_s: float | None = None) -> str:
 
 
 class PlainView:
-    """Lines for a pipe or a file: every news at once, progress now and then, and what is waited for where there is none."""
+    """Lines for a pipe or a file: every news at once, progress now and then, and what is waited for
+    where there is none.
+    """
 
     def __init__(
         self, out: TextIO, interval_s: float = PLAIN_LINE_S, wait_s: float = PLAIN_WAIT_S, *, by_clock: bool = False
     ) -> None:
-        """Write to `out`; a progress line at most every `interval_s`, and at least every `wait_s`."""
+        """Write to `out`; a progress line at most every `interval_s`, and at least every
+        `wait_s`.
+        """
         self._out = out
         self._interval_s = interval_s
         self._wait_s = wait_s

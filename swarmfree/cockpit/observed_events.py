@@ -1,8 +1,9 @@
-"""What an observer of a whole swarm hears: events told by peers, and what happens to their processes.
+"""What an observer of a whole swarm hears: events told by peers, and what happens to their
+processes.
 
-A event is an event with the name of who told it, or a fact about a process that no peer can tell itself (it was started,
-killed, it ended). One event is one line of `events.jsonl`; reading the lines again gives the same events. Decides
-nothing.
+A event is an event with the name of who told it, or a fact about a process that no peer can tell
+itself (it was started, killed, it ended). One event is one line of `events.jsonl`; reading the
+lines again gives the same events. Decides nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class ProcessStarted:
 
 @dataclass(frozen=True, slots=True)
 class ProcessKilled:
-    """SIGKILL was sent on purpose to a process, or (target ``p2pd``) to its libp2p daemon; or somebody else ended it, and `why` is the signal."""
+    """SIGKILL was sent on purpose to a process, or (target ``p2pd``) to its libp2p daemon; or
+    somebody else ended it, and `why` is the signal.
+    """
 
     time_s: float
     name: str
@@ -58,7 +61,9 @@ class ProcessKilled:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """A process is gone: exit code (negative = signal), whether that was expected, and its last word."""
+    """A process is gone: exit code (negative = signal), whether that was expected, and its last
+    word.
+    """
 
     time_s: float
     name: str
@@ -105,7 +110,8 @@ def observed_event_to_json(observed_event: ObservedEvent, stage: int | None = No
         stage: the stage that its peer serves now, kept as ``peer_stage``; None if it serves none.
 
     Returns:
-        An event as `event_to_json` writes it, with ``peer`` (the name) and ``peer_stage``; or kind and fields.
+        An event as `event_to_json` writes it, with ``peer`` (the name) and ``peer_stage``; or kind
+        and fields.
     """
     if isinstance(observed_event, PeerEvent):
         return {**event_to_json(observed_event.event, observed_event.time_s), "peer": observed_event.name, "peer_stage": stage}

@@ -1,7 +1,8 @@
-"""What a volunteer sees: the same picture of the swarm, made from what one peer knows, and what this peer itself does.
+"""What a volunteer sees: the same picture of the swarm, made from what one peer knows, and what
+this peer itself does.
 
-A member that does not coordinate is told of a loss by what its books show: what the coordinator waits for, and who stands in the next plan.
-Pure, as the fold of a whole swarm is; reads no clock.
+A member that does not coordinate is told of a loss by what its books show: what the coordinator
+waits for, and who stands in the next plan. Pure, as the fold of a whole swarm is; reads no clock.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ LOST = re.compile(r"stage (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What this peer gives: where it computes, and how much it keeps for others at most, in bytes."""
+    """What this peer gives: where it computes, and how much it keeps for others at most, in
+    bytes.
+    """
 
     device: str = ""
     memory_bytes_max: int = 0
@@ -80,7 +83,9 @@ class OwnState:
 
     @property
     def share(self) -> float | None:
-        """Which part of its stage's microbatches of the last iterations it did; None before the first."""
+        """Which part of its stage's microbatches of the last iterations it did; None before the
+        first.
+        """
         if len(self.marks) < 2 or self.stage < 0:
             return None
         (first, done), (last, done_now) = self.marks[0], self.marks[-1]
@@ -113,7 +118,8 @@ def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
     before = own.swarm.news
     swarm = fold(own.swarm, PeerEvent(now_s, own.name, event))
     if isinstance(event, Placed) and own.name.startswith(event.member[-6:]):
-        return replace(own, swarm=replace(swarm, news=before))  # what it serves is seen on its books
+        # What it serves is seen on its books
+        return replace(own, swarm=replace(swarm, news=before))
     if isinstance(event, Ended | WeightsWritten) and swarm.news == before:
         swarm = add_news(swarm, now_s, "", describe(event))
     news = tuple(each if each in before or each.who != own.name else replace(each, who="") for each in swarm.news)
@@ -287,7 +293,9 @@ def _rebuild(swarm: SwarmState, stage: int, builder: str, now_s: float) -> Swarm
 
 
 def _without_alarms(swarm: SwarmState, iteration: int) -> SwarmState:
-    """Without stages that nobody rebuilt though an iteration was decided since: it was this peer that could not reach them."""
+    """Without stages that nobody rebuilt though an iteration was decided since: it was this peer
+    that could not reach them.
+    """
     stories = tuple(s for s in swarm.lost_stages if s.built_s is not None or s.resumed_s is not None or s.iteration >= iteration)
     return replace(swarm, lost_stages=stories)
 
@@ -337,7 +345,9 @@ def _tell_made(own: OwnState, made: Made, now_s: float) -> OwnState:
 
 
 def _with_action(own: OwnState, action: BuildAction, made: Made) -> OwnState:
-    """The story of the stage that this peer rebuilt says how; nobody tells a builder more than its own part."""
+    """The story of the stage that this peer rebuilt says how; nobody tells a builder more than its
+    own part.
+    """
     name, builder = type(action).__name__, own.name
     stories = tuple(
         replace(story, action=name, builder=builder, exact=made.exact)
@@ -353,7 +363,9 @@ def _news(own: OwnState, now_s: float, text: str) -> OwnState:
 
 
 def own_lines(own: OwnState) -> list[Text]:
-    """What this peer serves, did and keeps; the last one is about the stage that it rebuilt, if there is one."""
+    """What this peer serves, did and keeps; the last one is about the stage that it rebuilt, if
+    there is one.
+    """
     if not own.name:
         return []
     lines = [_labelled(" you", _place_words(own)), _labelled("", f"{_done_words(own)}, {own.means.device}")]

@@ -1,7 +1,8 @@
-"""One screen of a swarm: a fixed row for each stage, the loss that was last, the news that fit, and nothing wider or longer than the window.
+"""One screen of a swarm: a fixed row for each stage, the loss that was last, the news that fit, and
+nothing wider or longer than the window.
 
-A pure function of a state, a time and the size of the window: what it shows can be tested without a terminal. Lines are counted, never wrapped by
-whoever prints them.
+A pure function of a state, a time and the size of the window: what it shows can be tested without a
+terminal. Lines are counted, never wrapped by whoever prints them.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ def _head(state: SwarmState, now_s: float, window: Window) -> Text:
 
 
 def curve(losses: Sequence[float], columns: int, blocks: str = BLOCKS) -> str:
-    """The loss from the first iteration to the last, as so many blocks: each the mean of its iterations, the highest one full."""
+    """The loss from the first iteration to the last, as so many blocks: each the mean of its
+    iterations, the highest one full.
+    """
     count = min(columns, len(losses))
     if count < 2:
         return ""
@@ -129,7 +132,9 @@ def curve(losses: Sequence[float], columns: int, blocks: str = BLOCKS) -> str:
 
 
 def _loss(state: SwarmState, now_s: float, window: Window) -> Text:
-    """The losses, the curve between them and the speed; instead of all of it what is waited for, where nothing is committed yet."""
+    """The losses, the curve between them and the speed; instead of all of it what is waited for,
+    where nothing is committed yet.
+    """
     if not state.commits:
         return Text(stage_of_beginning(state), "yellow")
     line = Text.assemble("loss ", (f"{bits_per_byte(state.commits[-1].loss):.3f}", "bold"), " bits/byte")
@@ -161,11 +166,13 @@ def stage_of_beginning(state: SwarmState) -> str:
     return "iteration 1 is being trained" if state.first_opened_s else "starting: stages are given to peers"
 
 
-# ---- stages ---------------------------------------------------------------------------------------------------------
+# ---- stages --------------------------------------------------------------------------------------
 
 
 def _stages(state: SwarmState, now_s: float, window: Window, lines_max: int) -> list[Text]:
-    """A row for each stage; where they are too many, those in danger, and how many others there are."""
+    """A row for each stage; where they are too many, those in danger, and how many others there
+    are.
+    """
     stages = list(range(state.stage_count))
     left_out = 0
     if len(stages) > lines_max:
@@ -245,7 +252,9 @@ def _lost_row(state: SwarmState, story: LostStage, now_s: float, table: tuple[in
 
 
 def expected_seconds(state: SwarmState, story: LostStage, iterations: int | None) -> float | None:
-    """How long a rebuild may take: as long as the last one of its kind, else what a stage computes in so many iterations; None if nobody can say."""
+    """How long a rebuild may take: as long as the last one of its kind, else what a stage computes
+    in so many iterations; None if nobody can say.
+    """
     if not story.action:
         return None
     for earlier in reversed(state.lost_stages):
@@ -269,7 +278,7 @@ def _standbys(state: SwarmState) -> Text:
     return row.append("nobody: the next loss waits for a newcomer", "dim")
 
 
-# ---- what has happened ----------------------------------------------------------------------------------------------
+# ---- what has happened ---------------------------------------------------------------------------
 
 
 def loss_words(state: SwarmState, story: LostStage) -> str:

@@ -1,7 +1,9 @@
-"""What an observer knows of a swarm, frozen: processes, commits, evaluations, losses, the story of each lost stage.
+"""What an observer knows of a swarm, frozen: processes, commits, evaluations, losses, the story of
+each lost stage.
 
-Only nouns and questions about them; `folding` makes the next state from a event. Times are Unix seconds as told by the
-processes of one machine; losses are nats per token, and bits per byte are nats / ln 2, because a token is a byte.
+Only nouns and questions about them; `folding` makes the next state from a event. Times are Unix
+seconds as told by the processes of one machine; losses are nats per token, and bits per byte are
+nats / ln 2, because a token is a byte.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from swarmfree.protocol.names import NO_ITERATION, NO_STAGE
 
 NEWS_MAX = 40
 STALLED_PACES, STALLED_S_MIN = 5, 3.0
-"""Training waits where no iteration was committed for so many times as long as one takes, and for so many seconds at least."""
+"""Training waits where no iteration was committed for so many times as long as one takes, and for
+so many seconds at least.
+"""
 PACE_ITERATIONS = 50
-"""So many of the last iterations say how long the next ones will take, with the evaluations and waits between them."""
+"""So many of the last iterations say how long the next ones will take, with the evaluations and
+waits between them.
+"""
 
 
 def bits_per_byte(loss: float) -> float:
@@ -60,7 +66,9 @@ class PeerPicture:
 
 @dataclass(frozen=True, slots=True)
 class IterationSeen:
-    """One decided iteration: when, training loss (nats per token), tokens, seconds, squared norms by stage, what was redone."""
+    """One decided iteration: when, training loss (nats per token), tokens, seconds, squared norms
+    by stage, what was redone.
+    """
 
     iteration: int
     time_s: float
@@ -105,7 +113,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class LostMember:
-    """A member that the coordinator fenced: killed (if on purpose), noticed, and when the next iteration was committed."""
+    """A member that the coordinator fenced: killed (if on purpose), noticed, and when the next
+    iteration was committed.
+    """
 
     name: str
     member: str
@@ -119,19 +129,24 @@ class LostMember:
 
 @dataclass(frozen=True, slots=True)
 class LostStage:
-    """The story of one lost stage, filled in as it unfolds; times are Unix seconds, losses held-out nats per token.
+    """The story of one lost stage, filled in as it unfolds; times are Unix seconds, losses held-out
+    nats per token.
 
     Args:
         killed_s: its last replica was killed, None where nobody did that.
         noticed_s: the coordinator fenced its last member.
-        decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which and why.
+        decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which
+            and why.
         taken_from: the iteration of the older state that is taken, None where none is.
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
-        built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what that took, `exact` that it is bit for bit.
+        built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what
+            that took, `exact` that it is bit for bit.
         resumed_s: the next iteration was committed.
-        loss_before, loss_after: the last held-out loss before, and the first after the rebuild, before any training.
+        loss_before, loss_after: the last held-out loss before, and the first after the rebuild,
+            before any training.
         loss_before_iteration: the iteration before which the former was taken.
-        training_before, training_after: training loss of the last iteration before the loss, and of the first one after the rebuild.
+        training_before, training_after: training loss of the last iteration before the loss, and of
+            the first one after the rebuild.
     """
 
     stage: int
@@ -164,7 +179,9 @@ class LostStage:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """One line worth a person's eyes; one that passes has a place of its own on a screen as long as it is true."""
+    """One line worth a person's eyes; one that passes has a place of its own on a screen as long as
+    it is true.
+    """
 
     time_s: float
     who: str
@@ -229,7 +246,9 @@ class SwarmState:
         return next((p for p in self.peers if p.name == name), None)
 
     def name_of(self, member: str) -> str:
-        """Name of the process whose life an event calls `member`; the text itself where nobody is known by it."""
+        """Name of the process whose life an event calls `member`; the text itself where nobody is
+        known by it.
+        """
         for known, name in reversed(self.members):
             if member == known:
                 return name
@@ -278,7 +297,9 @@ class SwarmState:
 
     @property
     def pace_s(self) -> float | None:
-        """Mean seconds from one commit to the next, evaluations and waits among them, losses of a stage left out; None before the first commit."""
+        """Mean seconds from one commit to the next, evaluations and waits among them, losses of a
+        stage left out; None before the first commit.
+        """
         recent = self.commits[-PACE_ITERATIONS - 1 :]
         gaps = [
             (after.time_s - before.time_s, after.iteration - before.iteration)
@@ -290,14 +311,18 @@ class SwarmState:
         return self.iteration_seconds
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Estimated seconds to the end at `now_s`; None before the first commit, and while nobody can say since the run waits or rebuilds."""
+        """Estimated seconds to the end at `now_s`; None before the first commit, and while nobody
+        can say since the run waits or rebuilds.
+        """
         if self.pace_s is None or self.does_wait(now_s):
             return None
         since_s = max(0.0, now_s - self.commits[-1].time_s)
         return self.pace_s * max(0, self.iterations - self.committed_count) - min(since_s, self.pace_s)
 
     def does_wait(self, now_s: float) -> bool:
-        """Whether training waits: it says so, a stage is lost, or no iteration was committed for long."""
+        """Whether training waits: it says so, a stage is lost, or no iteration was committed for
+        long.
+        """
         if self.waiting_for or self.unfolding:
             return True
         silent_s = now_s - self.commits[-1].time_s if self.commits else 0.0

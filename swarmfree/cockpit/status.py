@@ -1,4 +1,6 @@
-"""What `swarmfree status` shows: the directory, and the plan and newest record of one member, as values, as text and as JSON."""
+"""What `swarmfree status` shows: the directory, and the plan and newest record of one member, as
+values, as text and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ class RunStatus:
         record: the newest one, None before the first commit or where nobody answered.
         waiting_for: what the run waits for, empty if nothing.
         now_s: Unix time of the look.
-        invite: a fresh one that names live peers, empty if the one at hand names them all; it serves when the bootstrap node is gone.
+        invite: a fresh one that names live peers, empty if the one at hand names them all; it
+            serves when the bootstrap node is gone.
         gone: those in plan and directory that do not answer, by short name.
         iteration_s: that an iteration takes, None where nobody could tell.
-        held_out: the last held-out loss: before which iteration, nats per token; None where nobody could tell.
+        held_out: the last held-out loss: before which iteration, nats per token; None where nobody
+            could tell.
         seen: iterations that an earlier look found decided.
     """
 
@@ -57,7 +61,9 @@ class RunStatus:
 
     @property
     def committed(self) -> int:
-        """Iterations that are decided, as far as is known: by the newest record, else by the directory's word and earlier looks."""
+        """Iterations that are decided, as far as is known: by the newest record, else by the
+        directory's word and earlier looks.
+        """
         if self.record is not None:
             return self.record.iteration + 1
         return min(self.manifest.run.iterations, max((self.seen, *(a.iteration for a in self.announcements))))
@@ -90,7 +96,9 @@ class RunStatus:
         return self.iteration_s * left if self.iteration_s and not self.waiting_for else None
 
     def members(self, stage: int) -> tuple[str, ...]:
-        """Who serves a stage and answers: by the plan, or by the directory where nobody told a plan."""
+        """Who serves a stage and answers: by the plan, or by the directory where nobody told a
+        plan.
+        """
         if self.plan is not None and stage < len(self.plan.replicas):
             serving = [str(replica.endpoint.member) for replica in self.plan.replicas[stage]]
         else:
@@ -99,11 +107,13 @@ class RunStatus:
 
 
 def invite_points(points: Iterable[str], announcements: Iterable[Announcement], known: Iterable[str]) -> tuple[str, ...]:
-    """Entry points for an invite that serves without the bootstrap node; none where it would be no other one than the one at hand.
+    """Entry points for an invite that serves without the bootstrap node; none where it would be no
+    other one than the one at hand.
 
     Args:
         points: that the directory knows now, as multiaddrs.
-        announcements: of peers: an entry point of anybody else is the bootstrap node's, or a visitor's.
+        announcements: of peers: an entry point of anybody else is the bootstrap node's, or a
+            visitor's.
         known: entry points of the invite at hand.
     """
     peers = {a.endpoint.member.peer_id for a in announcements}
@@ -112,7 +122,9 @@ def invite_points(points: Iterable[str], announcements: Iterable[Announcement], 
 
 
 def status_json(status: RunStatus) -> dict[str, Any]:
-    """The status as JSON values; losses in nats per token and bits per byte, norms as squared L2 before clipping."""
+    """The status as JSON values; losses in nats per token and bits per byte, norms as squared L2
+    before clipping.
+    """
     record, manifest = status.record, status.manifest
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
     content: dict[str, Any] = {

@@ -39,7 +39,9 @@ def clock(seconds: float) -> str:
 
 
 def fitted(text: str, columns: int) -> str:
-    """The text with no line longer than so many columns: broken between words, and what follows a break stands two further in."""
+    """The text with no line longer than so many columns: broken between words, and what follows a
+    break stands two further in.
+    """
     lines: list[str] = []
     for line in text.splitlines():
         indent = line[: len(line) - len(line.lstrip())]

@@ -1,7 +1,8 @@
 """Several reports side by side: one figure with all curves, one table, the same as CSV.
 
-Runs that differ in their seed alone are trials of one curve, which then has a band of one standard deviation either side. What a run was is taken
-from its own report: its events, its config where it was kept, and where it was struck.
+Runs that differ in their seed alone are trials of one curve, which then has a band of one standard
+deviation either side. What a run was is taken from its own report: its events, its config where it
+was kept, and where it was struck.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Compared:
         folder: of the report.
         state: the run.
         outcome: in one sentence.
-        like: what it has in common with its other trials: config without seed, and strikes; empty where that is not known.
+        like: what it has in common with its other trials: config without seed, and strikes; empty
+            where that is not known.
     """
 
     name: str
@@ -47,7 +49,9 @@ class Compared:
 
     @property
     def held_out(self) -> list[tuple[float, float]]:
-        """(iteration, held-out bits per byte); of several of one iteration the last. At a rebuild it jumps, and does not rise from the one before."""
+        """(iteration, held-out bits per byte); of several of one iteration the last. At a rebuild
+        it jumps, and does not rise from the one before.
+        """
         found: dict[float, float] = {}
         for each in sorted(self.state.evaluations, key=lambda e: e.time_s):
             if each.after_rebuild and found:

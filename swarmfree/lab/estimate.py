@@ -1,4 +1,6 @@
-"""What a run will need on this machine, told before anything is started: parameters, memory, time. Rough; pure but for a short measurement."""
+"""What a run will need on this machine, told before anything is started: parameters, memory, time.
+Rough; pure but for a short measurement.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ import numpy as np
 from swarmfree.protocol.manifest import Manifest
 
 LIBRARIES_MB, PEER_MB = 250, 160
-"""Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its libp2p daemon have of their own besides."""
+"""Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its
+libp2p daemon have of their own besides.
+"""
 BYTES_PER_PARAMETER = 28
 """float32 weights, gradient sum, average, two moments, and what is kept for others."""
 STAGE_STEPS = 1_600_000
-"""What a microbatch costs a stage beside its arithmetic (messages, Python, small kernels), as steps of an empty loop here: 440 iterations of
-`stdlib-small` took 23 ms of a core each, and a step 14 ns."""
+"""What a microbatch costs a stage beside its arithmetic (messages, Python, small kernels), as steps
+of an empty loop here: 440 iterations of `stdlib-small` took 23 ms of a core each, and a step 14
+ns.
+"""
 MATRIX, STEPS, TRIES = 384, 50_000, 4
 TOKENS = 256
 
@@ -47,7 +53,9 @@ class Estimate:
 
 
 def parameter_count(manifest: Manifest) -> int:
-    """Parameters of the whole model: embedding, head, norms, and per block attention (grouped keys and values) and a gated MLP."""
+    """Parameters of the whole model: embedding, head, norms, and per block attention (grouped keys
+    and values) and a gated MLP.
+    """
     model = manifest.model
     keys = model.width // model.heads * model.kv_heads
     block = 2 * model.width * model.width + 2 * model.width * keys + 3 * model.width * model.mlp_width + 2 * model.width
@@ -55,7 +63,9 @@ def parameter_count(manifest: Manifest) -> int:
 
 
 def activation_bytes(manifest: Manifest) -> int:
-    """What one microbatch leaves for its way back, in float32: each token about eight widths and three of the MLP a block, and the logits twice."""
+    """What one microbatch leaves for its way back, in float32: each token about eight widths and
+    three of the MLP a block, and the logits twice.
+    """
     model = manifest.model
     floats = 2 * model.vocabulary + model.blocks * (8 * model.width + 3 * model.mlp_width)
     return 4 * manifest.tokens_per_iteration // manifest.batch.microbatches * floats
@@ -93,7 +103,9 @@ def estimate(manifest: Manifest, peers: int, cores: int, core: Core) -> Estimate
 
 
 def needs(manifest: Manifest, peers: int) -> list[str]:
-    """What the run will need here with so many peers, standbys among them, and what of its model it can never use: a line each, for people."""
+    """What the run will need here with so many peers, standbys among them, and what of its model it
+    can never use: a line each, for people.
+    """
     found = estimate(manifest, peers, os.cpu_count() or 1, measure_core())
     lines, vocabulary = [found.words(manifest.stage_count, peers + 1)], manifest.model.vocabulary
     if vocabulary > TOKENS:

@@ -1,7 +1,9 @@
-"""The figure of a run: its loss with every lost stage, below it who served which stage when, below that tokens per second.
+"""The figure of a run: its loss with every lost stage, below it who served which stage when, below
+that tokens per second.
 
-The title is the finding. Raw training loss is faint, the smoothed one strong; the held-out line is broken where a stage was rebuilt, and the jump is
-drawn; labels stand above the panel or at the ends of lines, never on one. Draws only; what happened is said by the fold.
+The title is the finding. Raw training loss is faint, the smoothed one strong; the held-out line is
+broken where a stage was rebuilt, and the jump is drawn; labels stand above the panel or at the ends
+of lines, never on one. Draws only; what happened is said by the fold.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ FIGURE_FILE = "loss.png"
 WIDE_IN, NARROW_IN = 10.4, 5.2
 LEFT_IN, RIGHT_IN = 0.85, 1.0
 LABEL_ROWS_MAX = 4
-"""Rows of labels above the loss; where more losses would need more, they have numbers, and the page lists them."""
+"""Rows of labels above the loss; where more losses would need more, they have numbers, and the page
+lists them.
+"""
 EDGE = 1.006
 """The panels are so much wider than the run, for the marks at its end."""
 LANES_MAX = 28
@@ -78,7 +82,9 @@ def story_of(observed_events: Iterable[ObservedEvent], code: int = 0, why: str =
 
 
 def draw(story: Story, width_in: float = WIDE_IN, *, has_title: bool = True) -> Figure:
-    """The figure, `width_in` inches wide and as high as it needs to be; a page has the title itself."""
+    """The figure, `width_in` inches wide and as high as it needs to be; a page has the title
+    itself.
+    """
     state = story.state
     stages = {stage: lanes_of(s for s in story.spells if s.stage == stage) for stage in range(state.stage_count)}
     lane_count = sum(max(lanes.values(), default=0) + 1 for lanes in stages.values())
@@ -143,7 +149,7 @@ def _write_title(figure: Figure, title: Sequence[str], about: Sequence[str], hei
         down += 0.2
 
 
-# ---- the loss --------------------------------------------------------------------------------------------------------
+# ---- the loss ------------------------------------------------------------------------------------
 
 
 def _draw_loss(axes: Axes, state: SwarmState) -> None:
@@ -173,7 +179,9 @@ def _draw_loss(axes: Axes, state: SwarmState) -> None:
 
 
 def _smoothed(state: SwarmState, at: Sequence[int], raw: Sequence[float]) -> Iterator[tuple[list[int], list[float]]]:
-    """The smoothed training loss, in pieces: broken where a stage came back as another than it was."""
+    """The smoothed training loss, in pieces: broken where a stage came back as another than it
+    was.
+    """
     breaks = sorted({s.resumed_iteration for s in state.lost_stages if s.resumed_iteration is not None and not s.exact})
     half = max(2, min(20, len(raw) // 30))
     bounds = [0, *(next((i for i, x in enumerate(at) if x >= place), len(at)) for place in breaks), len(at)]
@@ -183,7 +191,9 @@ def _smoothed(state: SwarmState, at: Sequence[int], raw: Sequence[float]) -> Ite
 
 
 def _pieces(evaluations: Sequence[HeldOut], state: SwarmState) -> Iterator[list[HeldOut]]:
-    """Held-out losses between rebuilds: the line ends with the last one before a rebuild and goes on from the first one after it."""
+    """Held-out losses between rebuilds: the line ends with the last one before a rebuild and goes
+    on from the first one after it.
+    """
     moments = sorted(s.built_s for s in state.lost_stages if s.built_s is not None)
     ordered = sorted(evaluations, key=lambda e: e.time_s)
     for _, piece in itertools.groupby(ordered, key=lambda e: sum(moment <= e.time_s for moment in moments)):
@@ -191,7 +201,9 @@ def _pieces(evaluations: Sequence[HeldOut], state: SwarmState) -> Iterator[list[
 
 
 def _draw_jump(axes: Axes, before: HeldOut, after: HeldOut) -> None:
-    """What was known before a loss is held as a dotted line up to it; from there an arrow leads to what was found after the rebuild."""
+    """What was known before a loss is held as a dotted line up to it; from there an arrow leads to
+    what was found after the rebuild.
+    """
     x, low, high = after.iteration, bits_per_byte(before.loss), bits_per_byte(after.loss)
     axes.plot([before.iteration, x], [low, low], color=INK, linewidth=1.0, linestyle=(0, (1, 2.2)), zorder=3.5)
     bottom, top = axes.get_ylim()
@@ -207,7 +219,9 @@ def _set_limits(
     smoothed: Sequence[tuple[list[int], list[float]]],
     held_out: Sequence[tuple[int, float]],
 ) -> None:
-    """Clip to what matters: from the least value up to the loss after a twelfth of the run, and to all that rose later."""
+    """Clip to what matters: from the least value up to the loss after a twelfth of the run, and to
+    all that rose later.
+    """
     early = max(3.0, len(at) / 12) if len(at) > 12 else 0.0
     late = [y for xs, ys in smoothed for x, y in zip(xs, ys, strict=True) if x >= early]
     late += [y for x, y in held_out if x >= early]
@@ -231,7 +245,7 @@ def _say_beginning(axes: Axes, first: float) -> None:
         )
 
 
-# ---- losses ----------------------------------------------------------------------------------------------------------
+# ---- losses --------------------------------------------------------------------------------------
 
 
 def _x_of(story: LostStage, state: SwarmState) -> float:
@@ -241,7 +255,9 @@ def _x_of(story: LostStage, state: SwarmState) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """The label of a loss: where its line stands (`x` in iterations, `place` as a share of the figure), and from where to where it reaches."""
+    """The label of a loss: where its line stands (`x` in iterations, `place` as a share of the
+    figure), and from where to where it reaches.
+    """
 
     x: float
     place: float
@@ -261,7 +277,9 @@ class _Label:
 
 
 def _placed_labels(figure: Figure, state: SwarmState, span: tuple[float, float]) -> list[tuple[_Label, int]]:
-    """Each loss's label and its row, so that none lies on another or on another's line; numbers where the rows would not suffice."""
+    """Each loss's label and its row, so that none lies on another or on another's line; numbers
+    where the rows would not suffice.
+    """
     stories = sorted(state.lost_stages, key=lambda s: _x_of(s, state))
     for texts in ([short_outcome(s, state) for s in stories], [str(number) for number in range(1, len(stories) + 1)]):
         labels: list[_Label] = []
@@ -282,12 +300,16 @@ def _placed_labels(figure: Figure, state: SwarmState, span: tuple[float, float])
 
 
 def _lift_in(labels: Sequence[tuple[_Label, int]], span: tuple[float, float]) -> float:
-    """By how much all labels are raised: where one of them would reach the note at the top of the axis, by that note's height."""
+    """By how much all labels are raised: where one of them would reach the note at the top of the
+    axis, by that note's height.
+    """
     return 0.42 if any(label.begin < span[0] for label, _ in labels) else 0.0
 
 
 def _rows(labels: Sequence[_Label]) -> list[int]:
-    """A row for each label, above those whose lines it would cross: those to its right where it is written to the right, else those to its left."""
+    """A row for each label, above those whose lines it would cross: those to its right where it is
+    written to the right, else those to its left.
+    """
     rows: dict[int, int] = {}
     indices = range(len(labels))
     for index in [*(i for i in indices if not labels[i].is_right), *(i for i in reversed(indices) if labels[i].is_right)]:
@@ -320,13 +342,14 @@ def _draw_lines(
         figure.add_artist(Line2D([label.place, label.place], [top, stop], color=LOSS, linewidth=1.1, alpha=0.75))
         nudge, align = 0.06 / figure.get_figwidth(), "left" if label.is_right else "right"
         place = label.begin + nudge if label.is_right else label.end - nudge
-        behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}  # a line that has to pass is covered
+        # A line that has to pass is covered
+        behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.6}
         figure.text(
             place, middle, label.text, color=LOSS, fontsize=9.5, va="center", ha=align, linespacing=1.15, bbox=behind, zorder=5
         )
 
 
-# ---- who served, and how fast ----------------------------------------------------------------------------------------
+# ---- who served, and how fast --------------------------------------------------------------------
 
 
 def _draw_serving(axes: Axes, story: Story, stages: dict[int, dict[Spell, int]], *, has_names: bool) -> None:

@@ -1,8 +1,9 @@
 """A fork server: one process that loads what all children need and forks each of them.
 
-Many peers on one machine thus load torch and hivemind once. A child is a process like any other: it has a session, a
-standard output and an exit code of its own, and can be killed by itself. The fork server dies with its parent, and its
-children die with it. It needs Linux, where such processes can be forked safely; elsewhere children are started one by one.
+Many peers on one machine thus load torch and hivemind once. A child is a process like any other: it
+has a session, a standard output and an exit code of its own, and can be killed by itself. The fork
+server dies with its parent, and its children die with it. It needs Linux, where such processes can
+be forked safely; elsewhere children are started one by one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ CRASHED = 1
 
 
 class ForkedChild(asyncio.SubprocessTransport):
-    """A forked child as `Child` sees it; its signals go through a pidfd, so that they cannot reach another process that has its number."""
+    """A forked child as `Child` sees it; its signals go through a pidfd, so that they cannot reach
+    another process that has its number.
+    """
 
     def __init__(self, pid: int, pidfd: int, pipes: list[asyncio.ReadTransport]) -> None:
         """It runs."""
@@ -113,7 +116,9 @@ class ForkServer:
 
     @staticmethod
     def is_supported() -> bool:
-        """Whether this system can fork what has torch loaded, and signal without mistaking one process for another."""
+        """Whether this system can fork what has torch loaded, and signal without mistaking one
+        process for another.
+        """
         return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
     @property
@@ -153,7 +158,8 @@ class ForkServer:
         asyncio.get_running_loop().add_reader(here.fileno(), self._hear)
 
     async def start(self, name: str, arguments: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
-        """Fork a child that runs the fork server's program with these arguments; otherwise as `processes.start_child`.
+        """Fork a child that runs the fork server's program with these arguments; otherwise as
+        `processes.start_child`.
 
         Raises:
             SwarmfreeError: its log cannot be written, or the fork server is gone.
@@ -211,7 +217,8 @@ class ForkServer:
 
     def _begin(self, pid: int, pidfd: int) -> None:
         """A child runs. Its end is told after this, however soon it comes."""
-        if self._next is None or self._started is None or self._started.done():  # nobody waits for it any more
+        # Nobody waits for it any more
+        if self._next is None or self._started is None or self._started.done():
             signal_pidfd(pidfd, signal.SIGKILL)
             child, pipes = Child("nobody", None, lambda _: None), list[asyncio.ReadTransport]()
         else:
@@ -246,7 +253,9 @@ class ForkServer:
             self._started.set_exception(BrokenPipeError())
 
     async def end(self) -> None:
-        """Kill the fork server, which keeps nothing; whatever of its children still runs dies with it."""
+        """Kill the fork server, which keeps nothing; whatever of its children still runs dies with
+        it.
+        """
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -254,11 +263,12 @@ class ForkServer:
         self._lost()
 
 
-# ---- the fork server itself ------------------------------------------------------------------------------------------
+# ---- the fork server itself ----------------------------------------------------------------------
 
 
 def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> None:
-    """Be a fork server, as `ForkServer.launch` starts it, until the parent closes the socket or dies.
+    """Be a fork server, as `ForkServer.launch` starts it, until the parent closes the socket or
+    dies.
 
     Args:
         load: imports what the children need; must start no thread.
@@ -332,9 +342,11 @@ def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str
 
 
 def _show_as(title: str) -> None:
-    """Have `ps` and `pkill -f` know this fork by a name of its own, in place of the fork server's command line, which all forks share.
+    """Have `ps` and `pkill -f` know this fork by a name of its own, in place of the fork server's
+    command line, which all forks share.
 
-    A process's command line is read from its own memory; /proc says where that begins and ends (fields 48 and 49 of ``stat``, see proc(5)).
+    A process's command line is read from its own memory; /proc says where that begins and ends
+    (fields 48 and 49 of ``stat``, see proc(5)).
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])

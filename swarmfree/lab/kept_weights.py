@@ -1,7 +1,9 @@
-"""Weights of a run that still goes on: asked for by a signal, written by one replica of each stage, whole once all are of one iteration.
+"""Weights of a run that still goes on: asked for by a signal, written by one replica of each stage,
+whole once all are of one iteration.
 
-What lies in ``weights-at/ITERATION`` with an index is a model as it was ready for that iteration. A stage that has stepped on meanwhile writes into
-the folder of the next one, so whoever wants a whole model asks again until there is one. Keeps no state but the folders.
+What lies in ``weights-at/ITERATION`` with an index is a model as it was ready for that iteration. A
+stage that has stepped on meanwhile writes into the folder of the next one, so whoever wants a whole
+model asks again until there is one. Keeps no state but the folders.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ async def take_model(report: Path, ask: Callable[[], None], within_s: float) -> 
     Returns:
         The newest one, None where none came.
     """
-    shutil.rmtree(report / KEPT, ignore_errors=True)  # what lies there may be of a state that is lost since
+    # What lies there may be of a state that is lost since
+    shutil.rmtree(report / KEPT, ignore_errors=True)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while True:
@@ -51,7 +54,9 @@ async def take_model(report: Path, ask: Callable[[], None], within_s: float) -> 
 
 
 async def keep_as(report: Path, name: str, ask: Callable[[], None], within_s: float) -> int | None:
-    """Take a model and lay it into a folder of this name in the report; the iteration that it is ready for, None where none came."""
+    """Take a model and lay it into a folder of this name in the report; the iteration that it is
+    ready for, None where none came.
+    """
     taken = await take_model(report, ask, within_s)
     if taken is None:
         return None
@@ -65,7 +70,9 @@ async def keep_as(report: Path, name: str, ask: Callable[[], None], within_s: fl
 
 
 def models_beside(report: Path, *prefixes: str) -> list[tuple[str, int, Path]]:
-    """(prefix, iteration, folder) of what was kept before and after a loss, or of these prefixes alone."""
+    """(prefix, iteration, folder) of what was kept before and after a loss, or of these prefixes
+    alone.
+    """
     found = []
     for prefix in prefixes or (BEFORE, AFTER):
         numbers = (path.name.removeprefix(prefix) for path in report.glob(f"{prefix}*"))

@@ -1,7 +1,8 @@
-"""Kill scripts: who is to die in which iteration. Pure: says whom and how long to wait; whoever holds the processes does it.
+"""Kill scripts: who is to die in which iteration. Pure: says whom and how long to wait; whoever
+holds the processes does it.
 
-A kill waits until its iteration has been opened, then a seeded fraction of the last iteration's duration, so that it strikes
-while work is under way and the same seed strikes at the same place.
+A kill waits until its iteration has been opened, then a seeded fraction of the last iteration's
+duration, so that it strikes while work is under way and the same seed strikes at the same place.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Kill:
     """One entry of the script.
 
     Args:
-        iteration: strikes while this iteration, or the first later one that is opened, is under way.
+        iteration: strikes while this iteration, or the first later one that is opened, is under
+            way.
         stage: whose replicas; `NO_STAGE` for the bootstrap node.
         is_all: all replicas of the stage, or one of them.
         target: which process of them.
@@ -106,7 +108,9 @@ class Population:
     respawn: bool
 
     def places(self) -> list[int]:
-        """Replicas of each stage once everybody has a place: an empty stage first, then the one with fewest replicas that has room."""
+        """Replicas of each stage once everybody has a place: an empty stage first, then the one
+        with fewest replicas that has room.
+        """
         count = [0] * len(self.replicas_max)
         for _ in range(min(self.peers, sum(self.replicas_max))):
             room = [stage for stage, most in enumerate(self.replicas_max) if count[stage] < most]
@@ -115,10 +119,12 @@ class Population:
 
 
 def check_kills(kills: Sequence[Kill], population: Population, iterations: int) -> None:
-    """Refuse kills that can never strike, and scripts after which nobody can go on: what is refused is certain to fail.
+    """Refuse kills that can never strike, and scripts after which nobody can go on: what is refused
+    is certain to fail.
 
     Raises:
-        ConfigError: a stage or an iteration that the run does not have, or too few peers for all of its stages after a kill.
+        ConfigError: a stage or an iteration that the run does not have, or too few peers for all of
+            its stages after a kill.
     """
     stage_count = len(population.replicas_max)
     for kill in kills:
@@ -143,7 +149,8 @@ def check_kills(kills: Sequence[Kill], population: Population, iterations: int) 
         if not replicas[0] and not population.standbys:
             raise ConfigError(f"--kill {last}: nobody who can feed data would be left for stage 0 {cure}")
         for stage in range(stage_count):
-            if not replicas[stage]:  # one that stands by takes it, else one of the stage that has most
+            # One that stands by takes it, else one of the stage that has most
+            if not replicas[stage]:
                 replicas[stage] = 1
                 replicas[max(range(stage_count), key=lambda other: replicas[other])] -= not spare
                 spare -= bool(spare)

@@ -1,4 +1,5 @@
-"""How a process of a local swarm ended: by itself or from outside, and its last word; and how all of them did. Reads no clock, ends nothing.
+"""How a process of a local swarm ended: by itself or from outside, and its last word; and how all
+of them did. Reads no clock, ends nothing.
 
 A log in which nobody said anything is neither named nor kept.
 """
@@ -15,13 +16,17 @@ from swarmfree.cockpit.state import SwarmState
 ERROR_PREFIX = "swarmfree: "
 CRASH_LETTERS_MAX = 300
 OWN_SIGNALS = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"})
-"""A process that dies of one of these has crashed; any other comes from a person, or from a system that has run out of memory."""
+"""A process that dies of one of these has crashed; any other comes from a person, or from a system
+that has run out of memory.
+"""
 TOLD = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 """Exit codes of a command of ours that was told to end."""
 
 
 def signal_from_outside(code: int) -> str:
-    """Name of the signal with which somebody else ended a process; empty where it ended by itself, be it by a crash."""
+    """Name of the signal with which somebody else ended a process; empty where it ended by itself,
+    be it by a crash.
+    """
     number = TOLD.get(code, -code)
     name = signal.Signals(number).name if number in set(signal.Signals) else ""
     return "" if name in OWN_SIGNALS else name
@@ -31,7 +36,8 @@ def last_word(words: Sequence[str], code: int, log: Path) -> str:
     """One line that says why a process ended.
 
     Args:
-        words: its last lines on stderr. One that begins with `ERROR_PREFIX` says why; where it crashed, the last line of that does.
+        words: its last lines on stderr. One that begins with `ERROR_PREFIX` says why; where it
+            crashed, the last line of that does.
         code: its exit code, negative for a signal.
         log: where all of its words are.
     """
@@ -46,7 +52,9 @@ def last_word(words: Sequence[str], code: int, log: Path) -> str:
 
 
 def see(log: Path) -> str:
-    """Say where to read on, as the end of a sentence; empty if the log is, since empty logs are removed."""
+    """Say where to read on, as the end of a sentence; empty if the log is, since empty logs are
+    removed.
+    """
     return f"; see {log}" if log.is_file() and log.stat().st_size else ""
 
 
@@ -60,7 +68,9 @@ def remove_empty(logs: Path) -> None:
 
 
 def nobody_can_take(state: SwarmState) -> str:
-    """Why a lost stage stays lost, one line: fewer peers live than there are stages; empty where one of them may take it, or nothing has begun."""
+    """Why a lost stage stays lost, one line: fewer peers live than there are stages; empty where
+    one of them may take it, or nothing has begun.
+    """
     living = sum(p.is_alive for p in state.peers if p.role != "bootstrap")
     if not state.first_opened_s or not 0 < living < state.stage_count:
         return ""
@@ -72,7 +82,9 @@ def nobody_can_take(state: SwarmState) -> str:
 
 
 def all_gone(state: SwarmState) -> str:
-    """Why a run cannot go on with who is left, one line; empty where it can: somebody lives who has held a stage, or nothing was trained yet."""
+    """Why a run cannot go on with who is left, one line; empty where it can: somebody lives who has
+    held a stage, or nothing was trained yet.
+    """
     peers = [p for p in state.peers if p.role != "bootstrap"]
     if state.commits:
         has_holder = any(p.is_alive and (p.stage >= 0 or p.iteration > 0) for p in peers)

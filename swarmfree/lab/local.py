@@ -1,6 +1,8 @@
-"""A swarm on this machine from Python: real processes, started, watched, struck and ended by the code that asks for them.
+"""A swarm on this machine from Python: real processes, started, watched, struck and ended by the
+code that asks for them.
 
-What `swarmfree local` does on a command line, without its screen. Every process ends with the context, however that is left.
+What `swarmfree local` does on a command line, without its screen. Every process ends with the
+context, however that is left.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class SwarmEnded(SwarmfreeError):
 class Swarm:
     """One local swarm, as an asynchronous context.
 
-    ``async with Swarm("stdlib-small", peers=7) as swarm:`` starts a bootstrap node, peers and standbys, each a process of its own; leaving the
-    context ends them all, within `SwarmOrder.stop_grace_s`, and completes the report folder.
+    ``async with Swarm("stdlib-small", peers=7) as swarm:`` starts a bootstrap node, peers and
+    standbys, each a process of its own; leaving the context ends them all, within
+    `SwarmOrder.stop_grace_s`, and completes the report folder.
 
     Attributes:
-        folder: of the report: ``events.jsonl``, ``summary.json``, logs, and the weights once the run is over.
+        folder: of the report: ``events.jsonl``, ``summary.json``, logs, and the weights once the
+            run is over.
         state: what is known of the swarm now, folded from all events so far.
     """
 
@@ -137,7 +141,9 @@ class Swarm:
         self._wake()
 
     async def events(self) -> AsyncIterator[ObservedEvent]:
-        """Each event from now on, until the swarm has ended: what peers tell, and what becomes of their processes."""
+        """Each event from now on, until the swarm has ended: what peers tell, and what becomes of
+        their processes.
+        """
         mine: deque[ObservedEvent] = deque(maxlen=EVENTS_MAX)
         self._readers.append(mine)
         try:
@@ -151,7 +157,8 @@ class Swarm:
             self._readers[:] = [reader for reader in self._readers if reader is not mine]
 
     async def wait(self, *, iteration: int | None = None) -> SwarmState:
-        """Until an iteration is committed (0 = the first one), or without it until the swarm has ended; what is known then.
+        """Until an iteration is committed (0 = the first one), or without it until the swarm has
+        ended; what is known then.
 
         Raises:
             SwarmEnded: it ended before, or not well; with its line.
@@ -196,6 +203,8 @@ class Swarm:
         self._swarm.stop(SwarmExit(0, "stopped"))
 
     def report(self) -> dict[str, Any]:
-        """The summary so far, as in ``summary.json``: what was trained, and for each lost stage how it came back and what that took."""
+        """The summary so far, as in ``summary.json``: what was trained, and for each lost stage how
+        it came back and what that took.
+        """
         ending = self._exit or SwarmExit(0)
         return summarise(self.state, ending.code, ending.line)

@@ -1,4 +1,6 @@
-"""What a local swarm is to be, checked before anything is started: as the command line asks for it, and as Python does."""
+"""What a local swarm is to be, checked before anything is started: as the command line asks for it,
+and as Python does.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def order_of(
     """Make the order of a local swarm, and check it before anything is started.
 
     Raises:
-        ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder that cannot be used.
+        ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder
+            that cannot be used.
     """
     if peers < manifest.stage_count:
         raise ConfigError(

@@ -1,6 +1,8 @@
-"""How a run came out, in one sentence, and what each lost stage cost: what stands above the figure, and first in every summary.
+"""How a run came out, in one sentence, and what each lost stage cost: what stands above the figure,
+and first in every summary.
 
-Pure: from a `SwarmState` alone. Costs are bits per byte of held-out text. A stage that came back bit for bit cost nothing, whatever the loss did
+Pure: from a `SwarmState` alone. Costs are bits per byte of held-out text. A stage that came back
+bit for bit cost nothing, whatever the loss did
 meanwhile: the run goes on as if nothing had been lost.
 """
 
@@ -14,7 +16,9 @@ from swarmfree.cockpit.state import IterationSeen, LostStage, SwarmState, bits_p
 from swarmfree.lab.stage_spells import iteration_at
 
 WINDOW = 10
-"""Iterations on either side of a loss over which training losses are averaged: a single one is four microbatches' noise."""
+"""Iterations on either side of a loss over which training losses are averaged: a single one is four
+microbatches' noise.
+"""
 GUESSING = 8.0
 """Bits per byte of whoever takes all bytes for equally likely."""
 WAYS = {
@@ -44,9 +48,11 @@ def seconds_of(story: LostStage) -> float | None:
 
 
 def cost_of(story: LostStage) -> float | None:
-    """What the loss cost in held-out bits per byte, 0 where the stage is bit for bit; None where that is not known.
+    """What the loss cost in held-out bits per byte, 0 where the stage is bit for bit; None where
+    that is not known.
 
-    Else the held-out loss right after less the last one before. The latter may be some iterations old, so this is the least that it can have been.
+    Else the held-out loss right after less the last one before. The latter may be some iterations
+    old, so this is the least that it can have been.
     """
     if story.built_s is None:
         return None
@@ -58,7 +64,9 @@ def cost_of(story: LostStage) -> float | None:
 
 
 def training_around(story: LostStage, state: SwarmState) -> tuple[float, float, int] | None:
-    """Mean training loss of as many iterations before the loss as after it, bits per byte, and how many, at most `WINDOW`; None without any."""
+    """Mean training loss of as many iterations before the loss as after it, bits per byte, and how
+    many, at most `WINDOW`; None without any.
+    """
     if story.resumed_iteration is None:
         return None
     before, after = _split(state.commits, story.resumed_iteration)
@@ -77,7 +85,9 @@ def _mean(commits: Sequence[IterationSeen]) -> float:
 
 
 def regained_after(story: LostStage, state: SwarmState) -> int | None:
-    """Iterations until the training loss, averaged over five, was down to what it was before the loss; None where it never was, or nothing rose."""
+    """Iterations until the training loss, averaged over five, was down to what it was before the
+    loss; None where it never was, or nothing rose.
+    """
     if story.resumed_iteration is None or (cost_of(story) or 0.0) <= 0.0:
         return None
     before, after = _split(state.commits, story.resumed_iteration)
@@ -108,7 +118,9 @@ def _how_short(story: LostStage, state: SwarmState) -> str:
 
 
 def _fell(story: LostStage) -> str:
-    """Where the held-out loss did not rise: from what, when, to what. How much of that was learnt before the loss is not known."""
+    """Where the held-out loss did not rise: from what, when, to what. How much of that was learnt
+    before the loss is not known.
+    """
     before, after = bits_per_byte(story.loss_before or 0.0), bits_per_byte(story.loss_after or 0.0)
     return f"held out {before:.2f} at iteration {story.loss_before_iteration}, {after:.2f} after"
 
@@ -131,7 +143,9 @@ def headline(state: SwarmState, code: int, why: str) -> str:
 
 
 def _worse(state: SwarmState) -> str:
-    """Where the model ended worse than it began and than guessing: the rate was too high, though every number stayed finite."""
+    """Where the model ended worse than it began and than guessing: the rate was too high, though
+    every number stayed finite.
+    """
     if len(state.evaluations) < 2:
         return ""
     first, last = (bits_per_byte(state.evaluations[at].loss) for at in (0, -1))

@@ -1,7 +1,9 @@
-"""The page of a report: ``report.html``, one file without outside parts, for a person who was not there.
+"""The page of a report: ``report.html``, one file without outside parts, for a person who was not
+there.
 
-Its first line is the outcome; then the figure, the timeline, what the model writes, how to load it, the config in force. Nothing in it is fetched,
-and nothing runs: no script. Everything that comes from a run is escaped by the template.
+Its first line is the outcome; then the figure, the timeline, what the model writes, how to load it,
+the config in force. Nothing in it is fetched, and nothing runs: no script. Everything that comes
+from a run is escaped by the template.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class TimelineRow:
 
 
 def timeline_of(state: SwarmState) -> list[TimelineRow]:
-    """What happened, by time: begin, kills, losses, rebuilds, joins, the end; evaluations are in the figure."""
+    """What happened, by time: begin, kills, losses, rebuilds, joins, the end; evaluations are in
+    the figure.
+    """
     found: list[tuple[float, str, str]] = []
     if state.first_opened_s:
         found.append((state.first_opened_s, f"training begins, with {state.stage_count} stages", ""))
@@ -142,9 +146,11 @@ def page_of(
     """The page, and the summary that it is made of.
 
     Args:
-        folder: of the report: config and invite are taken from there, where they are, and samples where none are given.
+        folder: of the report: config and invite are taken from there, where they are, and samples
+            where none are given.
         observed_events, state: of the run.
-        pictures: the figure for a wide and for a narrow window, as ``<svg>``; empty where there is none.
+        pictures: the figure for a wide and for a narrow window, as ``<svg>``; empty where there is
+            none.
     """
     from jinja2 import Environment, select_autoescape  # noqa: PLC0415 - only where a page is made
     from markupsafe import Markup  # noqa: PLC0415 - only where a page is made

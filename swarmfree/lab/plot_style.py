@@ -1,7 +1,9 @@
-"""How every figure of the project is drawn: one frame, one palette, curves with a band and with their names at their ends.
+"""How every figure of the project is drawn: one frame, one palette, curves with a band and with
+their names at their ends.
 
-Runs, chaos, comparisons and the study draw with it. A colour never stands alone: each curve has a dash or a marker of its own, and a band is told
-from a line, so that a figure reads in grey and at half its size. Draws what it is given; decides nothing about a run.
+Runs, chaos, comparisons and the study draw with it. A colour never stands alone: each curve has a
+dash or a marker of its own, and a band is told from a line, so that a figure reads in grey and at
+half its size. Draws what it is given; decides nothing about a run.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ STYLES: tuple[tuple[str, str, str], ...] = (
     ("#8a7a1d", "-.", "P"),
     ("#6b7683", ":", "X"),
 )
-"""Colour, dash and marker of the first, second, ... curve of a figure: no two have the same dash and marker."""
+"""Colour, dash and marker of the first, second, ... curve of a figure: no two have the same dash
+and marker.
+"""
 MARKERS_MAX = 7
 """Of a curve: more would hide it."""
 PNG_DPI = 120
@@ -81,7 +85,8 @@ def mean_curve(name: str, trials: Sequence[Sequence[tuple[float, float]]]) -> Cu
 def smooth(values: Sequence[float], half: int) -> list[float]:
     """Moving mean over ``2 half + 1`` values, centred.
 
-    At the beginning it is over fewer on both sides, so that it does not lag; at the end over those before.
+    At the beginning it is over fewer on both sides, so that it does not lag; at the end over those
+    before.
     """
     stop = len(values) - 1
     reach = [min(half, at) for at in range(len(values))]
@@ -89,7 +94,9 @@ def smooth(values: Sequence[float], half: int) -> list[float]:
 
 
 def spread_apart(wanted: Sequence[float], least: float) -> list[float]:
-    """Places as near to the wanted ones as can be, in the same order, each at least `least` from the next: for labels that would overlap."""
+    """Places as near to the wanted ones as can be, in the same order, each at least `least` from
+    the next: for labels that would overlap.
+    """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     blocks: list[tuple[float, int]] = []  # (lowest place, how many in a row)
     for index in order:
@@ -134,7 +141,8 @@ def size_points(axes: Axes) -> tuple[float, float]:
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, size: float = 10.5) -> None:
-    """Write each line's name beyond its end, moved apart where they would overlap; a hair line leads to one that was moved.
+    """Write each line's name beyond its end, moved apart where they would overlap; a hair line
+    leads to one that was moved.
 
     Args:
         ends: (x, y, name, colour) of the last points.
@@ -167,7 +175,9 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, siz
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw curves, each with a band of one standard deviation either side where it has trials, a style of its own, and its name at its end."""
+    """Draw curves, each with a band of one standard deviation either side where it has trials, a
+    style of its own, and its name at its end.
+    """
     ends = []
     for number, curve in enumerate(curves):
         colour, dash, marker = STYLES[number % len(STYLES)]
@@ -212,7 +222,9 @@ def curves_figure(curves: Sequence[Curve], title: str, about: str, *, x_label: s
 
 
 def clip_to_what_matters(axes: Axes, curves: Iterable[Curve]) -> None:
-    """Leave out the steep beginning: y goes up to where the curves are after a tenth of the way, and to every rise that comes later."""
+    """Leave out the steep beginning: y goes up to where the curves are after a tenth of the way,
+    and to every rise that comes later.
+    """
     begin = min((curve.points[0][0] for curve in curves if curve.points), default=0.0)
     stop = max((curve.points[-1][0] for curve in curves if curve.points), default=1.0)
     late = [
@@ -244,12 +256,16 @@ def _inches(text: str, size: float, *, is_bold: bool) -> float:
     path = TextPath((0, 0), text or " ", size=size, prop=FontProperties(weight="bold" if is_bold else "normal"))
     xs = path.vertices[
         :, 0
-    ]  # control points of the curves: hardly wider than these, and a thousand times faster than their extent
+        # Control points of the curves: hardly wider than these, and a thousand times faster than
+        # their extent
+    ]
     return float(xs.max() - xs.min()) / 72
 
 
 def wrap_to(figure: Figure, text: str, size: float, share: float, *, is_bold: bool = False) -> list[str]:
-    """Break a text at spaces into as few lines as fit into `share` of the figure's width, all about equally long."""
+    """Break a text at spaces into as few lines as fit into `share` of the figure's width, all about
+    equally long.
+    """
 
     def filled(limit: float) -> list[str]:
         lines: list[str] = []
@@ -274,11 +290,13 @@ def as_png(figure: Figure) -> bytes:
 
 
 def as_svg(figure: Figure, name: str) -> str:
-    """The figure as an ``<svg>`` element for a page: letters as shapes, colours as the page's CSS variables, so that a dark page has a dark figure.
+    """The figure as an ``<svg>`` element for a page: letters as shapes, colours as the page's CSS
+    variables, so that a dark page has a dark figure.
 
     Args:
         figure: to write.
-        name: what screen readers say; also tells this figure's inner names from those of another one in the same page.
+        name: what screen readers say; also tells this figure's inner names from those of another
+            one in the same page.
     """
     import matplotlib as mpl  # noqa: PLC0415 - takes a second to load
 
@@ -291,7 +309,8 @@ def as_svg(figure: Figure, name: str) -> str:
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1), count=1)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var(--{variable})")
-    # Glyphs and clips are named alike in every figure; in one page they would be taken for each other.
+    # Glyphs and clips are named alike in every figure; in one page they would be taken for each
+    # other.
     tag = re.sub(r"\W+", "-", name)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{tag}-", text)
     said = name.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")

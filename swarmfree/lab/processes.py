@@ -1,7 +1,9 @@
-"""Child processes that cannot outlive their parent, their output line by line, and their end: SIGTERM, a wait, SIGKILL, by pid.
+"""Child processes that cannot outlive their parent, their output line by line, and their end:
+SIGTERM, a wait, SIGKILL, by pid.
 
-A child is started in a session of its own, so that a Ctrl-C in the terminal reaches the parent alone, and it asks the kernel to
-be killed when the parent dies (`parent_death`, Linux). Nothing here knows what the children do.
+A child is started in a session of its own, so that a Ctrl-C in the terminal reaches the parent
+alone, and it asks the kernel to be killed when the parent dies (`parent_death`, Linux). Nothing
+here knows what the children do.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def end_processes(processes: Iterable[psutil.Process]) -> int:
 
 
 async def wait_for_orphans(processes: Sequence[psutil.Process], within_s: float = 0.5) -> None:
-    """Daemons of killed peers would end by themselves after about a second; they are not given that long."""
+    """Daemons of killed peers would end by themselves after about a second; they are not given that
+    long.
+    """
     _, late = await asyncio.to_thread(psutil.wait_procs, processes, within_s)
     end_processes(late)
     await asyncio.to_thread(psutil.wait_procs, late, within_s)
@@ -84,7 +88,9 @@ def remove_sockets(folder: Path) -> int:
 
 
 class LineCutter:
-    """Cuts a byte stream into lines; a line above the limit is left out and counted, so that memory stays bounded."""
+    """Cuts a byte stream into lines; a line above the limit is left out and counted, so that memory
+    stays bounded.
+    """
 
     def __init__(self, size_max: int = LINE_BYTES_MAX) -> None:
         """Lines of at most `size_max` bytes."""
@@ -109,7 +115,9 @@ class LineCutter:
 
 
 class Child(asyncio.SubprocessProtocol):
-    """One running child process: its lines go to a callback as they come, its words on stderr to a file, its end is an event."""
+    """One running child process: its lines go to a callback as they come, its words on stderr to a
+    file, its end is an event.
+    """
 
     def __init__(self, name: str, log: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
         """Use `start_child`."""
@@ -134,7 +142,9 @@ class Child(asyncio.SubprocessProtocol):
         self.pid = transport.get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Hand complete lines of stdout on; keep stderr in the log, and its last lines here, where a full disk cannot lose them."""
+        """Hand complete lines of stdout on; keep stderr in the log, and its last lines here, where
+        a full disk cannot lose them.
+        """
         if fd == 1:
             for line in self._lines.feed(data):
                 self._on_line(line.decode("utf-8", errors="replace"))
@@ -164,7 +174,8 @@ class Child(asyncio.SubprocessProtocol):
         return self.code is None
 
     async def wait(self) -> int:
-        """Wait for the end and the last line; a grandchild that holds the pipe open is waited for `DRAIN_S` only.
+        """Wait for the end and the last line; a grandchild that holds the pipe open is waited for
+        `DRAIN_S` only.
 
         Returns:
             The exit code, negative for a signal.
@@ -178,7 +189,9 @@ class Child(asyncio.SubprocessProtocol):
         return self.code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs; its pid cannot be another process's before it is waited for."""
+        """Send a signal, if it still runs; its pid cannot be another process's before it is waited
+        for.
+        """
         if self._transport is not None and self.is_alive:
             with contextlib.suppress(ProcessLookupError):
                 self._transport.send_signal(number)
@@ -193,7 +206,8 @@ class Child(asyncio.SubprocessProtocol):
 
 
 async def start_child(name: str, command: Sequence[str], log_path: Path, on_line: Callable[[str], None]) -> Child:
-    """Start a process in a session of its own: no input, stdout to `on_line`, stderr appended to a file.
+    """Start a process in a session of its own: no input, stdout to `on_line`, stderr appended to a
+    file.
 
     Raises:
         SwarmfreeError: it cannot be started, or its log cannot be written.
@@ -221,7 +235,8 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
 
 
 async def stop_children(children: Sequence[Child], grace_s: float) -> tuple[str, ...]:
-    """Send SIGTERM to all running children, once more to slow ones, and SIGKILL after `grace_s` seconds.
+    """Send SIGTERM to all running children, once more to slow ones, and SIGKILL after `grace_s`
+    seconds.
 
     Returns:
         Names of those that had to be killed.
@@ -234,7 +249,8 @@ async def stop_children(children: Sequence[Child], grace_s: float) -> tuple[str,
                 for child in children:
                     await child._has_exited.wait()  # noqa: SLF001 - same module
         for child in children:
-            child.send(signal.SIGTERM)  # to those that still run; at the second one nobody says goodbye any more
+            # To those that still run; at the second one nobody says goodbye any more
+            child.send(signal.SIGTERM)
     late = [child for child in children if child.is_alive]
     for child in late:
         child.send(signal.SIGKILL)

@@ -1,9 +1,11 @@
-"""The same model trained alone: one process, one module, plain PyTorch. What the swarm is compared with.
+"""The same model trained alone: one process, one module, plain PyTorch. What the swarm is compared
+with.
 
-Forward and backward of the whole model per microbatch, gradients accumulated by autograd, no bytes, no parts, no ring. First
-weights, data order and loss are the run's, so that with the same step scalars the loss curve is the swarm's to rounding. Two
-optimizers: the canonical step with scalars that the caller computes, and what a PyTorch user would take (fused AdamW and
-`clip_grad_norm_`).
+Forward and backward of the whole model per microbatch, gradients accumulated by autograd, no bytes,
+no parts, no ring. First weights, data order and loss are the run's, so that with the same step
+scalars the loss curve is the swarm's to rounding. Two
+optimizers: the canonical step with scalars that the caller computes, and what a PyTorch user would
+take (fused AdamW and `clip_grad_norm_`).
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width, ``V`` vocabulary.
 """
@@ -27,18 +29,24 @@ from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars
 
 Groups = Sequence[Sequence[int]]
-"""Offsets of an iteration's microbatches: each group is summed alone in its order, then the groups' sums are added in order."""
+"""Offsets of an iteration's microbatches: each group is summed alone in its order, then the groups'
+sums are added in order.
+"""
 
 Grouping = Callable[[int], Groups]
 """Iteration -> groups."""
 
 Scalars = Callable[[int, list[float]], Sequence[StepScalars]]
-"""(iteration, squared gradient norm of every stage before clipping) -> step scalars of every stage."""
+"""(iteration, squared gradient norm of every stage before clipping) -> step scalars of every
+stage.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Twice:
-    """A planted mistake, for a control: in `iteration`, the gradient of the microbatch at `offset` counts twice."""
+    """A planted mistake, for a control: in `iteration`, the gradient of the microbatch at `offset`
+    counts twice.
+    """
 
     iteration: int
     offset: int
@@ -90,7 +98,8 @@ class Alone:
             twice: offset of a microbatch whose gradient is to count twice.
 
         Returns:
-            The mean loss, nats per token: shares of the microbatches added in float64 in order of number.
+            The mean loss, nats per token: shares of the microbatches added in float64 in order of
+            number.
         """
         count = self.manifest.batch.microbatches
         shares: dict[int, float] = {}
@@ -137,7 +146,9 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def shuffled(manifest: Manifest, seed: int) -> Grouping:
-    """Another order of summation for every iteration: a permutation of the microbatches, cut into random groups."""
+    """Another order of summation for every iteration: a permutation of the microbatches, cut into
+    random groups.
+    """
     count = manifest.batch.microbatches
 
     def groups(iteration: int) -> Groups:
@@ -169,7 +180,8 @@ def train_canonically(
 
 
 def train_fused(alone: Alone, *, iterations: int, rate: Callable[[int], float] | None = None) -> Iterator[float]:
-    """Train with torch's fused AdamW and `clip_grad_norm_`; yields every iteration's mean loss in nats per token.
+    """Train with torch's fused AdamW and `clip_grad_norm_`; yields every iteration's mean loss in
+    nats per token.
 
     Args:
         alone: the model; it is changed.

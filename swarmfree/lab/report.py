@@ -1,7 +1,8 @@
-"""The report folder of a run: ``events.jsonl``, ``run.toml``, ``summary.json``, ``summary.txt``; `figure` and `page` draw from them.
+"""The report folder of a run: ``events.jsonl``, ``run.toml``, ``summary.json``, ``summary.txt``;
+`figure` and `page` draw from them.
 
-Every line is on disk before the next one is written. A full disk takes nothing that is already there, and ends in one line for
-a person.
+Every line is on disk before the next one is written. A full disk takes nothing that is already
+there, and ends in one line for a person.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def make_folder(path: Path) -> Path:
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """Make a folder for a report that nobody else has, in `parent`: `name`, or with a number behind it where that is taken, in the same second too.
+    """Make a folder for a report that nobody else has, in `parent`: `name`, or with a number behind
+    it where that is taken, in the same second too.
 
     Raises:
         ConfigError: it cannot be made.
@@ -144,7 +146,9 @@ def write_summary(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_ending(folder: Path) -> tuple[int, str]:
-    """Exit code and reason of a report's run, as its summary says; a run that did not come to write one was cut off."""
+    """Exit code and reason of a report's run, as its summary says; a run that did not come to write
+    one was cut off.
+    """
     try:
         said = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         return int(said["exit_code"]), str(said.get("why", ""))

@@ -1,4 +1,6 @@
-"""The run configs that come with the package, which are found by name, and what a run of them needs where nothing is said."""
+"""The run configs that come with the package, which are found by name, and what a run of them needs
+where nothing is said.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def keys_to_complete(incomplete: str) -> list[str]:
 
 
 def peers_of(manifest: Manifest) -> int:
-    """How many peers a run begins with where nobody says: two for each body stage and one for the ends, within the run's own limits."""
+    """How many peers a run begins with where nobody says: two for each body stage and one for the
+    ends, within the run's own limits.
+    """
     ends, *body = range(manifest.stage_count)
     least = min(manifest.stages.replicas_min, manifest.replicas_max(ends))
     return least + sum(min(max(BODY_PEERS, manifest.stages.replicas_min), manifest.replicas_max(stage)) for stage in body)

@@ -1,4 +1,6 @@
-"""Who served which stage when: the spells of a run, from its events, for the figure below the loss. Pure."""
+"""Who served which stage when: the spells of a run, from its events, for the figure below the loss.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Spell:
         stage: which.
         name: of the process.
         begin_s, end_s: Unix seconds.
-        ending: `KILLED`, `GONE` (lost without a kill), `LEFT` (it said goodbye), or empty where the run ended or it went to another stage.
+        ending: `KILLED`, `GONE` (lost without a kill), `LEFT` (it said goodbye), or empty where the
+            run ended or it went to another stage.
         rebuilt: it began by bringing a lost stage back.
     """
 
@@ -48,8 +51,8 @@ def iteration_at(state: SwarmState, time_s: float) -> float:
 def spells_of(observed_events: Iterable[ObservedEvent]) -> tuple[SwarmState, tuple[Spell, ...]]:
     """The state after all events, and who served what when, by stage and by begin.
 
-    A spell begins with the first iteration that is opened with a member in its stage and ends with a kill, a loss, a goodbye, or the first iteration
-    that is opened without it.
+    A spell begins with the first iteration that is opened with a member in its stage and ends with
+    a kill, a loss, a goodbye, or the first iteration that is opened without it.
     """
     state = SwarmState()
     under_way: dict[tuple[int, str], float] = {}
@@ -67,7 +70,8 @@ def spells_of(observed_events: Iterable[ObservedEvent]) -> tuple[SwarmState, tup
             case ProcessEnded(time_s=at_s, name=name, expected=expected):
                 end(name, at_s, "" if expected else GONE)
             case PeerEvent(time_s=at_s, event=MemberLost(member=member)):
-                is_loss = len(state.lost_members) > len(before.lost_members)  # the fold knows who only goes home
+                # The fold knows who only goes home
+                is_loss = len(state.lost_members) > len(before.lost_members)
                 end(state.name_of(member), at_s, GONE if is_loss else "")
             case PeerEvent(time_s=at_s, event=MemberLeft(member=member)):
                 end(state.name_of(member), at_s, "" if state.is_over else LEFT)
@@ -97,7 +101,9 @@ def _is_rebuild(spell: Spell, state: SwarmState) -> bool:
 
 
 def lanes_of(spells: Iterable[Spell]) -> dict[Spell, int]:
-    """The lane of each spell of one stage, from 0: side by side where they overlap; one that comes back takes its old lane where that is free."""
+    """The lane of each spell of one stage, from 0: side by side where they overlap; one that comes
+    back takes its old lane where that is free.
+    """
     ends: list[float] = []
     last: list[str] = []
     lanes: dict[Spell, int] = {}

@@ -1,4 +1,6 @@
-"""How the processes of a local swarm are started: forked from a fork server where this system can, one by one elsewhere."""
+"""How the processes of a local swarm are started: forked from a fork server where this system can,
+one by one elsewhere.
+"""
 
 from __future__ import annotations
 

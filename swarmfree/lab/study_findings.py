@@ -1,6 +1,8 @@
-"""What the project's own recovery study found, for people who look at a run: what another way of bringing a stage back would have cost.
+"""What the project's own recovery study found, for people who look at a run: what another way of
+bringing a stage back would have cost.
 
-The table beside this file is the full study's summary, as committed under ``docs/studies/recovery/full``; a test holds the two together.
+The table beside this file is the full study's summary, as committed under
+``docs/studies/recovery/full``; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ def gaps_percent(kind: str = MIDDLE, column: str = "gap_percent") -> dict[str, f
 
 
 def beside_checkfree(action: str, *, is_exact: bool = True) -> str:
-    """What a stage that came back this way would have cost with CheckFree alone; empty where it is CheckFree's own way, or nothing is known.
+    """What a stage that came back this way would have cost with CheckFree alone; empty where it is
+    CheckFree's own way, or nothing is known.
 
     Args:
-        is_exact: for a replay, that it came out bit for bit; the study's figures of exact ones say nothing of others.
+        is_exact: for a replay, that it came out bit for bit; the study's figures of exact ones say
+            nothing of others.
     """
     gaps, strategy = gaps_percent(), STRATEGIES.get(action, "")
     merge = STRATEGIES["Merge"]

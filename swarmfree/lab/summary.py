@@ -1,8 +1,10 @@
-"""The summary of a run as values and as text: how it came out, what was trained, and for each loss when it was noticed, decided, built and over.
+"""The summary of a run as values and as text: how it came out, what was trained, and for each loss
+when it was noticed, decided, built and over.
 
-Pure: from a `SwarmState` alone. Its first line is the outcome. A window gets the short text, ``summary.txt`` all of it, neither of them the words of
-a network library: those stand in ``summary.json`` and in the logs. Seconds count from the kill, or from the notice where nobody killed on purpose;
-held-out losses are bits per byte.
+Pure: from a `SwarmState` alone. Its first line is the outcome. A window gets the short text,
+``summary.txt`` all of it, neither of them the words of a network library: those stand in
+``summary.json`` and in the logs. Seconds count from the kill, or from the notice where nobody
+killed on purpose; held-out losses are bits per byte.
 """
 
 from __future__ import annotations
@@ -147,7 +149,9 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
 
 
 def summary_brief(summary: dict[str, Any], folder: str) -> str:
-    """What a window gets of it: the outcome, what was trained, what the losses did to it, and where the rest is."""
+    """What a window gets of it: the outcome, what was trained, what the losses did to it, and where
+    the rest is.
+    """
     lines = [*_opening(summary)]
     for lost in summary["lost_stages"]:
         around = _training_line(lost)
@@ -157,7 +161,9 @@ def summary_brief(summary: dict[str, Any], folder: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """The text with its lines broken at spaces so that none is longer than `width`, where that can be; continued lines are set in by four more."""
+    """The text with its lines broken at spaces so that none is longer than `width`, where that can
+    be; continued lines are set in by four more.
+    """
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
@@ -213,7 +219,9 @@ def _seconds(value: float | None, what: str) -> str:
 
 
 def stage_lines(lost: dict[str, Any]) -> list[str]:
-    """The story of one lost stage of a summary: when, how it came back and why so, what it cost; the first line says which."""
+    """The story of one lost stage of a summary: when, how it came back and why so, what it cost;
+    the first line says which.
+    """
     how = f"killed: {', '.join(lost['victims'])}" if lost["killed_s"] is not None else f"gone: {', '.join(lost['victims'])}"
     later = lost["missed_in_iteration"] > lost["iteration"]
     missed = f"; missed in iteration {lost['missed_in_iteration']}" if later else ""

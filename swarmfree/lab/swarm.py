@@ -1,7 +1,9 @@
-"""A local swarm of real processes, started through the command line: a bootstrap node, peers and standbys.
+"""A local swarm of real processes, started through the command line: a bootstrap node, peers and
+standbys.
 
-Watched, killed and ended here; who is killed from outside is a loss like any other. One listener folds all that is heard into one `SwarmState`,
-and decides (kill, respawn, fail, over) there, in order. Child processes cannot outlive this one. What the run computes is not known here.
+Watched, killed and ended here; who is killed from outside is a loss like any other. One listener
+folds all that is heard into one `SwarmState`, and decides (kill, respawn, fail, over) there, in
+order. Child processes cannot outlive this one. What the run computes is not known here.
 """
 
 from __future__ import annotations
@@ -67,8 +69,11 @@ LOGS = "logs"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5
 DAMAGE = (MemberLost, MemberLeft, StageLost, RecoveryDecided, TookOver, Placed, Waiting, Note)
-"""What peers tell while everybody is being ended is that ending's own doing, and no part of the run's story."""
-LEFT = "left"  # Why a peer ends that leaves in good order, as it tells itself: the run goes on without it.
+"""What peers tell while everybody is being ended is that ending's own doing, and no part of the
+run's story.
+"""
+# Why a peer ends that leaves in good order, as it tells itself: the run goes on without it.
+LEFT = "left"
 
 
 def _nothing(_name: str) -> tuple[str, ...]:
@@ -80,7 +85,8 @@ class SwarmOrder:
     """What to start.
 
     Args:
-        folder: of the report; each process works in ``peers/NAME`` below it and logs to ``logs/NAME.txt``.
+        folder: of the report; each process works in ``peers/NAME`` below it and logs to
+            ``logs/NAME.txt``.
         peer_count: peers that take places at once.
         standby_count: peers that wait for a lost stage.
         feeder_count: the first so many peers may be sources.
@@ -90,9 +96,11 @@ class SwarmOrder:
         own_arguments: what one process gets besides, by its name.
         do_standbys_feed: whether standbys may become sources, so that they can rebuild stage 0.
         do_joiners_feed: whether those that `join` later may be sources.
-        respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but where the script wants it gone.
+        respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but
+            where the script wants it gone.
         program: how to start a command of ours.
-        fork_server: how to start what forks them instead, where this system can; empty = each is started by itself.
+        fork_server: how to start what forks them instead, where this system can; empty = each is
+            started by itself.
         invite_within_s: how long the bootstrap node may take.
         stop_grace_s: from SIGTERM to SIGKILL.
         end_grace_s: how long the others may take once a peer has ended because the run is over.
@@ -168,7 +176,7 @@ class LocalSwarm:
         self._asked = 0
         self._leavers: set[str] = set()
 
-    # ---- from outside ------------------------------------------------------------------------------------------------
+    # ---- from outside ----------------------------------------------------------------------------
 
     def stop(self, ending: SwarmExit) -> None:
         """End the swarm; the first call decides how it is said to have ended."""
@@ -191,7 +199,9 @@ class LocalSwarm:
         child.send(number)
 
     def ask_for_weights(self) -> None:
-        """Have one replica of each stage write the weights that it has now; another one at each call, where there are several."""
+        """Have one replica of each stage write the weights that it has now; another one at each
+        call, where there are several.
+        """
         self._asked += 1
         for stage in range(self.state.stage_count):
             replicas = [p for p in self.state.replicas(stage) if self._children[p.name].pid not in self._struck]
@@ -230,7 +240,7 @@ class LocalSwarm:
         assert self._ending is not None, "a swarm that has ended says how"
         return self._ending
 
-    # ---- starting and stopping ---------------------------------------------------------------------------------------
+    # ---- starting and stopping -------------------------------------------------------------------
 
     async def _conduct(self, tasks: asyncio.TaskGroup) -> None:
         order = self._order
@@ -249,7 +259,9 @@ class LocalSwarm:
         await self._say_if_stuck()
 
     async def _say_if_stuck(self) -> None:
-        """Wait for the end; say it once when for `taker_within_s`, longer than a respawn takes, nobody here could take a lost stage."""
+        """Wait for the end; say it once when for `taker_within_s`, longer than a respawn takes,
+        nobody here could take a lost stage.
+        """
         stuck_looks = 0
         while not self._over.is_set():
             why = nobody_can_take(self.state)
@@ -284,7 +296,9 @@ class LocalSwarm:
 
         def hear(line: str) -> None:
             if child is None:
-                early.append(line)  # said before its start is told: after that, or it would be the word of an earlier life
+                # Said before its start is told: after that, or it would be the word of an earlier
+                # life
+                early.append(line)
             else:
                 self._put((name, line))
 
@@ -299,7 +313,8 @@ class LocalSwarm:
 
     async def _follow(self, child: Child) -> None:
         name, code = child.name, await child.wait()
-        end_processes(self._below.pop(name, ()))  # Its daemon would go by itself in a moment; until then it keeps its port.
+        # Its daemon would go by itself in a moment; until then it keeps its port.
+        end_processes(self._below.pop(name, ()))
         if self._starter.is_lost:
             self.stop(
                 SwarmExit(
@@ -345,7 +360,7 @@ class LocalSwarm:
         remove_sockets(self._order.folder / "peers")
         shutil.rmtree(self._order.folder / "peers", ignore_errors=True)
 
-    # ---- listening ---------------------------------------------------------------------------------------------------
+    # ---- listening -------------------------------------------------------------------------------
 
     def _put(self, item: ObservedEvent | tuple[str, str]) -> None:
         with contextlib.suppress(asyncio.QueueFull):
@@ -424,7 +439,9 @@ class LocalSwarm:
             self._await_the_others()
 
     def _await_the_others(self) -> None:
-        """Once one peer is done, standbys and joiners that nobody told get a SIGTERM, and members a limit."""
+        """Once one peer is done, standbys and joiners that nobody told get a SIGTERM, and members a
+        limit.
+        """
         loop = asyncio.get_running_loop()
         self._timers.append(loop.call_later(self._order.end_grace_s / 6, self._dismiss))
         self._timers.append(loop.call_later(self._order.end_grace_s, self._give_up))
@@ -439,7 +456,7 @@ class LocalSwarm:
         late = ", ".join(p.name for p in self.state.peers if p.is_alive and p.role != BOOTSTRAP)
         self.stop(SwarmExit(1, f"the run is over, but after {self._order.end_grace_s:.0f} s still there: {late}"))
 
-    # ---- killing -----------------------------------------------------------------------------------------------------
+    # ---- killing ---------------------------------------------------------------------------------
 
     def _arm(self, iteration: int) -> None:
         for index, kill in list(self._kills_waiting.items()):
@@ -459,7 +476,9 @@ class LocalSwarm:
             self._put(_note(f"--kill {kill} finds nobody; it waits for the next iteration"))
 
     def _strike(self, names: tuple[str, ...], target: Target, why: str) -> None:
-        """SIGKILL to all of them within a moment; what they had started is remembered, so that nothing of it stays."""
+        """SIGKILL to all of them within a moment; what they had started is remembered, so that
+        nothing of it stays.
+        """
         below = {name: descendants(self._children[name].pid) for name in names}
         for name in names:
             child = self._children[name]

@@ -1,1 +1,3 @@
-"""COMPUTES: layers, stages, passes, gradient sums, merge and optimizer step of one stage, in torch. No I/O, no clock."""
+"""COMPUTES: layers, stages, passes, gradient sums, merge and optimizer step of one stage, in torch.
+No I/O, no clock.
+"""

@@ -1,6 +1,7 @@
 """Tensors to bytes and back: float32 state and sums, activations in the wire's dtype, tokens.
 
-All bytes are little endian. Nothing is kept; a tensor that a function returns owns its memory and may be written.
+All bytes are little endian. Nothing is kept; a tensor that a function returns owns its memory and
+may be written.
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
 """
@@ -30,7 +31,9 @@ def _check_length(data: bytes, size_bytes: int, what: str) -> None:
 
 
 def _filled(data: bytes, shape: tuple[int, ...], dtype: torch.dtype, bits: type[np.generic], what: str) -> Tensor:
-    """A new tensor of `dtype` holding `data`, copied once; `bits` is a numpy type of the same width."""
+    """A new tensor of `dtype` holding `data`, copied once; `bits` is a numpy type of the same
+    width.
+    """
     _check_length(data, math.prod(shape) * dtype.itemsize, what)
     tensor = torch.empty(shape, dtype=dtype)
     whole = tensor.view(torch.int16).numpy() if dtype is torch.bfloat16 else tensor.numpy()
@@ -54,7 +57,9 @@ def floats(data: bytes, count: int | None = None) -> Tensor:
 
 
 def zero_floats(count: int) -> Tensor:
-    """A float32 vector of zeros, whose memory is taken when it is first written: a stage that is rebuilt waits for no moments to be zeroed."""
+    """A float32 vector of zeros, whose memory is taken when it is first written: a stage that is
+    rebuilt waits for no moments to be zeroed.
+    """
     whole = np.zeros(count + _ALIGNED_BYTES // 4, dtype=np.float32)
     start = -whole.ctypes.data % _ALIGNED_BYTES // 4
     return torch.from_numpy(whole[start : start + count])
@@ -67,7 +72,9 @@ def float_bytes(*tensors: Tensor) -> bytes:
 
 
 def write_floats(target: Tensor, data: bytes | memoryview) -> None:
-    """Overwrite a contiguous float32 tensor with float32 bytes of exactly its length, copied once."""
+    """Overwrite a contiguous float32 tensor with float32 bytes of exactly its length, copied
+    once.
+    """
     assert target.dtype is torch.float32, "state and sums are float32"
     assert target.is_contiguous(), "state and sums are contiguous"
     target.detach().numpy().reshape(-1).view(np.uint32)[:] = np.frombuffer(data, dtype=np.uint32)
@@ -94,7 +101,9 @@ def encode_activations(tensor: Tensor, dtype: WireDtype) -> bytes:
 
 
 class _FloatView:
-    """Float32 bytes as an array that numpy takes for writable: torch warns of the others, though it only reads."""
+    """Float32 bytes as an array that numpy takes for writable: torch warns of the others, though it
+    only reads.
+    """
 
     def __init__(self, data: bytes) -> None:
         seen = np.frombuffer(data, dtype=np.float32)
@@ -103,7 +112,8 @@ class _FloatView:
 
 
 def round_to(room: Writable, data: bytes) -> None:
-    """Float32 bytes as bfloat16, to nearest, ties to even, into memory of half their length; in one pass, nothing copied.
+    """Float32 bytes as bfloat16, to nearest, ties to even, into memory of half their length; in one
+    pass, nothing copied.
 
     Raises:
         ValueError: wrong length.

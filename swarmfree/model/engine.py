@@ -1,10 +1,13 @@
-"""The engine: one stage's tensors and arithmetic behind the `Engine` port, in torch on the processor.
+"""The engine: one stage's tensors and arithmetic behind the `Engine` port, in torch on the
+processor.
 
-It ties the other files of this room together and keeps what a stage needs between calls: state, graphs, sums, the average. It
-decides nothing, knows no peer and does no I/O. All calls come from one thread, one at a time; the constructor may run on another.
+It ties the other files of this room together and keeps what a stage needs between calls: state,
+graphs, sums, the average. It decides nothing, knows no peer and does no I/O. All calls come from
+one thread, one at a time; the constructor may run on another.
 
-Torch keeps the number of threads per calling thread: a thread that has worked before does not notice a change made elsewhere. So
-the engine sets it on the thread that calls it, whenever that thread has another number.
+Torch keeps the number of threads per calling thread: a thread that has worked before does not
+notice a change made elsewhere. So the engine sets it on the thread that calls it, whenever that
+thread has another number.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from swarmfree.protocol.records import StepScalars
 
 
 class TorchEngine:
-    """Implements `swarmfree.protocol.engine_port.Engine`; what each method promises is written there.
+    """Implements `swarmfree.protocol.engine_port.Engine`; what each method promises is written
+    there.
 
     Args:
         manifest: the run's.
@@ -66,7 +70,9 @@ class TorchEngine:
         draw_weights(self._manifest, state.layout, state.weights, salt)
 
     def reserve(self, stage: int, part: int) -> None:
-        """Take the memory of one part of the stage that is held next; nothing, while one is held."""
+        """Take the memory of one part of the stage that is held next; nothing, while one is
+        held.
+        """
         if self._state is None:
             self._reserve.take(self._layout(stage), part)
 
@@ -125,7 +131,8 @@ class TorchEngine:
     def merge_state(
         self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
     ) -> None:
-        """Weights of one part from its neighbours' parts; `RANDOM` draws instead, anew for other weight bits.
+        """Weights of one part from its neighbours' parts; `RANDOM` draws instead, anew for other
+        weight bits.
 
         Raises:
             ValueError: a donor that counts has the wrong length.
@@ -170,7 +177,8 @@ class TorchEngine:
         Raises:
             ValueError: wrong length; graph and partial sum are as before.
             KeyError: no graph under this ticket.
-            RuntimeError: the partial sum is void. An exception in the middle of the pass makes it so.
+            RuntimeError: the partial sum is void. An exception in the middle of the pass makes it
+                so.
         """
         self._settle()
         decoded = self._shape.decode(gradient)
@@ -220,7 +228,9 @@ class TorchEngine:
         self._backward(self._take_graph(ticket), decoded, partial_sum)
 
     def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
-        """Gradient of the activations, and this microbatch's share of the iteration's mean loss; errors as in `backward`."""
+        """Gradient of the activations, and this microbatch's share of the iteration's mean loss;
+        errors as in `backward`.
+        """
         self._settle()
         graph, share = passes.start_loss(self._ends(), self._shape, activations, tokens)
         entry_gradient = self._backward(graph, passes.loss_gradient(graph, self._shape), partial_sum)
@@ -258,7 +268,9 @@ class TorchEngine:
         return add_up(contributions)
 
     def keep_average(self, part: int, data: bytes) -> None:
-        """Keep one part of the average; the first one after a step or a `clear` begins a new one. `ValueError`: wrong length."""
+        """Keep one part of the average; the first one after a step or a `clear` begins a new one.
+        `ValueError`: wrong length.
+        """
         where = self._part(part)
         if len(data) != where.floats * FLOAT_BYTES:
             raise ValueError(f"{len(data):,} bytes for part {part} of an average; {where.floats * FLOAT_BYTES:,} expected")

@@ -1,12 +1,15 @@
-"""The layers of a LLaMA: RMS norm, rotary embedding, grouped-query attention, SwiGLU, and the block made of them.
+"""The layers of a LLaMA: RMS norm, rotary embedding, grouped-query attention, SwiGLU, and the block
+made of them.
 
-Pure modules in float32; parameter names and the order of operations are those of Hugging Face's `LlamaForCausalLM` with
-``attn_implementation="sdpa"``, so that equal weights give equal bits. It knows nothing of stages, bytes or optimizers.
+Pure modules in float32; parameter names and the order of operations are those of Hugging Face's
+`LlamaForCausalLM` with ``attn_implementation="sdpa"``, so that equal weights give equal bits. It
+knows nothing of stages, bytes or optimizers.
 
-Letters: ``B`` rows, ``T`` tokens per row, ``D`` width, ``H`` heads, ``K`` key-value heads, ``E`` head width, ``F`` MLP width.
+Letters: ``B`` rows, ``T`` tokens per row, ``D`` width, ``H`` heads, ``K`` key-value heads, ``E``
+head width, ``F`` MLP width.
 
-Source: Touvron et al., LLaMA (2023); Su et al., RoFormer (2021); Zhang and Sennrich, RMSNorm (2019); Shazeer, GLU variants
-(2020); Ainslie et al., GQA (2023).
+Source: Touvron et al., LLaMA (2023); Su et al., RoFormer (2021); Zhang and Sennrich, RMSNorm
+(2019); Shazeer, GLU variants (2020); Ainslie et al., GQA (2023).
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class RMSNorm(nn.Module):
 
 
 def rotary_angles(model: ModelSection) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every position's angles: channel pair j of position t turns by ``t * theta^(-2j/E)``.
+    """Cosine and sine of every position's angles: channel pair j of position t turns by ``t *
+    theta^(-2j/E)``.
 
     Returns:
         Two tensors (T, E); the second half of the channels repeats the first.
@@ -53,7 +57,8 @@ def rotary_angles(model: ModelSection) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys by their position: ``y = x * cos + [-x2, x1] * sin`` with x1, x2 the halves of the channels.
+    """Turn queries or keys by their position: ``y = x * cos + [-x2, x1] * sin`` with x1, x2 the
+    halves of the channels.
 
     Args:
         x: (B, H, T, E).
@@ -84,7 +89,8 @@ class Attention(nn.Module):
         query = rotate(self.q_proj(x).view(by_head).transpose(1, 2), cos, sin)
         key = rotate(self.k_proj(x).view(by_head).transpose(1, 2), cos, sin)
         value = self.v_proj(x).view(by_head).transpose(1, 2)
-        # The grouped call is faster than repeated keys and values by up to a tenth on a CPU, with the same bits.
+        # The grouped call is faster than repeated keys and values by up to a tenth on a CPU, with
+        # the same bits.
         mixed = F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=self.head_width**-0.5, enable_gqa=self.is_grouped
         )

@@ -1,9 +1,11 @@
-"""Where every parameter of a stage lies in the stage's flat vector, and how that vector is cut into parts.
+"""Where every parameter of a stage lies in the stage's flat vector, and how that vector is cut into
+parts.
 
-A pure function of the manifest and the stage number, without torch, so that a peer knows the parts of a stage that it does not
-hold. It allocates nothing and moves nothing.
+A pure function of the manifest and the stage number, without torch, so that a peer knows the parts
+of a stage that it does not hold. It allocates nothing and moves nothing.
 
-Letters: ``D`` width, ``H`` heads, ``K`` key-value heads, ``E`` head width, ``F`` MLP width, ``V`` vocabulary.
+Letters: ``D`` width, ``H`` heads, ``K`` key-value heads, ``E`` head width, ``F`` MLP width, ``V``
+vocabulary.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from swarmfree.protocol.names import ENDS_STAGE
 LINE_FLOATS = 16
 """Every parameter and every part starts at a multiple of so many floats: 64 bytes, one cache line.
 
-Matrix products may round differently on differently aligned operands, so a parameter has the same alignment in every stage and in
-the whole model. The floats between two parameters are zero for ever.
+Matrix products may round differently on differently aligned operands, so a parameter has the same
+alignment in every stage and in the whole model. The floats between two parameters are zero for
+ever.
 """
 FLOAT_BYTES = 4
 
@@ -75,7 +78,8 @@ class Layout:
     Args:
         stage: which.
         slots: parameters in the order of Hugging Face's state dict.
-        parts: in order; all blocks of all stages are cut alike: part p is range ``p % n`` of block ``p // n``, n parts a block.
+        parts: in order; all blocks of all stages are cut alike: part p is range ``p % n`` of block
+            ``p // n``, n parts a block.
         size: floats of the vector.
     """
 
@@ -125,7 +129,9 @@ def _place(shapes: Iterable[tuple[str, tuple[int, ...]]], start: int) -> tuple[l
 
 
 def _cut(block: int, start: int, stop: int, floats_max: int) -> list[Part]:
-    """As few ranges as fit under `floats_max`, as even as lines allow, so that owners of parts have equal work."""
+    """As few ranges as fit under `floats_max`, as even as lines allow, so that owners of parts have
+    equal work.
+    """
     each = _up_to_line(-(-(stop - start) // -(-(stop - start) // floats_max)))
     return [Part(block, at, min(at + each, stop)) for at in range(start, stop, each)]
 
@@ -138,7 +144,8 @@ def layout_of(manifest: Manifest, stage: int) -> Layout:
         stage: 0 for the ends, 1..L for the body.
 
     Returns:
-        Slots and parts; no part holds more than ``ring.part_bytes`` of weights or straddles two blocks.
+        Slots and parts; no part holds more than ``ring.part_bytes`` of weights or straddles two
+        blocks.
     """
     assert 0 <= stage < manifest.stage_count, f"stage {stage} of {manifest.stage_count}"
     floats_max = manifest.ring.part_bytes // FLOAT_BYTES

@@ -1,4 +1,5 @@
-"""The whole model as one module, for whoever has all of its weights: the reference that a swarm is compared with, and text from a finished model.
+"""The whole model as one module, for whoever has all of its weights: the reference that a swarm is
+compared with, and text from a finished model.
 
 Letters: ``B`` rows, ``T`` tokens per row, ``V`` vocabulary.
 """

@@ -1,8 +1,9 @@
 """Memory of a held stage: taken before it is needed, and told apart by digest.
 
-A peer that stands by takes the memory of a stage's weights and moments while nobody waits: where the system backs memory page by page, that can
-take longer than fetching the stage. A gradient sum is taken when there is a gradient. Digests are made part by part, so that moments that rest
-at zero need not be read.
+A peer that stands by takes the memory of a stage's weights and moments while nobody waits: where
+the system backs memory page by page, that can take longer than fetching the stage. A gradient sum
+is taken when there is a gradient. Digests are made part by part, so that moments that rest at zero
+need not be read.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class Digests:
         return self._parts[part]
 
     def whole(self) -> str:
-        """Hex BLAKE3 over those of the parts: of all weights, then of the first moments, then of the second ones."""
+        """Hex BLAKE3 over those of the parts: of all weights, then of the first moments, then of
+        the second ones.
+        """
         parts = [self.of(part) for part in range(len(self._state.layout.parts))]
         return blake3(b"".join(part[vector] for vector in range(STATE_VECTORS) for part in parts)).hexdigest()

@@ -1,7 +1,9 @@
 """CheckFree's merge of two neighbours' weights, on flat vectors.
 
-Which neighbours, and how much each weighs, is decided elsewhere and comes in as float32 bits; here the bits of the result are
-fixed: two products and one sum per weight, each rounded once, so that any machine merges to the same bytes.
+Which neighbours, and how much each weighs, is decided elsewhere and comes in as float32 bits; here
+the bits of the result are
+fixed: two products and one sum per weight, each rounded once, so that any machine merges to the
+same bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from swarmfree.protocol.records import bits_float32
 
 
 def merge_floats(before: Pieces, after: Pieces, weight_before: int, weight_after: int, target: Tensor) -> None:
-    """``W = weight_before * W_before + weight_after * W_after``, where the weights are already divided by their sum.
+    """``W = weight_before * W_before + weight_after * W_after``, where the weights are already
+    divided by their sum.
 
-    A donor of weight zero is not read and may be empty, so a copy of the other, at weight one, is exact to the bit.
+    A donor of weight zero is not read and may be empty, so a copy of the other, at weight one, is
+    exact to the bit.
 
     Args:
-        before: float32 weights of the part of the neighbour before, little endian; in pieces, as they came.
+        before: float32 weights of the part of the neighbour before, little endian; in pieces, as
+            they came.
         after: the same of the neighbour after.
         weight_before: float32 bits.
         weight_after: float32 bits.

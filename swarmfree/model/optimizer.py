@@ -1,14 +1,17 @@
 """The canonical AdamW step: the same bytes on every machine.
 
-Every operation is one call that rounds once, as IEEE 754 says: multiply, add, subtract, divide, square root, in float32,
-denormals kept. Nothing that fuses two of them (``addcmul``, ``lerp``, ``alpha=``, foreach or fused kernels), and all scalars come
-as bits. It chooses no learning rate and clips nothing: that is in the scalars.
+Every operation is one call that rounds once, as IEEE 754 says: multiply, add, subtract, divide,
+square root, in float32, denormals kept. Nothing that fuses two of them (``addcmul``, ``lerp``,
+``alpha=``, foreach or fused kernels), and all scalars come as bits. It chooses no learning rate and
+clips nothing: that is in the scalars.
 
-The square root is numpy's: torch hands its own to a vector library whose float32 result was one unit in the last place off for
-17 % of all inputs where it was measured, and may differ from one processor to the next. Division is by a tensor, since some
-devices replace division by a number with a product by its inverse.
+The square root is numpy's: torch hands its own to a vector library whose float32 result was one
+unit in the last place off for 17 % of all inputs where it was measured, and may differ from one
+processor to the next. Division is by a tensor, since some devices replace division by a number with
+a product by its inverse.
 
-Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019); Kingma and Ba, Adam (2015).
+Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019); Kingma and Ba, Adam
+(2015).
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from swarmfree.model.stages import StageState
 from swarmfree.protocol.records import StepScalars, bits_float32
 
 CHUNK_FLOATS = 1 << 16
-"""Floats stepped at once: few enough that the vectors of a chunk stay in a core's cache, enough to hide the cost of a call."""
+"""Floats stepped at once: few enough that the vectors of a chunk stay in a core's cache, enough to
+hide the cost of a call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,9 @@ class DecayRange:
 
 
 def segments_of(layout: Layout) -> tuple[DecayRange, ...]:
-    """Cut a stage's flat vector where weight decay begins or ends; floats between two parameters go with the one before."""
+    """Cut a stage's flat vector where weight decay begins or ends; floats between two parameters go
+    with the one before.
+    """
     segments: list[DecayRange] = []
     for decays, slots in itertools.groupby(layout.slots, key=lambda slot: slot.decays):
         start = next(slots).start
@@ -80,12 +87,15 @@ def canonical_step(state: StageState, gradient: Tensor, scalars: StepScalars, st
         w = w * decay - step_size * (m / (sqrt(v) / root_bias2 + eps))
 
     Args:
-        state: its weights and moments are changed in place; `decay` applies to its parameters of two or more dimensions.
+        state: its weights and moments are changed in place; `decay` applies to its parameters of
+            two or more dimensions.
         gradient: flat float32 vector of that range, left as it is.
         scalars: float32 bits.
-        start, stop: the range in the state's layout; the step is elementwise, so a range steps as it does within the whole.
+        start, stop: the range in the state's layout; the step is elementwise, so a range steps as
+            it does within the whole.
 
-    Differs: the weight is decayed after the moments are updated, not before; the result is the same.
+    Differs: the weight is decayed after the moments are updated, not before; the result is the
+    same.
     """
     known = _Scalars.of(scalars)
     scratch = (torch.empty(CHUNK_FLOATS), torch.empty(CHUNK_FLOATS))

@@ -1,7 +1,8 @@
 """Forward and backward of one stage, from bytes to bytes.
 
-A pass knows its stage's module and the shape and dtype of what travels; it keeps no graph and owns no sum: weight gradients go
-where the parameters' ``grad`` points. Decoding comes before arithmetic, so that bytes of a wrong length harm no sum.
+A pass knows its stage's module and the shape and dtype of what travels; it keeps no graph and owns
+no sum: weight gradients go where the parameters' ``grad`` points. Decoding comes before arithmetic,
+so that bytes of a wrong length harm no sum.
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
 """
@@ -27,7 +28,8 @@ class Graph:
     """What a backward pass needs of its forward pass.
 
     Args:
-        entry: the stage's input, a leaf that collects the input gradient; None where there is none (tokens).
+        entry: the stage's input, a leaf that collects the input gradient; None where there is none
+            (tokens).
         exit: the stage's output.
     """
 
@@ -37,7 +39,9 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What travels: (B, T, D) activations in `wire_dtype`, and how many predicted tokens an iteration has."""
+    """What travels: (B, T, D) activations in `wire_dtype`, and how many predicted tokens an
+    iteration has.
+    """
 
     rows: int
     tokens_per_row: int
@@ -97,7 +101,8 @@ class BatchShape:
         return self.encode(decode_activations(data, shape, "bfloat16" if dtype == "bfloat16" else self.wire_dtype))
 
     def inputs_and_targets(self, data: bytes) -> tuple[Tensor, Tensor]:
-        """A microbatch's tokens (B, T + 1) as what is read and what is to be predicted, (B, T) each.
+        """A microbatch's tokens (B, T + 1) as what is read and what is to be predicted, (B, T)
+        each.
 
         Raises:
             ValueError: wrong length.
@@ -109,7 +114,8 @@ class BatchShape:
 class _Given(torch.autograd.Function):
     """A scalar whose gradient by a tensor is what was given.
 
-    Torch, given that gradient itself, compares shapes as symbols, and loads SymPy for it: 37 MB and 0.4 s of processor.
+    Torch, given that gradient itself, compares shapes as symbols, and loads SymPy for it: 37 MB and
+    0.4 s of processor.
     """
 
     @staticmethod
@@ -139,7 +145,9 @@ def run_forward_only(body: BodyStage, shape: BatchShape, activations: bytes) -> 
 
 
 def run_backward(graph: Graph, gradient: Tensor) -> Tensor | None:
-    """Add weight gradients to the parameters' ``grad``, and return the gradient of the graph's entry, if it has one."""
+    """Add weight gradients to the parameters' ``grad``, and return the gradient of the graph's
+    entry, if it has one.
+    """
     torch.autograd.backward(_Given.apply(graph.exit, gradient))  # type: ignore[no-untyped-call]
     return None if graph.entry is None else graph.entry.grad
 
@@ -160,8 +168,9 @@ def start_loss(ends: Ends, shape: BatchShape, activations: bytes, tokens: bytes)
     """Norm, head and cross-entropy of every predicted token.
 
     Returns:
-        The graph from activations to token losses, and the microbatch's share of the iteration's mean loss: nats added in float64
-        over its tokens, divided by the iteration's tokens. The gradient to give to `run_backward` is `loss_gradient`.
+        The graph from activations to token losses, and the microbatch's share of the iteration's
+        mean loss: nats added in float64 over its tokens, divided by the iteration's tokens. The
+        gradient to give to `run_backward` is `loss_gradient`.
     """
     entry = shape.decode(activations).requires_grad_()
     losses = ends.token_losses(entry, shape.inputs_and_targets(tokens)[1])

@@ -1,7 +1,8 @@
 """Text from a finished model: one byte after the other, each drawn from what the model says of it.
 
-Plain PyTorch over `model.llama`, without a cache of keys and values: the models are small, and what is computed is what was trained. The context is
-the last ``tokens_per_row`` bytes, as many as a row of training had.
+Plain PyTorch over `model.llama`, without a cache of keys and values: the models are small, and what
+is computed is what was trained. The context is the last ``tokens_per_row`` bytes, as many as a row
+of training had.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ def continue_text(llama: Llama, prompt: bytes, *, count: int, temperature: float
 
     Args:
         llama: the model.
-        prompt: what stands before; an empty one is a line break, for a model needs something to go on from.
+        prompt: what stands before; an empty one is a line break, for a model needs something to go
+            on from.
         count: bytes to write.
-        temperature: 0 takes the likeliest byte each time; 1 draws as the model says; between them the likelier ones are preferred.
+        temperature: 0 takes the likeliest byte each time; 1 draws as the model says; between them
+            the likelier ones are preferred.
         seed: of the draws.
 
     Yields:

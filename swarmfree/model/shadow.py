@@ -1,6 +1,7 @@
 """Plain shadows: weights in blocks of int8 with a scale each, 1.03 bytes per weight.
 
-A copy of a stage that is a few dozen iterations old is worth no more precision: int8 adds little to what its age costs, see docs/studies/recovery.
+A copy of a stage that is a few dozen iterations old is worth no more precision: int8 adds little to
+what its age costs, see docs/studies/recovery.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from torch import Tensor
 BLOCK = 128
 LARGEST = 127.0
 SMALLEST_SCALE = 1e-37
-"""A block whose weights are smaller than so many times 127 is zero: the inverse of its scale has no room in a float32."""
+"""A block whose weights are smaller than so many times 127 is zero: the inverse of its scale has no
+room in a float32.
+"""
 
 
 def size_bytes(count: int) -> int:
@@ -24,13 +27,15 @@ def to_int8(weights: Tensor) -> bytes:
     """Scales, float32 (ceil(N / 128),), then weights / scale rounded to int8 (N,).
 
     Args:
-        weights: float32 vector (N,). A block that is not finite comes back as it can: its scale is not finite either.
+        weights: float32 vector (N,). A block that is not finite comes back as it can: its scale is
+            not finite either.
     """
     count = len(weights)
     blocks = torch.empty(-(-count // BLOCK), BLOCK)
     blocks.view(-1)[:count] = weights.detach()
     blocks.view(-1)[count:] = 0.0
-    scales = torch.maximum(blocks.amax(dim=1), -blocks.amin(dim=1)) / LARGEST  # several times as fast as `aminmax`
+    # Several times as fast as `aminmax`
+    scales = torch.maximum(blocks.amax(dim=1), -blocks.amin(dim=1)) / LARGEST
     scales = torch.where(scales < SMALLEST_SCALE, 0.0, scales)
     inverse = torch.where(scales > 0, 1.0 / scales, 0.0).unsqueeze(1)
     rounded = blocks.mul_(inverse).round_().to(torch.int8)

@@ -1,7 +1,9 @@
-"""The model cut into stages: stage 0 holds both ends, stages 1..L hold whole blocks; and the first draw of their weights.
+"""The model cut into stages: stage 0 holds both ends, stages 1..L hold whole blocks; and the first
+draw of their weights.
 
-A stage's weights and its two moments are three flat float32 vectors laid out by `layout`; the modules' parameters are views into
-the first, so that step, merge, copy and digest are work on ranges. Passes, sums and steps are other files' work.
+A stage's weights and its two moments are three flat float32 vectors laid out by `layout`; the
+modules' parameters are views into the first, so that step, merge, copy and digest are work on
+ranges. Passes, sums and steps are other files' work.
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width, ``E`` head width, ``V`` vocabulary.
 """
@@ -29,7 +31,8 @@ class Ends(nn.Module):
     def __init__(self, model: ModelSection) -> None:
         """Hold the three under their Hugging Face names."""
         super().__init__()
-        # Not nn.Embedding(V, D): its random draw on the meta device loads all of torch._dynamo: a second, and a temporary folder.
+        # Not nn.Embedding(V, D): its random draw on the meta device loads all of torch._dynamo: a
+        # second, and a temporary folder.
         embed_tokens = nn.Embedding.from_pretrained(torch.empty(model.vocabulary, model.width), freeze=False)  # type: ignore[no-untyped-call]
         norm = RMSNorm(model.width, model.norm_eps)
         self.model = nn.ModuleDict({"embed_tokens": embed_tokens, "norm": norm})
@@ -72,10 +75,12 @@ def build_stage(manifest: Manifest, stage: int, weights: Tensor) -> Ends | BodyS
     Args:
         manifest: the run's.
         stage: 0 for the ends, 1..L for the body.
-        weights: flat float32 vector of ``layout_of(manifest, stage).size``; the parameters become views into it.
+        weights: flat float32 vector of ``layout_of(manifest, stage).size``; the parameters become
+            views into it.
     """
     cos, sin = rotary_angles(manifest.model)
-    with torch.device("meta"):  # no memory and no random draws for weights that are replaced at once
+    # No memory and no random draws for weights that are replaced at once
+    with torch.device("meta"):
         module = Ends(manifest.model) if stage == ENDS_STAGE else BodyStage(manifest.model, manifest.blocks_of(stage), cos, sin)
     attach(module, layout_of(manifest, stage), weights)
     return module
@@ -118,7 +123,8 @@ def blank_stage(manifest: Manifest, stage: int, memory: Sequence[Tensor] = ()) -
     """Hold a stage with everything zero.
 
     Args:
-        memory: three vectors of zeros, of the stage's length, to be used; taken anew where there are none.
+        memory: three vectors of zeros, of the stage's length, to be used; taken anew where there
+            are none.
     """
     layout = layout_of(manifest, stage)
     weights, first_moment, second_moment = memory or [zero_floats(layout.size) for _ in range(3)]
@@ -132,7 +138,8 @@ def _generator(*name: object) -> torch.Generator:
 
 
 def draw_slot(target: Tensor, slot: Slot, init_std: float, *name: object) -> None:
-    """Fill one parameter, or a piece of it, with first weights: N(0, init_std) for matrices, 1 for gains.
+    """Fill one parameter, or a piece of it, with first weights: N(0, init_std) for matrices, 1 for
+    gains.
 
     Args:
         target: flat view of the parameter or piece.
@@ -149,7 +156,8 @@ def draw_slot(target: Tensor, slot: Slot, init_std: float, *name: object) -> Non
 def draw_weights(manifest: Manifest, layout: Layout, weights: Tensor, salt: int) -> None:
     """First draw of a stage's weights, from (run seed, salt, stage, parameter name) alone.
 
-    Torch's normal draw gives other bits on other vector units, so one replica draws and its siblings copy the bytes.
+    Torch's normal draw gives other bits on other vector units, so one replica draws and its
+    siblings copy the bytes.
 
     Args:
         manifest: gives seed and ``init_std``.

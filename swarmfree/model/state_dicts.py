@@ -1,6 +1,8 @@
-"""CheckFree's merge for whoever has plain state dicts: two neighbours' weights and gradient norms, and out comes the stage between them.
+"""CheckFree's merge for whoever has plain state dicts: two neighbours' weights and gradient norms,
+and out comes the stage between them.
 
-The swarm itself merges flat vectors part by part as they arrive (`model.merge`); the arithmetic is the same, to the bit.
+The swarm itself merges flat vectors part by part as they arrive (`model.merge`); the arithmetic is
+the same, to the bit.
 """
 
 from __future__ import annotations
@@ -28,14 +30,17 @@ def merge_stages(
 ) -> dict[str, Tensor]:
     """Rebuild a lost stage from its two neighbours: ``W = (w_b W_b + w_a W_a) / (w_b + w_a)``.
 
-    Blocks are matched by their order, so that stage dicts with Hugging Face's names (``model.layers.7.mlp.up_proj.weight``) can be given as they are.
+    Blocks are matched by their order, so that stage dicts with Hugging Face's names
+    (``model.layers.7.mlp.up_proj.weight``) can be given as they are.
 
     Args:
         before: weights of the stage before, by name; any shapes, floating point.
         after: the same of the stage after, with as many blocks.
-        squared_norm_before: w_b, the squared norm of that stage's gradient in the last iteration; at least 0.
+        squared_norm_before: w_b, the squared norm of that stage's gradient in the last iteration;
+            at least 0.
         squared_norm_after: w_a.
-        first_block: number of the lost stage's first block, for the names that come out; None = one more than the last block before.
+        first_block: number of the lost stage's first block, for the names that come out; None = one
+            more than the last block before.
 
     Returns:
         The lost stage's weights by name, float32.
@@ -43,7 +48,8 @@ def merge_stages(
     Raises:
         ValueError: names or shapes do not match, a norm is negative or not finite, or both are 0.
 
-    Source: CheckFree, Algorithm 1, lines 2 and 3. Differs: float32 whatever comes in; the rate factor of line 5 is the caller's affair.
+    Source: CheckFree, Algorithm 1, lines 2 and 3. Differs: float32 whatever comes in; the rate
+    factor of line 5 is the caller's affair.
     """
     total = squared_norm_before + squared_norm_after
     if not (squared_norm_before >= 0 and squared_norm_after >= 0 and 0 < total < float("inf")):

@@ -1,7 +1,9 @@
-"""Gradient sums: one flat float32 buffer per partial sum, into which autograd adds without a copy in between.
+"""Gradient sums: one flat float32 buffer per partial sum, into which autograd adds without a copy
+in between.
 
-The parameters' ``grad`` are views into the buffer of the partial sum that is being worked on; the order of addition is the order of
-the backward passes. It does not know which microbatches are in a sum: that is the ledger's business.
+The parameters' ``grad`` are views into the buffer of the partial sum that is being worked on; the
+order of addition is the order of the backward passes. It does not know which microbatches are in a
+sum: that is the ledger's business.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ class GradientSums:
 
     @contextmanager
     def adding_to(self, partial_sum: int) -> Iterator[None]:
-        """Let backward passes inside the block add to `partial_sum`, which begins when it is first named.
+        """Let backward passes inside the block add to `partial_sum`, which begins when it is first
+        named.
 
-        An exception inside leaves half a gradient in the sum: the partial sum is broken until it is forgotten.
+        An exception inside leaves half a gradient in the sum: the partial sum is broken until it is
+        forgotten.
 
         Raises:
             RuntimeError: the partial sum is broken.
@@ -52,7 +56,8 @@ class GradientSums:
             raise
 
     def read(self, partial_sums: Sequence[int], start: int, stop: int) -> Tensor:
-        """Floats `start` to `stop` of these partial sums, added in this order. A view where there is but one partial sum; zeros for none.
+        """Floats `start` to `stop` of these partial sums, added in this order. A view where there
+        is but one partial sum; zeros for none.
 
         Raises:
             RuntimeError: an partial sum is broken.
@@ -72,7 +77,8 @@ class GradientSums:
     def _fresh(self) -> Tensor:
         buffer = torch.empty(self._layout.size) if self._spare is None else self._spare
         self._spare = None
-        # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero would not.
+        # Minus zero added to any float, minus zero included, leaves its bits as they are; plus zero
+        # would not.
         return buffer.fill_(-0.0)
 
     def forget(self, partial_sum: int) -> None:
@@ -85,7 +91,9 @@ class GradientSums:
             self._spare = buffer
 
     def clear(self) -> None:
-        """Drop all sums. One buffer is kept for the next iteration, so that its pages need not be mapped again."""
+        """Drop all sums. One buffer is kept for the next iteration, so that its pages need not be
+        mapped again.
+        """
         for partial_sum in list(self._buffers):
             self.forget(partial_sum)
         self._broken.clear()
@@ -109,7 +117,8 @@ class GradientSums:
 
 
 def add_up(contributions: Sequence[bytes]) -> tuple[bytes, float]:
-    """Float32 bytes added in order, and the squared L2 norm of the sum, the squares added in float64.
+    """Float32 bytes added in order, and the squared L2 norm of the sum, the squares added in
+    float64.
 
     Raises:
         ValueError: none, or of unequal length.

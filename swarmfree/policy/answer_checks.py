@@ -1,6 +1,7 @@
 """Whether what a peer answers can be what was asked for, before anybody builds on it. Pure.
 
-An answer that does not fit counts as none: the next peer is asked. Who vouches for what fits is another matter, see `lineages`.
+An answer that does not fit counts as none: the next peer is asked. Who vouches for what fits is
+another matter, see `lineages`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from swarmfree.protocol.records import Record
 
 
 def fitting_record(record: Record | None, iteration: int, stage_count: int) -> Record | None:
-    """Return the record if it is of `iteration` (`NEWEST` = any) and has `stage_count` stages, else None."""
+    """Return the record if it is of `iteration` (`NEWEST` = any) and has `stage_count` stages, else
+    None.
+    """
     if record is None or len(record.stages) != stage_count or iteration not in {NEWEST, record.iteration}:
         return None
     return record
 
 
 def fitting_plan(plan: Plan | None, stage_count: int) -> Plan | None:
-    """Return the plan if every one of `stage_count` stages has a replica and its last record fits, else None."""
+    """Return the plan if every one of `stage_count` stages has a replica and its last record fits,
+    else None.
+    """
     if plan is None or len(plan.replicas) != stage_count or not all(plan.replicas):
         return None
     last = plan.last_record

@@ -1,4 +1,5 @@
-"""How long a build may take in all, however much its builder tells of progress: from what everybody knows of the stage. Pure.
+"""How long a build may take in all, however much its builder tells of progress: from what everybody
+knows of the stage. Pure.
 
 A replay has its own limit, since a shadow is at hand: `join_wait_s`.
 """
@@ -13,10 +14,14 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 
 FLOOR_BYTES_S = 32_000
-"""256 kbit/s: a merge has four answers under way, and of each a frame of 16 KiB, the least, has to come within `silence_s` of 2 s. With frames of
-1 MiB, as peers send them, calls break off on faster links already."""
+"""256 kbit/s: a merge has four answers under way, and of each a frame of 16 KiB, the least, has to
+come within `silence_s` of 2 s. With frames of 1 MiB, as peers send them, calls break off on faster
+links already.
+"""
 PIECES = 4
-"""Of work that a build is apart from its transfers, each of which may take `join_wait_s`: making room, first weights, the digest, its place."""
+"""Of work that a build is apart from its transfers, each of which may take `join_wait_s`: making
+room, first weights, the digest, its place.
+"""
 
 
 def most_build_s(action: BuildAction, manifest: Manifest) -> float:

@@ -1,8 +1,9 @@
-"""Which tokens a microbatch holds: a pure function of the run's seed and the microbatch's number, whoever is there (invariant I4).
+"""Which tokens a microbatch holds: a pure function of the run's seed and the microbatch's number,
+whoever is there (invariant I4).
 
-The corpus is cut into sequences; an epoch visits every sequence once, in an order of its own. The order is a keyed permutation that is
-computed for one index at a time, so that nobody keeps a shuffled list and any source can make any microbatch.
-It reads no tokens; `storage.tokens` does.
+The corpus is cut into sequences; an epoch visits every sequence once, in an order of its own. The
+order is a keyed permutation that is computed for one index at a time, so that nobody keeps a
+shuffled list and any source can make any microbatch. It reads no tokens; `storage.tokens` does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _ROUNDS = 6
 
 
 def sequence_count(tokens: int, tokens_per_row: int) -> int:
-    """How many sequences a corpus gives: each has T inputs and T targets, so it is T + 1 long and shares one token with the one after.
+    """How many sequences a corpus gives: each has T inputs and T targets, so it is T + 1 long and
+    shares one token with the one after.
 
     Args:
         tokens: size of the training text, tokens.
@@ -28,8 +30,9 @@ def sequence_count(tokens: int, tokens_per_row: int) -> int:
 class SequenceOrder:
     """The order in which a run shows the sequences of its corpus.
 
-    Position p of the run lies in epoch p // count and shows sequence permutation(seed, epoch)(p mod count): row r of microbatch number m is
-    position m * B + r. So an epoch shows every sequence once, also where it begins or ends inside a microbatch.
+    Position p of the run lies in epoch p // count and shows sequence permutation(seed, epoch)(p mod
+    count): row r of microbatch number m is position m * B + r. So an epoch shows every sequence
+    once, also where it begins or ends inside a microbatch.
 
     Args:
         seed: of the run.
@@ -52,16 +55,18 @@ class SequenceOrder:
 def permuted(seed: int, epoch: int, index: int, count: int) -> int:
     """Apply a keyed permutation of 0..count-1 to `index`.
 
-    `index` is written as (left, right) on a grid of a x b >= count fields, nearly square; each round adds a keyed hash of one half to the
-    other, modulo a and b in turn, which can be undone and is therefore a permutation of the grid. A result beyond `count` is permuted again
-    until it falls inside (cycle walking): fewer than a of the a x b fields lie beyond, so that is rare.
+    `index` is written as (left, right) on a grid of a x b >= count fields, nearly square; each
+    round adds a keyed hash of one half to the other, modulo a and b in turn, which can be undone
+    and is therefore a permutation of the grid. A result beyond `count` is permuted again until it
+    falls inside (cycle walking): fewer than a of the a x b fields lie beyond, so that is rare.
 
     Args:
         seed, epoch: the key.
         index: 0 <= index < count.
         count: size of the set, 1 or more.
 
-    Source: Black and Rogaway, Ciphers with arbitrary finite domains (generalised Feistel, cycle walking).
+    Source: Black and Rogaway, Ciphers with arbitrary finite domains (generalised Feistel, cycle
+    walking).
     """
     assert 0 <= index < count, f"index {index} outside 0..{count - 1}"
     height = math.isqrt(count - 1) + 1

@@ -1,7 +1,8 @@
-"""How long a piece of work may take before its device counts as stuck: median + k * MAD of what was measured. Pure.
+"""How long a piece of work may take before its device counts as stuck: median + k * MAD of what was
+measured. Pure.
 
-Source: protocol section 3.9. It applies to a peer's own compute only: whoever waits for a peer judges by silence, since a nested call takes as long
-as all later stages.
+Source: protocol section 3.9. It applies to a peer's own compute only: whoever waits for a peer
+judges by silence, since a nested call takes as long as all later stages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ LONGEST, MIXED_LEAST = 10.0, 2.0
 UNMEASURED = 10.0
 """How many times the least limit a piece may take of whose kind nothing is known."""
 LATE_UNMEASURED, LATE_MIXED = 5.0, 3.0
-"""The same in times of `silence_s` until a device counts as late, and the least for work that is not alike."""
+"""The same in times of `silence_s` until a device counts as late, and the least for work that is
+not alike.
+"""
 
 
 def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
@@ -35,7 +38,8 @@ def alike_limit_s(measured_s: Sequence[float], least_s: float) -> float:
 
 
 def mixed_limit_s(measured_s: Sequence[float], least_s: float) -> float:
-    """Upper bound in seconds for the next piece of mixed device work, from a few bytes to a whole state.
+    """Upper bound in seconds for the next piece of mixed device work, from a few bytes to a whole
+    state.
 
     The spread of such work says nothing, so the bound is a multiple of the longest measured piece.
     """
@@ -66,7 +70,8 @@ def lateness(ran_s: float, measured_s: Sequence[float], silence_s: float, *, ali
 
 
 def is_given_up(late: float, others: Sequence[float]) -> bool:
-    """Whether to fence a member for its slow device: only if another replica of its stage is not late.
+    """Whether to fence a member for its slow device: only if another replica of its stage is not
+    late.
 
     Args:
         late: its lateness.

@@ -12,9 +12,13 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
 NOBODY = Member("", "")
-"""Votes on the first iteration where its founder is not known: no majority can come together, so going on is forced."""
+"""Votes on the first iteration where its founder is not known: no majority can come together, so
+going on is forced.
+"""
 TERMS_OF_A_GENESIS = 1000
-"""A founder leads in the first of these: whoever has promised an earlier founder, or a candidate meanwhile, follows a later one."""
+"""A founder leads in the first of these: whoever has promised an earlier founder, or a candidate
+meanwhile, follows a later one.
+"""
 
 
 def founders_term(number: int) -> int:
@@ -53,9 +57,11 @@ def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[
 
 
 def may_lead(plan: Plan, electorate: Sequence[Member], me: Member, there: Collection[Member], *, is_over: bool) -> bool:
-    """Whether this peer may claim the lead among those who answer: they obey nobody who is a stranger to them.
+    """Whether this peer may claim the lead among those who answer: they obey nobody who is a
+    stranger to them.
 
-    Who has dropped out of the plan leads only where nothing is left to decide and its own stage may not be written: as an elector, or alone.
+    Who has dropped out of the plan leads only where nothing is left to decide and its own stage may
+    not be written: as an elector, or alone.
 
     Args:
         plan: the newest one known, of those who answer too.

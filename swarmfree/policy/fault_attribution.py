@@ -1,4 +1,5 @@
-"""Whose fault it is that members of a stage hold different averages, or that a sum is not finite. Pure.
+"""Whose fault it is that members of a stage hold different averages, or that a sum is not finite.
+Pure.
 
 Source: protocol sections 3.6 (on a mismatch the part's owner differs from at least one) and 8.
 """
@@ -29,8 +30,9 @@ def two_faced(owners: Sequence[Member], reported: Mapping[Member, Sequence[str]]
     Returns:
         The suspect, None if all reports agree.
 
-    For each part that members have differently its owner is under suspicion, who gave them out, and whoever has it otherwise than most. An owner
-    with two faces collects all its own parts; a member that reports nonsense differs in everybody's.
+    For each part that members have differently its owner is under suspicion, who gave them out, and
+    whoever has it otherwise than most. An owner with two faces collects all its own parts; a member
+    that reports nonsense differs in everybody's.
 
     Args:
         owners: index = part.

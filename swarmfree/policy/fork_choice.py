@@ -27,7 +27,9 @@ class Tip:
 
     @staticmethod
     def of(record: Record | None) -> Tip:
-        """Return the tip of the lineage that ends with `record`, or of the empty lineage if it is None."""
+        """Return the tip of the lineage that ends with `record`, or of the empty lineage if it is
+        None.
+        """
         if record is None:
             return Tip((), 0, GENESIS_LINEAGE)
         return Tip(record.forced, record.iteration + 1, record.lineage())
@@ -44,7 +46,8 @@ def forced_later(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 
 
 def wins(one: Tip, other: Tip) -> bool:
-    """Whether lineage `one` wins against `other`: forced later, then more iterations, then smaller hash.
+    """Whether lineage `one` wins against `other`: forced later, then more iterations, then smaller
+    hash.
 
     A lineage without a record loses against any other, since nothing is lost with it.
     """

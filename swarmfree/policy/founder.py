@@ -1,4 +1,5 @@
-"""Whether the organiser names another founder, and whom. Pure; `trainer.founder_watch` asks and waits.
+"""Whether the organiser names another founder, and whom. Pure; `trainer.founder_watch` asks and
+waits.
 
 Source: protocol, "A run that always begins".
 """
@@ -14,7 +15,9 @@ from swarmfree.protocol.names import Founder
 
 SILENCES = 2.5
 LEADLESS_MAX = 6
-"""A machine on which a founder takes long to begin is not asked for another one as often for ever."""
+"""A machine on which a founder takes long to begin is not asked for another one as often for
+ever.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,9 @@ class Patience:
         return Patience(SILENCES * timing.silence_s, leadless_s * min(number, LEADLESS_MAX), planned_s)
 
     def is_over(self, silent_s: float, leadless_s: float) -> bool:
-        """Whether to give up a founder, given for how many seconds it has been silent and has not led."""
+        """Whether to give up a founder, given for how many seconds it has been silent and has not
+        led.
+        """
         return silent_s >= self.silent_s or leadless_s >= self.leadless_s
 
     def leaves_it_to(self, answers: Iterable[PlanAnswer], leadless_s: float) -> bool:

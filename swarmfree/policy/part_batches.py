@@ -1,4 +1,6 @@
-"""How many parts of a state travel in one call: a call costs as much as half a megabyte, whatever it carries."""
+"""How many parts of a state travel in one call: a call costs as much as half a megabyte, whatever
+it carries.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ from swarmfree.policy.retention import FULL_BYTES, WIRE_BYTES
 from swarmfree.protocol.manifest import Manifest
 
 STATE_BATCH_BYTES = 8 << 20
-"""What one call carries at most, unless one part is larger: little beside a stage, and soon there on a slow link, since a builder's progress is what
-has arrived."""
+"""What one call carries at most, unless one part is larger: little beside a stage, and soon there
+on a slow link, since a builder's progress is what has arrived.
+"""
 
 
 def state_batch(manifest: Manifest, *, weights_only: bool) -> int:

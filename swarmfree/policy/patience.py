@@ -1,4 +1,5 @@
-"""What a stage's state is worth: how many iterations of learning are lost with each way of bringing it back, and how long that is waited for. Pure.
+"""What a stage's state is worth: how many iterations of learning are lost with each way of bringing
+it back, and how long that is waited for. Pure.
 
 Source: the study of recoveries, with a small model; design section 6.
 """
@@ -9,11 +10,14 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbou
 from swarmfree.protocol.manifest import TimingSection
 
 MERGE_LOST, NEIGHBOUR_LOST, FRESH_LOST = 300, 500, 1000
-"""Iterations until the loss is what it was, after a merge, a copy of one neighbour, and new weights."""
+"""Iterations until the loss is what it was, after a merge, a copy of one neighbour, and new
+weights.
+"""
 
 
 def iterations_lost(action: BuildAction, present: int) -> int:
-    """How many iterations of its learning the stage loses by this way of bringing it back; never more than there were.
+    """How many iterations of its learning the stage loses by this way of bringing it back; never
+    more than there were.
 
     Args:
         present: the iteration that the state is to be ready for.
@@ -32,7 +36,8 @@ def iterations_lost(action: BuildAction, present: int) -> int:
 
 
 def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
-    """Have the builder keep the state of the lost stage that it holds itself, where no other way loses less.
+    """Have the builder keep the state of the lost stage that it holds itself, where no other way
+    loses less.
 
     Args:
         action: the best other way.
@@ -46,10 +51,11 @@ def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
 
 
 def patience_s(action: BuildAction, present: int, iteration_s: float, timing: TimingSection) -> float:
-    """How long the only holder of a stage is waited for before the stage is brought back without it.
+    """How long the only holder of a stage is waited for before the stage is brought back without
+    it.
 
-    As long as the learning that would be lost is worth, at least until a peer that merely paused has noticed that nobody calls it any more and
-    has said hello, and at most `join_wait_s`.
+    As long as the learning that would be lost is worth, at least until a peer that merely paused
+    has noticed that nobody calls it any more and has said hello, and at most `join_wait_s`.
 
     Args:
         action: what would be done.

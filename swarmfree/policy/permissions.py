@@ -1,7 +1,9 @@
-"""Who may say what: one table of every message, the roles that may send it, and what it must match. Pure; what has no row is refused.
+"""Who may say what: one table of every message, the roles that may send it, and what it must match.
+Pure; what has no row is refused.
 
-The connection proves which peer calls (`wire.certificate`); what that peer is to the receiver is read from the receiver's own books, never from the
-message. Whether the word can be obeyed now (terms, bases, rounds) others decide: `policy.promises`, and the handlers.
+The connection proves which peer calls (`wire.certificate`); what that peer is to the receiver is
+read from the receiver's own books, never from the message. Whether the word can be obeyed now
+(terms, bases, rounds) others decide: `policy.promises`, and the handlers.
 Source: protocol, "Who may say what".
 """
 
@@ -38,7 +40,9 @@ from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey
 from swarmfree.protocol.routes import Routes
 
 TERM_STEP_MAX = 1_000_000
-"""So much higher than the promised one may the number of a term be: no number from which one cannot count on."""
+"""So much higher than the promised one may the number of a term be: no number from which one cannot
+count on.
+"""
 
 
 class Role(enum.StrEnum):
@@ -47,7 +51,9 @@ class Role(enum.StrEnum):
     COORDINATOR = "coordinator"
     """Whom the receiver follows, or was told by its coordinator to follow."""
     MEMBER = "member"
-    """In the newest plan that the receiver knows, an elector of its last record, or with a place in the swarm that it coordinates."""
+    """In the newest plan that the receiver knows, an elector of its last record, or with a place in
+    the swarm that it coordinates.
+    """
     ASKED = "asked"
     """Whom the receiver itself has asked for a place."""
     BEFORE = "before"
@@ -86,7 +92,8 @@ class View:
         iteration: the one that its state is ready for.
         term_number: of the term that it has promised, 0 before the first.
         followed: its coordinator, and the successor that this one named.
-        stages: of each member of the newest plan that it knows, and of those before it that began with the same base.
+        stages: of each member of the newest plan that it knows, and of those before it that began
+            with the same base.
         electors: who decides on the next record.
         participants: who has a place in the swarm that it coordinates; nobody where it does not.
         asked: whom it has asked for a place.
@@ -125,7 +132,8 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Pull of an output": Row(frozenset({Role.AFTER})),
         "Pull of an answer": Row(frozenset({Role.BEFORE})),
         "Pull of the past": Row(ANYBODY),
-        "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),  # who is in the roll the handler knows
+        # Who is in the roll the handler knows
+        "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),
         "GetAverage": Row(ANYBODY),
         "GetState": Row(ANYBODY),
         "GetShadow": Row(ANYBODY),
@@ -161,7 +169,9 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
 
 
 def believed_number(told: int, promised: int) -> int:
-    """Of the number of a term that somebody says it has promised: no more than a claim may start above without being refused as too far."""
+    """Of the number of a term that somebody says it has promised: no more than a claim may start
+    above without being refused as too far.
+    """
     return min(told, promised + TERM_STEP_MAX // 2)
 
 
@@ -237,7 +247,9 @@ def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
 
 
 def _neighbours(key: WorkKey, view: View) -> tuple[int, int]:
-    """The stages before and after this work's, on its microbatch's route; the ends are before the first and after the last."""
+    """The stages before and after this work's, on its microbatch's route; the ends are before the
+    first and after the last.
+    """
     route = view.routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN)
     if key.stage == ENDS_STAGE:
         return route.last, route.first

@@ -1,7 +1,9 @@
-"""What a member may promise, seal and apply: what it has promised and one request, and what it has promised then. Pure.
+"""What a member may promise, seal and apply: what it has promised and one request, and what it has
+promised then. Pure.
 
-A member asks at the moment at which it stores the answer, and once more after everything that it has waited for: a Heartbeat, a Build and the call
-to another lineage do not wait for the word that is under way. What the state is made of, and whether a coordinator is heard, others know.
+A member asks at the moment at which it stores the answer, and once more after everything that it
+has waited for: a Heartbeat, a Build and the call to another lineage do not wait for the word that
+is under way. What the state is made of, and whether a coordinator is heard, others know.
 Source: protocol sections 3.1, 3.2, 3.4.
 """
 
@@ -32,7 +34,8 @@ class Promises:
     """What a member has promised, and to whom.
 
     Args:
-        promised: the highest position, None before the first one and after the member has left a lineage.
+        promised: the highest position, None before the first one and after the member has left a
+            lineage.
         coordinator: who made that claim, None while this member knows of nobody.
         sealed: the stored record that is not applied yet: the member's vote.
         sealed_at: position of the Seal that brought it; one in a higher position replaces it.
@@ -81,7 +84,8 @@ def open_plan(promises: Promises, sender: Endpoint, request: Open, held: Held, *
     """Promise a plan's position, before any await; `begin` says later whether work on it may begin.
 
     Raises:
-        Refused: see `admit`; `failed`, the plan has this member at another stage than the one that it holds.
+        Refused: see `admit`; `failed`, the plan has this member at another stage than the one that
+            it holds.
     """
     plan = request.plan
     admit(promises, plan.position, hears_another=hears_another)
@@ -94,7 +98,8 @@ def begin(promises: Promises, request: Open, held: Held) -> None:
     """Check again, after an await, that work on a promised plan may begin.
 
     Raises:
-        Refused: `gone`, the state is not the one that the plan starts from; `behind` and `superseded`, see `admit`.
+        Refused: `gone`, the state is not the one that the plan starts from; `behind` and
+            `superseded`, see `admit`.
     """
     plan = request.plan
     if held.iteration != plan.iteration or held.lineage != plan.lineage:
@@ -137,8 +142,9 @@ def seal(promises: Promises, request: Seal, held: Held) -> Promises:
     """Store a record, which is the member's vote for it; an applied record is not stored again.
 
     Raises:
-        Refused: `behind`, for a lower term than the one promised, here or in the lineage when this member left it; `stale`, another record of
-            that iteration was applied; `not_yet`, the record does not follow the last one here; `superseded`, a later Seal was stored.
+        Refused: `behind`, for a lower term than the one promised, here or in the lineage when this
+            member left it; `stale`, another record of that iteration was applied; `not_yet`, the
+            record does not follow the last one here; `superseded`, a later Seal was stored.
     """
     record, promised, renounced = request.record, promises.promised, promises.renounced
     if promised is not None and request.position.term < promised.term:
@@ -163,7 +169,8 @@ def commit(record: Record, held: Held) -> bool:
     A decided record needs no promise.
 
     Raises:
-        Refused: `gone`, it does not follow the state that is held, or none is; `not_yet`, records before it are missing.
+        Refused: `gone`, it does not follow the state that is held, or none is; `not_yet`, records
+            before it are missing.
     """
     if record.iteration > held.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {held.iteration}")
@@ -184,7 +191,8 @@ def follow(record: Record, held: Held) -> None:
 
 
 def rejoin(promises: Promises, sender: Endpoint, successor: Endpoint, held: Held, *, hears_another: bool) -> Promises:
-    """Leave a coordinator whose lineage lost against another one, and follow that one's coordinator.
+    """Leave a coordinator whose lineage lost against another one, and follow that one's
+    coordinator.
 
     The member has promised nothing afterwards, but its vote in the old lineage stays bound.
 
@@ -204,7 +212,9 @@ def rejoin(promises: Promises, sender: Endpoint, successor: Endpoint, held: Held
 
 
 def forget_vote(promises: Promises, iteration: int) -> Promises:
-    """Drop the stored vote if its record lies before `iteration`, the one that the state is ready for."""
+    """Drop the stored vote if its record lies before `iteration`, the one that the state is ready
+    for.
+    """
     if promises.sealed is None or promises.sealed.iteration >= iteration:
         return promises
     return replace(promises, sealed=None, sealed_at=None)
@@ -214,8 +224,9 @@ def admit(promises: Promises, position: Position, *, hears_another: bool) -> Non
     """Check whether a coordinator may have this member's promise for a position.
 
     Raises:
-        Refused: `behind` for a lower term than the one promised, or one of a lineage that gave way; `superseded` for an older word of the same
-            coordinator; `fresh` for a higher term while another coordinator is heard.
+        Refused: `behind` for a lower term than the one promised, or one of a lineage that gave way;
+            `superseded` for an older word of the same coordinator; `fresh` for a higher term while
+            another coordinator is heard.
     """
     _refuse_abandoned(promises, position)
     promised = promises.promised

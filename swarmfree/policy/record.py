@@ -42,7 +42,9 @@ class StageAverage:
 
 
 def is_norm(bits: str) -> bool:
-    """Whether these float64 bits can be a squared norm. Infinity and NaN can: the model diverges then."""
+    """Whether these float64 bits can be a squared norm. Infinity and NaN can: the model diverges
+    then.
+    """
     try:
         norm = bits_float64(bits)
     except (ValueError, struct.error):
@@ -51,9 +53,11 @@ def is_norm(bits: str) -> bool:
 
 
 def agreed_norm(reported: Sequence[str]) -> str:
-    """The squared norm, float64 bits, that most members of one average report; of as many a finite one, then the senior's.
+    """The squared norm, float64 bits, that most members of one average report; of as many a finite
+    one, then the senior's.
 
-    They have the same bytes, so honest ones differ in nothing: one that lies about its norm neither ends the run nor turns clipping off.
+    They have the same bytes, so honest ones differ in nothing: one that lies about its norm neither
+    ends the run nor turns clipping off.
 
     Args:
         reported: by members with one digest, senior first; one at least.
@@ -79,7 +83,9 @@ def losses_of(answers: Sequence[HeartbeatAnswer], count: int) -> dict[int, float
 
 
 def mean_evaluation(answers: Sequence[HeartbeatAnswer]) -> str | None:
-    """Mean held-out loss over all windows as float64 bits; None if no source was asked to evaluate."""
+    """Mean held-out loss over all windows as float64 bits; None if no source was asked to
+    evaluate.
+    """
     evaluations = [answer.evaluation for answer in answers if answer.evaluation is not None]
     windows = sum(len(e.windows) for e in evaluations)
     if not windows:
@@ -114,7 +120,8 @@ class Circumstances:
 def divergence(record: Record, manifest: Manifest) -> str:
     """Say why a record must not be sealed: its loss or a gradient is not finite. Empty if all are.
 
-    A single peer's wrong sums never get here: where those of others are finite its round fails, and it is excluded.
+    A single peer's wrong sums never get here: where those of others are finite its round fails, and
+    it is excluded.
     """
     wrong = [f"the loss is {record.loss}"] if not math.isfinite(record.loss) else []
     norms = ((stage, entry.squared_norm) for stage, entry in enumerate(record.stages))
@@ -127,7 +134,8 @@ def divergence(record: Record, manifest: Manifest) -> str:
 
 
 def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest, circumstances: Circumstances) -> Record:
-    """Make the record of an iteration: clipping, rates and step scalars are computed here once, as bits.
+    """Make the record of an iteration: clipping, rates and step scalars are computed here once, as
+    bits.
 
     Args:
         averages: index = stage.

@@ -1,7 +1,9 @@
-"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, a merge, copy of a neighbour, or first weights.
+"""How a stage's state comes to a newcomer: copy of a sibling, a kept copy, replay, a shadow, a
+merge, copy of a neighbour, or first weights.
 
-Source: design section 6; CheckFree Algorithm 1. Differs: weights are bounded; the ends of the body copy their body neighbour also without swapped
-routes; before the first commit nothing is merged, since first weights can be drawn again exactly.
+Source: design section 6; CheckFree Algorithm 1. Differs: weights are bounded; the ends of the body
+copy their body neighbour also without swapped routes; before the first commit nothing is merged,
+since first weights can be drawn again exactly.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from swarmfree.protocol.records import Record, float32_bits
 CLIPPED_TO, CLIPPED_ADDS = 1.0, 1e-4
 """A stage's norm is clipped to this, and this is added, as in CheckFree's published code."""
 NORM_OFF_MAX = 0.01
-"""A replay that is not bit for bit is near as long as no sum's squared norm is off by more than this share of its record's."""
+"""A replay that is not bit for bit is near as long as no sum's squared norm is off by more than
+this share of its record's.
+"""
 STUDY_SHADOW_PERCENT = (-0.03, 0.28)
-"""Least and greatest mean gap of shadows in the committed study, docs/studies/recovery/full; a test holds them together."""
+"""Least and greatest mean gap of shadows in the committed study, docs/studies/recovery/full; a test
+holds them together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +46,18 @@ def merge_weights(
 
     The norms are those before clipping.
 
-    ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g||; ``clipped``: w = min(1, ||g||) + 1e-4, the norm after each stage is clipped to 1,
+    ``norm2``: w = ||g||^2 (the paper's omega); ``norm``: w = ||g||; ``clipped``: w = min(1, ||g||)
+    + 1e-4, the norm after each stage is clipped to 1,
     as in the published code; ``uniform``: w = 1; ``copy``: all on the stage before.
-    Neither may weigh more than `ratio_max` times the other. Norms that are not positive and finite count as unknown: both weigh the same.
+    Neither may weigh more than `ratio_max` times the other. Norms that are not positive and finite
+    count as unknown: both weigh the same.
 
     Args:
-        nearness: how many times nearer the stage before is than the one after, where stages between them are lost, too.
+        nearness: how many times nearer the stage before is than the one after, where stages between
+            them are lost, too.
 
-    Source: CheckFree, Algorithm 1 lines 1-2. Differs: the bound, and that the neighbours need not be adjacent.
+    Source: CheckFree, Algorithm 1 lines 1-2. Differs: the bound, and that the neighbours need not
+    be adjacent.
     """
     if mode is MergeMode.COPY:
         return MergeWeights(1.0, 0.0)
@@ -90,7 +100,9 @@ def signed_norms(
 
 
 def norm_off(squared_norm: float, recorded: float) -> float:
-    """Relative error of a recomputed squared norm; infinite or NaN if the two cannot be compared."""
+    """Relative error of a recomputed squared norm; infinite or NaN if the two cannot be
+    compared.
+    """
     difference = abs(squared_norm - recorded)
     return difference / recorded if recorded else math.inf if difference else 0.0
 
@@ -101,7 +113,8 @@ class Logs:
 
     Args:
         since: member -> the iteration from which on its log is whole; who has none is not in it.
-        packed: what activations were rounded to; empty for those that are kept as they crossed the wire.
+        packed: what activations were rounded to; empty for those that are kept as they crossed the
+            wire.
         stage_s: that one stage computes for one iteration.
         limit_s: what is expected to compute longer is not begun.
     """
@@ -136,10 +149,12 @@ def choose_recovery(
         replicas: index = stage; live members that hold the stage's state, senior first.
         record: the last sealed record; its norms weigh the merge.
         recovery: the run's settings.
-        kept: complete copies of the ends that the present lineage goes back to, in order of preference among those that are as new.
+        kept: complete copies of the ends that the present lineage goes back to, in order of
+            preference among those that are as new.
         shadows: complete ones of body stages, in order of preference among those that are as new.
         logs: of all members.
-        signed: squared norms by stage that count instead of the record's, since the neighbours have signed them.
+        signed: squared norms by stage that count instead of the record's, since the neighbours have
+            signed them.
     """
     if replicas[stage]:
         return Copy(stage, tuple(replicas[stage]), f"stage {stage} has a live replica: copy it")
@@ -157,7 +172,9 @@ def choose_recovery(
 def _from_neighbours(
     stage: int, replicas: Sequence[Sequence[Endpoint]], record: Record, recovery: RecoverySection, signed: Mapping[int, float]
 ) -> Merge | CopyNeighbour | Fresh:
-    """What is possible without anything that was kept: CheckFree, and drawing anew where no neighbour is left."""
+    """What is possible without anything that was kept: CheckFree, and drawing anew where no
+    neighbour is left.
+    """
     body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
@@ -196,7 +213,8 @@ def _replay(
 ) -> Replay | None:
     """Replay this stage and the lost ones next to it.
 
-    All of them need full shadows of one iteration, and the logs of both outer boundaries have to reach back to it.
+    All of them need full shadows of one iteration, and the logs of both outer boundaries have to
+    reach back to it.
     """
     first = last = stage
     while first > 1 and not replicas[first - 1]:
@@ -240,7 +258,9 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
 
 
 def _choose_for_ends(record: Record, kept: Sequence[KeptCopy]) -> BuildAction:
-    """The newest kept copy, however many steps are lost with it; first weights only where there is none."""
+    """The newest kept copy, however many steps are lost with it; first weights only where there is
+    none.
+    """
     present = record.iteration + 1
     newest = max(kept, key=lambda copy: copy.iteration, default=None)
     if newest is None:

@@ -1,4 +1,6 @@
-"""Which partial sums count: disjoint ones that cover every microbatch, and what is missing where they do not."""
+"""Which partial sums count: disjoint ones that cover every microbatch, and what is missing where
+they do not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def choose_partial_sums(partial_sums: Iterable[PartialSum], count: int) -> Cover
         partial_sums: of live members of one stage.
         count: microbatches of the iteration.
 
-    Source: protocol section 3.6. Greedy may leave something out that a cleverer choice would cover; that is redone, so I1 holds anyway.
+    Source: protocol section 3.6. Greedy may leave something out that a cleverer choice would cover;
+    that is redone, so I1 holds anyway.
     """
     taken = MicrobatchSet()
     chosen = []

@@ -34,7 +34,9 @@ class Ledger:
         return self.routes[offset] if self.routes else straight(len(self.replicas) - 1)
 
     def holder(self, offset: int, stage: int) -> Endpoint | None:
-        """Return a live member that stores this microbatch's tensors at this stage, None if there is none."""
+        """Return a live member that stores this microbatch's tensors at this stage, None if there
+        is none.
+        """
         if (offset, stage) in self.gone:
             return None
         for endpoint in self.replicas[stage]:
@@ -46,18 +48,20 @@ class Ledger:
 def plan_segments(missing: Sequence[MicrobatchSet], ledger: Ledger, number: int) -> tuple[Segment, ...]:
     """Plan which stretch of its route redoes each missing contribution.
 
-    A stretch grows to both sides until the stage before it stores its output and the stage after it stores its answer; stage 0 is the
-    neighbour of both ends of a route. A stage that redoes one beyond need only passes it on: in one sum with what is needed it would spoil it.
+    A stretch grows to both sides until the stage before it stores its output and the stage after it
+    stores its answer; stage 0 is the neighbour of both ends of a route. A stage that redoes one
+    beyond need only passes it on: in one sum with what is needed it would spoil it.
 
     Args:
-        missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is redone at its last stage, which then
-            asks for its loss: that is the half which the new source of a dead one's share could not get.
+        missing: index = stage; microbatches without a live contribution. One that stage 0 lacks is
+            redone at its last stage, which then asks for its loss: that is the half which the new
+            source of a dead one's share could not get.
         ledger: who holds what.
         number: of this redo.
 
     Returns:
-        One segment per microbatch and stretch, redoers dealt in turn over live replicas; empty where a stage has nobody or the
-        source holds nothing.
+        One segment per microbatch and stretch, redoers dealt in turn over live replicas; empty
+        where a stage has nobody or the source holds nothing.
 
     Source: protocol section 3.8.
     """

@@ -1,6 +1,8 @@
-"""Who keeps what for others: exact copies of the ends, so that they survive their last source, shadows of body stages, activation logs. Pure.
+"""Who keeps what for others: exact copies of the ends, so that they survive their last source,
+shadows of body stages, activation logs. Pure.
 
-Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol section 3.10. Differs: the copies are exact, moments included.
+Source: CheckFree+ keeps copies of the ends at the stages next to them; protocol section 3.10.
+Differs: the copies are exact, moments included.
 """
 
 from __future__ import annotations
@@ -15,17 +17,27 @@ from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import Plan
 
 FULL_SHARE_MAX = 0.05
-"""Full shadows are the default where they add at most this share to what a stage sends in training."""
+"""Full shadows are the default where they add at most this share to what a stage sends in
+training.
+"""
 FULL_BYTES, WIRE_BYTES = 12, 4
 SPARE_ITERATIONS = 8
 MEMBER_SHADOWS = 4
-"""Full shadows that a member has to find room for: its own state, one of each neighbour stage, and the one that is being fetched."""
+"""Full shadows that a member has to find room for: its own state, one of each neighbour stage, and
+the one that is being fetched.
+"""
 ITERATIONS_BESIDE = 2
-"""Of an iteration's activations as they came, so many are in memory beside what is kept: the newest, and what was let go and is used again."""
+"""Of an iteration's activations as they came, so many are in memory beside what is kept: the
+newest, and what was let go and is used again.
+"""
 PLAIN_BYTES, BATCH_BYTES = 1, 1 << 20
-"""Parts of plain shadows travel so many bytes at a time: asking for one costs as much as its bytes do."""
+"""Parts of plain shadows travel so many bytes at a time: asking for one costs as much as its bytes
+do.
+"""
 STANDBY_STAGES = 3
-"""Of which one standby keeps shadows: three adjacent ones can be lost at once and still be replayed."""
+"""Of which one standby keeps shadows: three adjacent ones can be lost at once and still be
+replayed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ def log_dtype(manifest: Manifest) -> LogDtype:
 def logged_iteration_count(manifest: Manifest) -> int:
     """Number of iterations that an activation log covers; 0 if the run never replays.
 
-    Since a full shadow was put by until all holders have the next one: they fetch one stage after the other, each in a quarter of the time between
-    two shadows, and a standby keeps three of them.
+    Since a full shadow was put by until all holders have the next one: they fetch one stage after
+    the other, each in a quarter of the time between two shadows, and a standby keeps three of them.
     """
     recovery = manifest.recovery
     is_replayed = recovery.best == "replay" and has_full_shadows(manifest)
@@ -112,11 +124,13 @@ def log_length(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max:
 
     The answer is all that a replay can need, fewer, or none at all.
 
-    Shadows come first, since without one no log is of use: one of each stage, this peer's own state, and the one that is being fetched. A log that
-    does not reach from one full shadow to where both neighbours have the next one is of no use when it is needed: then none is kept.
+    Shadows come first, since without one no log is of use: one of each stage, this peer's own
+    state, and the one that is being fetched. A log that does not reach from one full shadow to
+    where both neighbours have the next one is of no use when it is needed: then none is kept.
 
     Args:
-        came_bytes, kept_bytes: of one iteration at this peer, as it crossed the wire, and as it is kept.
+        came_bytes, kept_bytes: of one iteration at this peer, as it crossed the wire, and as it is
+            kept.
         own_mb_max: what this peer's owner allows, None for no limit of its own.
     """
     wanted, every = logged_iteration_count(manifest), manifest.recovery.shadow_every
@@ -137,13 +151,17 @@ def log_length(manifest: Manifest, came_bytes: int, kept_bytes: int, own_mb_max:
 
 
 def _log_room_bytes(manifest: Manifest) -> int:
-    """What the limit leaves for a log once there is room for shadows; below 0 where there is none for them."""
+    """What the limit leaves for a log once there is room for shadows; below 0 where there is none
+    for them.
+    """
     return manifest.recovery.kept_mb_max * 10**6 - MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptCopy:
-    """A complete copy of stage 0: who has it, the iteration it is ready for, and the lineage that it stands on."""
+    """A complete copy of stage 0: who has it, the iteration it is ready for, and the lineage that
+    it stands on.
+    """
 
     holder: Endpoint
     iteration: int
@@ -186,7 +204,9 @@ def shadow_holders(plan: Plan, stage: int) -> tuple[Member, ...]:
 
 
 def standby_shadows(plan: Plan, member: Member) -> tuple[int, ...]:
-    """Adjacent stages of which this standby keeps a shadow; different standbys begin at different stages."""
+    """Adjacent stages of which this standby keeps a shadow; different standbys begin at different
+    stages.
+    """
     body = len(plan.replicas) - 1
     first = crc32(str(member).encode()) % body if body else 0
     return tuple(sorted(1 + (first + place) % body for place in range(min(STANDBY_STAGES, body))))

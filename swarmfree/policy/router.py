@@ -1,4 +1,6 @@
-"""Which replica is asked for which microbatch: a function of the plan, so that every caller asks the same one first."""
+"""Which replica is asked for which microbatch: a function of the plan, so that every caller asks
+the same one first.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ SPEED_LEVELS = 16
 def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
     """Deal `count` turns to `len(weights)` takers in proportion to their weights, spread evenly.
 
-    Smooth weighted round robin: each turn everyone gains its weight, the richest takes the turn and pays the total. Ties go to the lower index.
+    Smooth weighted round robin: each turn everyone gains its weight, the richest takes the turn and
+    pays the total. Ties go to the lower index.
 
     Args:
         weights: whole numbers, one at least above 0; who has 0 never takes a turn.
@@ -37,7 +40,8 @@ def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
-    """List the replicas of `stage` in the order in which a caller asks them for microbatch `offset`.
+    """List the replicas of `stage` in the order in which a caller asks them for microbatch
+    `offset`.
 
     The primary is the first, then its siblings follow in turn.
     """
@@ -48,10 +52,12 @@ def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
 
 
 def speeds(seconds_per_microbatch: Sequence[float], count: int = 0) -> tuple[int, ...]:
-    """Relative speeds 1..`SPEED_LEVELS` from measured seconds; a replica without one counts as the median.
+    """Relative speeds 1..`SPEED_LEVELS` from measured seconds; a replica without one counts as the
+    median.
 
-    A replica so slow that its stage is through sooner without it has speed 0: it stays a member, steps and averages with the others, and is
-    asked only where they fail. Not in the protocol's list.
+    A replica so slow that its stage is through sooner without it has speed 0: it stays a member,
+    steps and averages with the others, and is asked only where they fail. Not in the protocol's
+    list.
 
     Args:
         seconds_per_microbatch: own compute per microbatch, 0 where unknown.

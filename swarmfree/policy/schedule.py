@@ -12,7 +12,8 @@ CLIP_EPS = 1e-6
 
 
 def learning_rate(optimizer: OptimizerSection, iterations: int, iteration: int) -> float:
-    """Rate of `iteration`: linear warm-up to the peak, then constant, or half a cosine down to ``rate * final_fraction``.
+    """Rate of `iteration`: linear warm-up to the peak, then constant, or half a cosine down to
+    ``rate * final_fraction``.
 
     Args:
         iterations: of the whole run.
@@ -50,7 +51,8 @@ def step_scalars(
     """All numbers of one stage's AdamW step, as float32 bits.
 
     Args:
-        step_count: steps of this stage including this one, for the bias correction; a rebuilt stage counts its own.
+        step_count: steps of this stage including this one, for the bias correction; a rebuilt stage
+            counts its own.
         rate_scale: the stage's own rate factor.
         clip_factor: see `clip_factors`.
 

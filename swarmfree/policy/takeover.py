@@ -1,4 +1,6 @@
-"""What a successor goes on from: the promises it got, the newest plan and the sealed record among them. Pure."""
+"""What a successor goes on from: the promises it got, the newest plan and the sealed record among
+them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class InheritedParticipant:
     holds.
 
     Args:
-        returned: the iteration that this state is ready for, `NO_ITERATION` for a member of the plan.
+        returned: the iteration that this state is ready for, `NO_ITERATION` for a member of the
+            plan.
     """
 
     endpoint: Endpoint
@@ -40,7 +43,8 @@ class Takeover:
         iteration: undecided.
         lineage, record: of the last committed one; None before the first.
         plan: the newest anybody has, None before the first.
-        sealed: a record of this iteration and lineage that somebody stored: it may be decided, and no other one may be.
+        sealed: a record of this iteration and lineage that somebody stored: it may be decided, and
+            no other one may be.
         forced: no majority promised within `split_wait_s`.
         promises: who follows.
         seniority: members, senior first.
@@ -60,7 +64,8 @@ class Takeover:
     past: Mapping[int, str]
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
-        """List the members that promised, senior first, each with its place or the state that it holds.
+        """List the members that promised, senior first, each with its place or the state that it
+        holds.
 
         A member whose state is more than one record behind, or of another stage, must load its
         state again.
@@ -82,7 +87,8 @@ class Takeover:
 
 
 def newest_sealed(promises: Iterable[Promise], lineage: str) -> Record | None:
-    """Return the sealed record of this lineage with the highest position among the promises, if any.
+    """Return the sealed record of this lineage with the highest position among the promises, if
+    any.
 
     A member that has joined another lineage keeps its vote on the one that it left.
 

@@ -1,1 +1,3 @@
-"""SAYS: the values, messages and ports that every room shares. Imports nothing but the standard library."""
+"""SAYS: the values, messages and ports that every room shares. Imports nothing but the standard
+library.
+"""

@@ -1,4 +1,6 @@
-"""Recovery actions: what to do about a stage that a newcomer is to hold, as values with a reason a person can read."""
+"""Recovery actions: what to do about a stage that a newcomer is to hold, as values with a reason a
+person can read.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class Merge:
 
     Args:
         before, after: one replica of the neighbour stages each; both at the asked version.
-        weight_before, weight_after: float32 bits, normalised so that they sum to 1 as nearly as float32 allows.
+        weight_before, weight_after: float32 bits, normalised so that they sum to 1 as nearly as
+            float32 allows.
         norm_before, norm_after: squared gradient norms behind the weights.
 
     Source: CheckFree, Algorithm 1.
@@ -81,10 +84,12 @@ class CopyNeighbour:
 
 @dataclass(frozen=True, slots=True)
 class CopyKept:
-    """Take a lost stage byte for byte, moments included, from a copy that another stage's member kept.
+    """Take a lost stage byte for byte, moments included, from a copy that another stage's member
+    kept.
 
     Args:
-        iteration: that the copy is ready for: the present one, or an earlier one, where the steps since are lost.
+        iteration: that the copy is ready for: the present one, or an earlier one, where the steps
+            since are lost.
         lineage: of the last record in the copy; empty = that of the build.
 
     Source: protocol section 3.10.
@@ -133,7 +138,8 @@ class Restore:
 class Replay:
     """Run a lost stage alone from its full shadow to now: it ends bit for bit where it was.
 
-    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer two boundaries was kept by others.
+    Adjacent lost stages are replayed together, by the builder of each: only what crossed the outer
+    two boundaries was kept by others.
 
     Args:
         first: of the adjacent lost stages, of which `stage` is one.

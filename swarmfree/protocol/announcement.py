@@ -1,4 +1,6 @@
-"""What a peer signs about itself into the directory, with an expiry; small, typed, believed until its lease runs out."""
+"""What a peer signs about itself into the directory, with an expiry; small, typed, believed until
+its lease runs out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Announcement:
         stage: the stage served, `NO_STAGE` if none.
         iteration: how many records this peer has applied.
         lineage: of the last record applied.
-        squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before the first.
+        squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before
+            the first.
         clip_factor: what that gradient was multiplied by; 1 when nothing was clipped.
         seconds_per_microbatch: measured compute per microbatch, 0 if not measured.
         can_feed: holds the run's corpus and may be a source.

@@ -1,7 +1,9 @@
-"""Configuration from what people write: TOML files, `section.key=value` overrides, and the manifest's bytes from the wire.
+"""Configuration from what people write: TOML files, `section.key=value` overrides, and the
+manifest's bytes from the wire.
 
-Everything a person may have mistyped ends in one `ConfigError` of one line: file, line, key, value, rule and, where one is near, the key that
-was meant. What the values mean and which go together is said by `manifest` and `local_config`; this module invents no default.
+Everything a person may have mistyped ends in one `ConfigError` of one line: file, line, key, value,
+rule and, where one is near, the key that was meant. What the values mean and which go together is
+said by `manifest` and `local_config`; this module invents no default.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ class RunConfig:
 
     Args:
         manifest: what all peers will agree on.
-        data_path: file or folder of text on this machine, empty = the default corpus. A machine's choice, so it is not in the manifest. Where
-            the run file says it, it is relative to the folder of that file; in an override, to the working folder.
+        data_path: file or folder of text on this machine, empty = the default corpus. A machine's
+            choice, so it is not in the manifest. Where the run file says it, it is relative to the
+            folder of that file; in an override, to the working folder.
     """
 
     manifest: Manifest
@@ -61,7 +64,8 @@ def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
     Args:
         path: the file.
-        overrides: ``section.key=value`` each; they win over the file, the last one over those before it.
+        overrides: ``section.key=value`` each; they win over the file, the last one over those
+            before it.
 
     Raises:
         ConfigError: one line that names file, key, value and rule.
@@ -121,7 +125,8 @@ def key_like(word: str) -> str:
 
 
 def manifest_from_bytes(content: bytes) -> Manifest:
-    """Parse the canonical bytes of a manifest that another peer sent: the strict inverse of `canonical`.
+    """Parse the canonical bytes of a manifest that another peer sent: the strict inverse of
+    `canonical`.
 
     Raises:
         ConfigError: anything else, in one line.
@@ -153,7 +158,9 @@ def manifest_from_bytes(content: bytes) -> Manifest:
 
 
 def to_toml(manifest: Manifest, data_path: str = "") -> str:
-    """Write a manifest as a run file with a comment for each key; `read_run` reads the same back."""
+    """Write a manifest as a run file with a comment for each key; `read_run` reads the same
+    back.
+    """
     lines = [f"# Run {manifest.run.name}. What all peers agree on; every key that is left out has its default."]
     if manifest.organiser:
         lines += ["", "# Peer id of who made the manifest.", f"{_ORGANISER} = {toml_value(manifest.organiser)}"]
@@ -167,7 +174,8 @@ def to_toml(manifest: Manifest, data_path: str = "") -> str:
 
 
 def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalConfig:
-    """Load one machine's choices from a TOML file with flat keys, if given, and from flags, which win.
+    """Load one machine's choices from a TOML file with flat keys, if given, and from flags, which
+    win.
 
     Args:
         path: the file; None = flags alone. Paths in it are relative to its folder.
@@ -211,7 +219,9 @@ def _run_types() -> dict[str, Any]:
 
 
 def _build(values: Mapping[str, Any], organiser: str, source: ConfigSource) -> Manifest:
-    """The manifest of values by path; a broken relation between keys is told with the place of the key it is about."""
+    """The manifest of values by path; a broken relation between keys is told with the place of the
+    key it is about.
+    """
     sections: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for path, value in values.items():
         name, _, key = path.partition(".")
@@ -227,11 +237,13 @@ def _build(values: Mapping[str, Any], organiser: str, source: ConfigSource) -> M
 
 
 def _summary(kind: type[Any]) -> str:
-    return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
+    return " ".join((kind.__doc__ or kind.__name__).strip().partition("\n\n")[0].split())
 
 
 def _entries(record: Any, defaults: Mapping[str, object]) -> list[str]:
-    """`key = value` of each field under its line of the record's docstring; a value that is not the default says the default."""
+    """`key = value` of each field under its line of the record's docstring; a value that is not the
+    default says the default.
+    """
     notes = _argument_notes(type(record).__doc__ or "")
     lines: list[str] = []
     for key, default in defaults.items():

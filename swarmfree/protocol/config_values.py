@@ -1,4 +1,5 @@
-"""The grammar of a config: what one written value must be, and where it was written, so that an error can say so in one line.
+"""The grammar of a config: what one written value must be, and where it was written, so that an
+error can say so in one line.
 
 Nothing here knows which keys there are; `config` does.
 """
@@ -59,14 +60,18 @@ class ConfigSource:
             raise ConfigError(one_line(f"{self.origin}: not TOML: {why}")) from None
 
     def fail(self, path: str, why: str) -> NoReturn:
-        """Raise the one-line error about the value at `path` ("" = the whole), with file and line."""
+        """Raise the one-line error about the value at `path` ("" = the whole), with file and
+        line.
+        """
         if path and any(override.partition("=")[0].strip() == path for override in self.overrides):
             raise ConfigError(one_line(f"override {why}"))
         line = self._line_of(path) if path else 0
         raise ConfigError(one_line(f"{self.origin}:{line}: {why}" if line else f"{self.origin}: {why}"))
 
     def _line_of(self, path: str) -> int:
-        """Number of the line that sets the key or opens the section; 0 where it is written in some other way."""
+        """Number of the line that sets the key or opens the section; 0 where it is written in some
+        other way.
+        """
         wanted_section, _, wanted_key = path.rpartition(".")
         section = ""
         for number, line in enumerate(self.text.splitlines(), start=1):
@@ -105,10 +110,12 @@ def types_of(kind: type[Any]) -> dict[str, Any]:
 
 
 def checked(expected: Any, value: object, path: str, source: ConfigSource) -> Any:
-    """Check that `value` has the type of its key; only a whole number given for a float is converted.
+    """Check that `value` has the type of its key; only a whole number given for a float is
+    converted.
 
     Raises:
-        ConfigError: it is not of that type, not one of its choices, not finite, too large or not printable.
+        ConfigError: it is not of that type, not one of its choices, not finite, too large or not
+            printable.
     """
     choices = _choices(expected)
     if choices:
@@ -167,8 +174,9 @@ def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
 def unknown(path: str, known: Iterable[str]) -> str:
     """Say that a key is unknown, and which one was probably meant.
 
-    The same in other letters is meant, else the key of another section by that very name, else the nearest in its own section, else the nearest
-    anywhere; else the keys of its section are listed, or all where it has none.
+    The same in other letters is meant, else the key of another section by that very name, else the
+    nearest in its own section, else the nearest anywhere; else the keys of its section are listed,
+    or all where it has none.
     """
     section, _, key = path.rpartition(".")
     paths = tuple(known)

@@ -20,11 +20,13 @@ Writable = bytearray | mmap
 
 
 class Engine(Protocol):
-    """The port of one stage's tensors and arithmetic; the device thread calls it, one call at a time.
+    """The port of one stage's tensors and arithmetic; the device thread calls it, one call at a
+    time.
 
     Only `read_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
-    State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest and stage alone, and parts never straddle
-    blocks. Tickets are numbers chosen by the caller that name a microbatch's kept graph. Partial sums are numbered gradient sums.
+    State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest
+    and stage alone, and parts never straddle blocks. Tickets are numbers chosen by the caller that
+    name a microbatch's kept graph. Partial sums are numbered gradient sums.
     """
 
     # -- state
@@ -56,7 +58,8 @@ class Engine(Protocol):
         ...
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
-        """Write one part, the inverse of `read_state`; with `weights_only` the moments stay as they are.
+        """Write one part, the inverse of `read_state`; with `weights_only` the moments stay as they
+        are.
 
         Raises:
             ValueError: wrong length.
@@ -78,7 +81,8 @@ class Engine(Protocol):
     def merge_state(
         self, part: int, before: Pieces, after: Pieces, weight_before: int, weight_after: int, mode: MergeMode
     ) -> None:
-        """Set one part's weights to weight_before * before + weight_after * after; CheckFree Algorithm 1.
+        """Set one part's weights to weight_before * before + weight_after * after; CheckFree
+        Algorithm 1.
 
         The weights of the merge are float32 bits.
         """
@@ -89,7 +93,9 @@ class Engine(Protocol):
         ...
 
     def digest_part(self, part: int) -> None:
-        """Hash one part ahead of `state_digest`, which then uses the result unless the part changes."""
+        """Hash one part ahead of `state_digest`, which then uses the result unless the part
+        changes.
+        """
         ...
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
@@ -134,7 +140,9 @@ class Engine(Protocol):
 
     # -- work of the ends
     def embed(self, ticket: int, tokens: bytes) -> bytes:
-        """Embed the first T of (B, T + 1) tokens, and keep what `embed_backward` needs under `ticket`."""
+        """Embed the first T of (B, T + 1) tokens, and keep what `embed_backward` needs under
+        `ticket`.
+        """
         ...
 
     def embed_only(self, tokens: bytes) -> bytes:
@@ -146,7 +154,8 @@ class Engine(Protocol):
         ...
 
     def loss(self, activations: bytes, tokens: bytes, partial_sum: int) -> tuple[bytes, float]:
-        """Run norm, head and cross-entropy over the iteration's tokens; add the head's gradient to `partial_sum`.
+        """Run norm, head and cross-entropy over the iteration's tokens; add the head's gradient to
+        `partial_sum`.
 
         Returns:
             The gradient of `activations` in wire dtype, and the loss as float64.
@@ -191,7 +200,8 @@ class Engine(Protocol):
         ...
 
     def step_part(self, part: int, average: bytes, scalars: StepScalars) -> None:
-        """Step one part alone with an average from outside; a joiner does this to parts it has already.
+        """Step one part alone with an average from outside; a joiner does this to parts it has
+        already.
 
         Raises:
             ValueError: wrong length.

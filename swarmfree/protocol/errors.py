@@ -1,7 +1,7 @@
 """Everything that can go wrong, by whose it is.
 
-A `SwarmfreeError` ends in one line for a person. A `CallFailed` ends in a decision of the caller. Expected outcomes are values,
-not errors. Programmer errors are assertions and are not listed.
+A `SwarmfreeError` ends in one line for a person. A `CallFailed` ends in a decision of the caller.
+Expected outcomes are values, not errors. Programmer errors are assertions and are not listed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class PeerUnreachable(CallFailed):
     """The connection broke or could not be made: noticed at once.
 
     Args:
-        refused: nobody listens at the address, or somebody else does: the life that was called has ended.
+        refused: nobody listens at the address, or somebody else does: the life that was called has
+            ended.
     """
 
     def __init__(self, text: str, *, refused: bool = False) -> None:
@@ -92,14 +93,17 @@ class Refused(CallFailed):
     Args:
         kind: which no.
         detail: one sentence for a person.
-        term_number: with `behind` and `fresh`, that of the term that the receiver has promised; 0 where it does not matter.
+        term_number: with `behind` and `fresh`, that of the term that the receiver has promised; 0
+            where it does not matter.
 
-    Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale` (other base or round), `gone` (no longer
-    kept), `behind` (sender must fetch), `exhausted` (no replica of a later stage could do it), `failed` (an exception in the work),
-    `wrong_*` (other run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
-    its coordinator, and follows no other one), `too_slow` (the work would take longer than it may), `disputed` (what others have signed
-    says otherwise), `unreached` (the receiver could not call the sender back), `forbidden` (the sender may not say that here),
-    `unknown_dictionary` (the wire's own: the request comes again, packed alone).
+    Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale`
+    (other base or round), `gone` (no longer kept), `behind` (sender must fetch), `exhausted` (no
+    replica of a later stage could do it), `failed` (an exception in the work), `wrong_*` (other
+    run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
+    its coordinator, and follows no other one), `too_slow` (the work would take longer than it may),
+    `disputed` (what others have signed says otherwise), `unreached` (the receiver could not call
+    the sender back), `forbidden` (the sender may not say that here), `unknown_dictionary` (the
+    wire's own: the request comes again, packed alone).
     """
 
     def __init__(self, kind: RefusalKind, detail: str, term_number: int = 0) -> None:

@@ -1,4 +1,6 @@
-"""What happened, one value per kind, one line each in `events.jsonl`. For people, reports and transcripts; never for decisions."""
+"""What happened, one value per kind, one line each in `events.jsonl`. For people, reports and
+transcripts; never for decisions.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class IterationCommitted:
-    """A record is decided. Loss in nats per token, evaluation likewise (None if none), norms are squared L2 per stage before clipping."""
+    """A record is decided. Loss in nats per token, evaluation likewise (None if none), norms are
+    squared L2 per stage before clipping.
+    """
 
     iteration: int
     attempt: int
@@ -74,7 +78,9 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class TookOver:
-    """This member coordinates from now on: under which term, from which undecided iteration, followed by how many, forced or not."""
+    """This member coordinates from now on: under which term, from which undecided iteration,
+    followed by how many, forced or not.
+    """
 
     term: int
     iteration: int
@@ -84,7 +90,9 @@ class TookOver:
 
 @dataclass(frozen=True, slots=True)
 class LineageDropped:
-    """Two lineages of the run met after a forced continuation, and this coordinator's gave way: its members join the other one anew."""
+    """Two lineages of the run met after a forced continuation, and this coordinator's gave way: its
+    members join the other one anew.
+    """
 
     iterations: int
     forced: int
@@ -95,7 +103,8 @@ class LineageDropped:
 
 @dataclass(frozen=True, slots=True)
 class EngineHolds:
-    """The state that this peer's engine holds, where it is small enough to be told: weights and moments, hex, part by part.
+    """The state that this peer's engine holds, where it is small enough to be told: weights and
+    moments, hex, part by part.
 
     Told only by a peer whose engine is watched, as is `EngineStepped`.
     """
@@ -155,7 +164,9 @@ class StageLost:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryDecided:
-    """What is done about a stage: action, reason, the neighbours' weights where it merges, the iteration of an older state where it takes one."""
+    """What is done about a stage: action, reason, the neighbours' weights where it merges, the
+    iteration of an older state where it takes one.
+    """
 
     stage: int
     iteration: int
@@ -171,7 +182,9 @@ class RecoveryDecided:
 
 @dataclass(frozen=True, slots=True)
 class StageBuilt:
-    """A newcomer holds a stage's state, ready for `iteration`; `exact` where it was lost and is bit for bit as if it had not been."""
+    """A newcomer holds a stage's state, ready for `iteration`; `exact` where it was lost and is bit
+    for bit as if it had not been.
+    """
 
     stage: int
     iteration: int
@@ -185,7 +198,9 @@ class StageBuilt:
 
 @dataclass(frozen=True, slots=True)
 class EndsDrawnAnew:
-    """Embedding and head were lost after the first commit with every copy of them, and first weights take their place before `iteration`."""
+    """Embedding and head were lost after the first commit with every copy of them, and first
+    weights take their place before `iteration`.
+    """
 
     iteration: int
     reason: str
@@ -202,12 +217,14 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryNorms:
-    """What a rebuilding peer found in the directory about its neighbours, and the weights it computed itself.
+    """What a rebuilding peer found in the directory about its neighbours, and the weights it
+    computed itself.
 
     Args:
         stage: that is rebuilt.
         found: (stage, iteration, squared norm), as announced and signed.
-        signed: of the two norms that it took, so many were announced for the last record; the others are the record's.
+        signed: of the two norms that it took, so many were announced for the last record; the
+            others are the record's.
         weight_before, weight_after: as float32.
     """
 
@@ -295,7 +312,9 @@ KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def event_to_json(event: Event, time_s: float) -> dict[str, Any]:
-    """The event as JSON values: its kind, Unix time and fields; None for a float that is not finite."""
+    """The event as JSON values: its kind, Unix time and fields; None for a float that is not
+    finite.
+    """
     content: dict[str, Any] = finite({"time_s": time_s, "kind": type(event).__name__, **dataclasses.asdict(event)})
     return content
 

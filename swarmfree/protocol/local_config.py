@@ -16,16 +16,20 @@ class LocalConfig:
         host: address to listen on.
         announced_host: address that others are told to call; empty = `host`.
         port: gRPC port, 0 = given by the system.
-        announce: HOST:PORT at which others reach the gRPC port, where that is not `host` and `port`; empty = they are.
+        announce: HOST:PORT at which others reach the gRPC port, where that is not `host` and
+            `port`; empty = they are.
         dht_port: libp2p port, 0 = given by the system.
         threads: torch threads of the device.
-        data_path: file or folder of training text; empty = Python's own standard library; see `can_feed`.
+        data_path: file or folder of training text; empty = Python's own standard library; see
+            `can_feed`.
         can_feed: offer to be a source.
         standby: wait for a lost stage instead of taking a place at once.
         cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
         patience_s: how long to look for somebody who answers at the invite's addresses.
-        memory_mb_max: of what is kept for others, at most so many MB in memory, and no more than the run says.
-        disk_mb_max: of what is kept for others, at most so many MB on disk, what lies in memory counted; no more than the run says.
+        memory_mb_max: of what is kept for others, at most so many MB in memory, and no more than
+            the run says.
+        disk_mb_max: of what is kept for others, at most so many MB on disk, what lies in memory
+            counted; no more than the run says.
         weights_folder: where a stage's senior writes its weights at the end.
     """
 

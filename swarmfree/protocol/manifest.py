@@ -1,6 +1,8 @@
-"""The manifest: what all peers of a run agree on. Immutable; its SHA-256 over canonical JSON is the run's fingerprint.
+"""The manifest: what all peers of a run agree on. Immutable; its SHA-256 over canonical JSON is the
+run's fingerprint.
 
-It says nothing about one machine; that is `local_config`. Reading TOML with good errors is `config`.
+It says nothing about one machine; that is `local_config`. Reading TOML with good errors is
+`config`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class RunSection:
         name: for people; part of the report folder's name.
         seed: of first weights and data order.
         iterations: optimizer steps to do.
-        evaluate_every: held-out evaluation before every so many iterations; 0 = only after rebuilds and at the end.
+        evaluate_every: held-out evaluation before every so many iterations; 0 = only after rebuilds
+            and at the end.
         evaluate_windows: microbatches of held-out text per evaluation.
     """
 
@@ -52,7 +55,9 @@ class RunSection:
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """A LLaMA. Shapes: width D, heads H, key-value heads K, head width E = D / H, MLP width F, vocabulary V, tokens per row T."""
+    """A LLaMA. Shapes: width D, heads H, key-value heads K, head width E = D / H, MLP width F,
+    vocabulary V, tokens per row T.
+    """
 
     width: int = 128
     blocks: int = 6
@@ -121,8 +126,10 @@ class OptimizerSection:
 
     Args:
         rate: peak learning rate.
-        schedule: ``constant`` or ``cosine`` (to ``rate * final_fraction`` at the last iteration), both after a linear warm-up.
-        clip: ``none``, ``stage`` (each stage by its own norm) or ``global`` (all stages by the norm of all).
+        schedule: ``constant`` or ``cosine`` (to ``rate * final_fraction`` at the last iteration),
+            both after a linear warm-up.
+        clip: ``none``, ``stage`` (each stage by its own norm) or ``global`` (all stages by the norm
+            of all).
         clip_norm: largest L2 norm kept.
     """
 
@@ -205,20 +212,28 @@ class RecoverySection:
 
     Args:
         merge: how neighbours are weighted, see `MergeMode`.
-        weight_ratio_max: a neighbour's weight is at most so many times the other's, so that one liar cannot own the result.
-        rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has 1.1).
-        ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its last source; 0 = none.
-        mode: `checkfree` has a lost stage of the body made from its neighbours alone; `checkfree+` as well, and every second microbatch goes through
-            the first two and the last two body stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best recovery
-            method there is.
-        shadow_every: both neighbours of a body stage renew their shadow of it after so many iterations; 0 = none are kept.
-        shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full where the links hardly notice.
-        best: the best recovery method that is used: `replay`, `restore` (a shadow as it is) or `merge`; see `policy.recovery`.
-        border_dtype: of the tensors in activation logs: `wire`, as they crossed it, without which no replay is exact; `bfloat16` or `int8`, a half
-            or a quarter of float32.
-        kept_mb_max: activation logs and shadows that a peer may keep for others, both together, MB; which goes first, `docs/protocol.md` says.
-        kept_ram_mb_max: of the activation logs, how many MB stay in memory; the rest lies on disk. The newest iteration comes on top until it is
-            packed.
+        weight_ratio_max: a neighbour's weight is at most so many times the other's, so that one
+            liar cannot own the result.
+        rate_factor: rate factor of a rebuilt stage; does not compound (CheckFree Algorithm 1 has
+            1.1).
+        ends_copies: members of the body that keep an exact copy of stage 0, so that it survives its
+            last source; 0 = none.
+        mode: `checkfree` has a lost stage of the body made from its neighbours alone; `checkfree+`
+            as well, and every second microbatch goes through the first two and the last two body
+            stages in swapped order (CheckFree+, four body stages at least); `auto` takes the best
+            recovery method there is.
+        shadow_every: both neighbours of a body stage renew their shadow of it after so many
+            iterations; 0 = none are kept.
+        shadow_kind: `plain`, int8 weights; `full`, float32 weights and both moments; `auto`, full
+            where the links hardly notice.
+        best: the best recovery method that is used: `replay`, `restore` (a shadow as it is) or
+            `merge`; see `policy.recovery`.
+        border_dtype: of the tensors in activation logs: `wire`, as they crossed it, without which
+            no replay is exact; `bfloat16` or `int8`, a half or a quarter of float32.
+        kept_mb_max: activation logs and shadows that a peer may keep for others, both together, MB;
+            which goes first, `docs/protocol.md` says.
+        kept_ram_mb_max: of the activation logs, how many MB stay in memory; the rest lies on disk.
+            The newest iteration comes on top until it is packed.
     """
 
     mode: RecoveryMode = "auto"
@@ -264,15 +279,18 @@ class TimingSection:
     Args:
         heartbeat_s: the coordinator hears from every member at least this often.
         silence_s: a peer that sends no frame for so long is taken for dead by its direct caller.
-        coordinator_silence_s: a member without a heartbeat for so long takes the coordinator for gone, and may claim its place.
+        coordinator_silence_s: a member without a heartbeat for so long takes the coordinator for
+            gone, and may claim its place.
         join_wait_s: the others wait at most so long for a joiner that loads its state.
         hold_s: a call that is early is held so long before it is answered "not yet".
-        split_wait_s: without a majority for so long the coordinator goes on, forced, and the record says so.
-        remeet_s: the coordinator calls a peer outside its swarm this often, so that two lineages meet again.
+        split_wait_s: without a majority for so long the coordinator goes on, forced, and the record
+            says so.
+        remeet_s: the coordinator calls a peer outside its swarm this often, so that two lineages
+            meet again.
         lease_s: how long an announcement is believed.
         leave_s: a peer that is told to leave waits at most so long until it is no longer needed.
-        stuck_s: a peer ends when its device has worked on one thing for longer than this, and than what it has measured allows; see
-            `policy.deadline`.
+        stuck_s: a peer ends when its device has worked on one thing for longer than this, and than
+            what it has measured allows; see `policy.deadline`.
     """
 
     heartbeat_s: float = 1.0
@@ -291,12 +309,16 @@ class TimingSection:
 
     @property
     def stall_s(self) -> float:
-        """A coordinator that heartbeats, waits for nobody and gets nowhere for so long counts as gone; no replay takes as long."""
+        """A coordinator that heartbeats, waits for nobody and gets nowhere for so long counts as
+        gone; no replay takes as long.
+        """
         return STALL_FACTOR * self.join_wait_s
 
     @property
     def papers_lease_s(self) -> float:
-        """How long the manifest and the genesis record are believed, seconds: they never change, and publishing them costs searches."""
+        """How long the manifest and the genesis record are believed, seconds: they never change,
+        and publishing them costs searches.
+        """
         return PAPERS_LEASES * self.lease_s
 
 
@@ -343,7 +365,9 @@ class Manifest:
         return self.batch.microbatches * self.batch.rows * self.model.tokens_per_row
 
     def blocks_of(self, stage: int) -> range:
-        """Global numbers of the blocks of a body stage; the first ``blocks % body`` stages have one more."""
+        """Global numbers of the blocks of a body stage; the first ``blocks % body`` stages have one
+        more.
+        """
         if stage == 0:
             return range(0)
         each, extra = divmod(self.model.blocks, self.stages.body)

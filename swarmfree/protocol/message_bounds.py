@@ -1,4 +1,6 @@
-"""Message bounds: how large, how many and how high what another peer says can be in one run. Nothing here looks at a message."""
+"""Message bounds: how large, how many and how high what another peer says can be in one run.
+Nothing here looks at a message.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ class MessageBounds:
 
     @property
     def message_bytes(self) -> int:
-        """Of the largest message: a plan with the record before it, or all partial sums of a stage."""
+        """Of the largest message: a plan with the record before it, or all partial sums of a
+        stage.
+        """
         members = self.stage_count * REPLICAS_USUAL_MAX
         books = members * (MEMBER_BYTES + NUMBER_BYTES * self.microbatches) + NUMBER_BYTES * min(
             self.iterations, FORCED_USUAL_MAX

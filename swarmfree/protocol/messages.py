@@ -1,9 +1,12 @@
-"""What peers say to each other, as frozen values. `wire` turns them into protobuf; `sim` passes them as they are.
+"""What peers say to each other, as frozen values. `wire` turns them into protobuf; `sim` passes
+them as they are.
 
-Every call is: one request and at most one payload of bytes, progress frames while it runs, one response and at most one payload. Every
-request can be repeated: the second one joins the work in progress or gets the stored answer (protocol section 6). A "no" is `errors.Refused`.
+Every call is: one request and at most one payload of bytes, progress frames while it runs, one
+response and at most one payload. Every request can be repeated: the second one joins the work in
+progress or gets the stored answer (protocol section 6). A "no" is `errors.Refused`.
 
-Payloads: tensors in the run's wire dtype (Train, Loss, Pull), float32 sums (Reduce, GetAverage), state (GetState), text (GetManifest).
+Payloads: tensors in the run's wire dtype (Train, Loss, Pull), float32 sums (Reduce, GetAverage),
+state (GetState), text (GetManifest).
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, Par
 from swarmfree.protocol.remote_text import RemoteText
 
 GIVEN_UP = (-1,)
-"""In place of forced iterations: the sender gives its state up for whatever the receiver has; such a state loses against every other."""
+"""In place of forced iterations: the sender gives its state up for whatever the receiver has; such
+a state loses against every other.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Header:
     receiver_incarnation: str
 
 
-# ---- joining -------------------------------------------------------------------------------------------------------
+# ---- joining -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,13 @@ class Hello:
         can_feed: may be a source.
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
-        stage: whose state it holds, `NO_STAGE` for none that it can vouch for: a member that was fenced keeps its state.
+        stage: whose state it holds, `NO_STAGE` for none that it can vouch for: a member that was
+            fenced keeps its state.
         iteration: the iteration that its state is ready for.
-        lineage: of the last record in it, empty for a peer that neither vouches for a state nor is a member.
-        forced: iterations of that lineage's records that had no majority; `GIVEN_UP` where it is given up for whatever the receiver has.
+        lineage: of the last record in it, empty for a peer that neither vouches for a state nor is
+            a member.
+        forced: iterations of that lineage's records that had no majority; `GIVEN_UP` where it is
+            given up for whatever the receiver has.
     """
 
     can_feed: bool
@@ -87,10 +95,12 @@ class Build:
     Args:
         position: the claim it belongs to.
         action: fresh, copy, merge, copy of a neighbour, or from a kept copy.
-        iteration: version of the donors' state, and of the state to be made: the iteration it is ready for.
+        iteration: version of the donors' state, and of the state to be made: the iteration it is
+            ready for.
         lineage: of the last committed record.
         record: the last committed record, if any.
-        past: lineages of the iterations right before this one, oldest first, as far back as the coordinator knows them.
+        past: lineages of the iterations right before this one, oldest first, as far back as the
+            coordinator knows them.
     """
 
     position: Position
@@ -116,7 +126,7 @@ class Built:
     exact: bool = False
 
 
-# ---- books ---------------------------------------------------------------------------------------------------------
+# ---- books ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +142,8 @@ class Claim:
 
     Args:
         position: the claim.
-        only_asking: would you promise? Nothing is promised yet, so that a candidate whom nobody follows disturbs nobody.
+        only_asking: would you promise? Nothing is promised yet, so that a candidate whom nobody
+            follows disturbs nobody.
 
     Source: protocol sections 3.1, 3.2. Differs: asked twice.
     """
@@ -143,17 +154,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Answers Claim and Open: the member accepts no lower position from now on, and says what it holds.
+    """Answers Claim and Open: the member accepts no lower position from now on, and says what it
+    holds.
 
     Args:
         iteration: the receiver's own iteration after catching up.
         sealed: the sealed record of that iteration, if one is held.
         sealed_at: position of the Seal that brought it; the highest one counts.
-        plan: the newest plan it has, so that a successor goes on where the last coordinator was; only in answer to a Claim.
+        plan: the newest plan it has, so that a successor goes on where the last coordinator was;
+            only in answer to a Claim.
         stage: whose state it holds, `NO_STAGE` for none.
         base: that its state was last opened in, empty if none.
-        is_committed_state: its state came out of a decided step, so it is that of its lineage in any base.
-        newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate: those have ended.
+        is_committed_state: its state came out of a decided step, so it is that of its lineage in
+            any base.
+        newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate:
+            those have ended.
     """
 
     iteration: int
@@ -177,7 +192,8 @@ class Heartbeat:
         seen: number of the last news it has got from this member, 0 for none.
         hold_s: how long the member may wait for news, seconds; 0 = answer now.
         waiting_for: what the swarm waits for, for people; empty if nothing.
-        progress: grows whenever the coordinator gets somewhere; a lead that only heartbeats is none.
+        progress: grows whenever the coordinator gets somewhere; a lead that only heartbeats is
+            none.
     """
 
     position: Position
@@ -218,14 +234,19 @@ class HeartbeatAnswer:
         share_done: (source) every microbatch of its share came back.
         losses: (source) of the microbatches that came back.
         evaluation: (source) held-out loss of this attempt, if asked for.
-        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not measured.
+        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not
+            measured.
         stage: whose state it holds, `NO_STAGE` for none.
-        ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without a complete one.
+        ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without
+            a complete one.
         shadows: of other stages, complete ones.
-        log_since: the iteration from which on its activation log is whole; `NO_ITERATION` without one.
+        log_since: the iteration from which on its activation log is whole; `NO_ITERATION` without
+            one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
-        lateness: how many times over its limit the present piece of its device's work is; 0 = it is not.
-        work_done: pieces of work that its device has done, and frames of payloads that it has received; it grows while a build makes progress.
+        lateness: how many times over its limit the present piece of its device's work is; 0 = it is
+            not.
+        work_done: pieces of work that its device has done, and frames of payloads that it has
+            received; it grows while a build makes progress.
     """
 
     news: int
@@ -257,9 +278,11 @@ class Segment:
         offset: the microbatch.
         number: redo number; the same number is the same redo.
         redoers: one per position of the segment.
-        before: holder of the stored output at position first - 1 (of the embedding, where first = 1).
+        before: holder of the stored output at position first - 1 (of the embedding, where first =
+            1).
         after: holder of the stored answer at position last + 1 (of the loss, where last = L).
-        wanted: stages whose contribution is missing; the others redo the microbatch only to pass it on, and their sums must not have it.
+        wanted: stages whose contribution is missing; the others redo the microbatch only to pass it
+            on, and their sums must not have it.
 
     Source: protocol section 3.8. Differs: what is redone beyond need is not kept.
     """
@@ -280,7 +303,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """Orders the first redoer of each segment to compute these microbatches again; the coordinator sends it."""
+    """Orders the first redoer of each segment to compute these microbatches again; the coordinator
+    sends it.
+    """
 
     position: Position
     base: str
@@ -289,7 +314,9 @@ class Redo:
 
 @dataclass(frozen=True, slots=True)
 class Redone:
-    """Answers Redo: the offsets that are done, and (offset, stage) of tensors that turned out to be gone."""
+    """Answers Redo: the offsets that are done, and (offset, stage) of tensors that turned out to be
+    gone.
+    """
 
     done: MicrobatchSet
     gone: tuple[tuple[int, int], ...]
@@ -331,17 +358,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OtherPartialSums:
-    """Answers TakeRoll with the member's own list, which differs from the roll; the round does not happen."""
+    """Answers TakeRoll with the member's own list, which differs from the roll; the round does not
+    happen.
+    """
 
     partial_sums: tuple[PartialSum, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFailed:
-    """Answers TakeRoll: the round failed; names the suspect and the reason. All partial sums are kept.
+    """Answers TakeRoll: the round failed; names the suspect and the reason. All partial sums are
+    kept.
 
     Args:
-        spoilt: what the suspect gave is of no use to anybody: not finite where that of others is, or of a wrong length.
+        spoilt: what the suspect gave is of no use to anybody: not finite where that of others is,
+            or of a wrong length.
     """
 
     round: str
@@ -352,7 +383,9 @@ class RoundFailed:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Asks a member to store this record; with a majority of the electorate the iteration is committed."""
+    """Asks a member to store this record; with a majority of the electorate the iteration is
+    committed.
+    """
 
     position: Position
     record: Record
@@ -379,7 +412,7 @@ class Committed:
     iteration: int
 
 
-# ---- work ----------------------------------------------------------------------------------------------------------
+# ---- work ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +423,8 @@ class Train:
 
     Args:
         key: the work at the receiver's stage.
-        attempt_number: `try` of the protocol: 0 at first, raised by whoever calls a sibling, drives again or redoes.
+        attempt_number: `try` of the protocol: 0 at first, raised by whoever calls a sibling, drives
+            again or redoes.
         source: who computes the loss.
         segment: where this is part of a redo, its segment; else None.
 
@@ -420,14 +454,18 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class LossAnswer:
-    """Answers Loss: the microbatch's share of the iteration's mean loss, nats per token, float64 bits."""
+    """Answers Loss: the microbatch's share of the iteration's mean loss, nats per token, float64
+    bits.
+    """
 
     loss_bits: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Asks a holder for a stored tensor, for a redo or for a replay; the response's payload is its bytes."""
+    """Asks a holder for a stored tensor, for a redo or for a replay; the response's payload is its
+    bytes.
+    """
 
     key: WorkKey
     side: Side
@@ -438,7 +476,7 @@ class Pulled:
     """Answers Pull; the payload is the stored bytes."""
 
 
-# ---- averaging and state --------------------------------------------------------------------------------------------
+# ---- averaging and state -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +486,8 @@ class Reduce:
     The response brings the sum. The protocol's text calls that message `Broadcast`.
 
     Args:
-        contributes: False where the member has no partial sum in the roll; then the payload is empty.
+        contributes: False where the member has no partial sum in the roll; then the payload is
+            empty.
     """
 
     round: str
@@ -479,11 +518,12 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class GetState:
-    """Asks a donor, or a keeper of a copy, for parts of a stage's state: up to `count` from `part` on.
+    """Asks a donor, or a keeper of a copy, for parts of a stage's state: up to `count` from `part`
+    on.
 
     Args:
-        iteration: that the state is to be ready for: exactly this one to build from (`lineage` given), this or a later one to join
-            (`lineage` empty).
+        iteration: that the state is to be ready for: exactly this one to build from (`lineage`
+            given), this or a later one to join (`lineage` empty).
         weights_only: weights (merge) or weights and both moments, one after the other (copy).
     """
 
@@ -511,7 +551,8 @@ class State:
 class GetShadow:
     """Asks for parts of a stage's shadow: a plain one, int8, or the full one of an iteration.
 
-    A member of that stage gives it as it is now, up to `count` parts at once, or as it put it by at that iteration; a holder as it was kept.
+    A member of that stage gives it as it is now, up to `count` parts at once, or as it put it by at
+    that iteration; a holder as it was kept.
     """
 
     stage: int
@@ -522,7 +563,8 @@ class GetShadow:
 
 @dataclass(frozen=True, slots=True)
 class ShadowPart:
-    """Answers GetShadow: the payload is the part as it was at `iteration`; a full one follows `lineage`.
+    """Answers GetShadow: the payload is the part as it was at `iteration`; a full one follows
+    `lineage`.
 
     Several follow one after the other, as long as `sizes` says.
     """
@@ -548,7 +590,9 @@ class RecordAnswer:
 
 @dataclass(frozen=True, slots=True)
 class GetPlan:
-    """Asks for the plan in force: for `status`, a member that missed Open, or the organiser's watch."""
+    """Asks for the plan in force: for `status`, a member that missed Open, or the organiser's
+    watch.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,16 +627,20 @@ class Goodbye:
     """The sender, or the whole run, ends.
 
     Args:
-        run_over: True from the coordinator: everybody ends; obeyed from anybody else only by whoever has followed nobody for long.
+        run_over: True from the coordinator: everybody ends; obeyed from anybody else only by
+            whoever has followed nobody for long.
         finished: the run did all its iterations.
         why: one line for people.
-        write_weights: with `run_over`: the receiver writes its stage's weights, answers when that is done, and stays.
-        successor: from a coordinator that leaves: who may claim at once; from one that lost against another lineage: whom to join anew.
+        write_weights: with `run_over`: the receiver writes its stage's weights, answers when that
+            is done, and stays.
+        successor: from a coordinator that leaves: who may claim at once; from one that lost against
+            another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
-        all_written: with `write_weights`: every stage is written, and nothing is left to write; whoever leads next waits for none that is missing.
+        all_written: with `write_weights`: every stage is written, and nothing is left to write;
+            whoever leads next waits for none that is missing.
 
-    A member that leaves gets its answer when it is no longer needed: until then it goes on with what it began.
-    The flags travel; `purpose` says which of five messages they make.
+    A member that leaves gets its answer when it is no longer needed: until then it goes on with
+    what it began. The flags travel; `purpose` says which of five messages they make.
     """
 
     run_over: bool
@@ -659,13 +707,15 @@ GoodbyePurpose = EndRun | WriteWeights | FollowSuccessor | JoinOther | ReleaseMe
 
 @dataclass(frozen=True, slots=True)
 class Meet:
-    """Compares the state of two swarms of one run; a coordinator sends it to a peer outside its own.
+    """Compares the state of two swarms of one run; a coordinator sends it to a peer outside its
+    own.
 
     Args:
         iteration: how many iterations are committed.
         lineage: of the last record.
         forced: which of them were sealed without a majority.
-        term: of the sender's claim; of two coordinators of one lineage the one with the lower term gives way.
+        term: of the sender's claim; of two coordinators of one lineage the one with the lower term
+            gives way.
         whole: it goes on: every stage is served, and a majority follows.
 
     Source: protocol section 3.4.
@@ -680,12 +730,14 @@ class Meet:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Answers Meet: the state of the receiver's swarm, its coordinator, and the highest promised term.
+    """Answers Meet: the state of the receiver's swarm, its coordinator, and the highest promised
+    term.
 
     The coordinator is None if the receiver knows none.
 
     Args:
-        follows: the sender's last record lies in the receiver's own past, so that the sender's lineage is the beginning of this one.
+        follows: the sender's last record lies in the receiver's own past, so that the sender's
+            lineage is the beginning of this one.
     """
 
     iteration: int
@@ -726,7 +778,9 @@ BooksRequest = (
     | Goodbye
     | Meet
 )
-"""Requests about places, plans, records and states; all others are about the work on microbatches and its average."""
+"""Requests about places, plans, records and states; all others are about the work on microbatches
+and its average.
+"""
 
 Request = (
     Hello

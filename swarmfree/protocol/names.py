@@ -12,11 +12,17 @@ from dataclasses import dataclass
 PROTOCOL_REVISION = 11
 ENDS_STAGE = 0
 NO_STAGE = -1
-"""In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero is the ends."""
+"""In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero
+is the ends.
+"""
 NO_ITERATION = -1
-"""In place of an iteration: nothing is held for any; a number, since it travels, and zero is the first."""
+"""In place of an iteration: nothing is held for any; a number, since it travels, and zero is the
+first.
+"""
 NEWEST = -1
-"""In place of an iteration in a question about records: the newest one; a number, since it travels."""
+"""In place of an iteration in a question about records: the newest one; a number, since it
+travels.
+"""
 WHERE_MAX = 400
 
 
@@ -26,7 +32,8 @@ class Member:
 
     Args:
         peer_id: libp2p peer id in base58, as it stands in a multiaddr.
-        incarnation: 16 hex digits, made once per process: eight count lives of this peer, eight are drawn. A restart is a new member without a vote.
+        incarnation: 16 hex digits, made once per process: eight count lives of this peer, eight are
+            drawn. A restart is a new member without a vote.
 
     Source: protocol section 3.3.
     """
@@ -35,7 +42,9 @@ class Member:
     incarnation: str
 
     def __str__(self) -> str:
-        """Short name for people: the last six characters of the peer id and three of the incarnation."""
+        """Short name for people: the last six characters of the peer id and three of the
+        incarnation.
+        """
         return f"{self.peer_id[-6:]}.{self.incarnation[-3:]}"
 
     def is_later_life_of(self, other: Member) -> bool:
@@ -57,7 +66,9 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        """Host and port for people; the address itself, at most `WHERE_MAX` letters, if it names none."""
+        """Host and port for people; the address itself, at most `WHERE_MAX` letters, if it names
+        none.
+        """
         parts = self.addresses[0][:WHERE_MAX].split("/") if self.addresses else [""]
         if len(parts) < len(("", "ip4", "host", "tcp", "port")):
             return "/".join(parts)
@@ -78,13 +89,17 @@ class Founder:
 
     @property
     def short(self) -> str:
-        """Short name for people: the last six characters of the peer id, as in a member's short name."""
+        """Short name for people: the last six characters of the peer id, as in a member's short
+        name.
+        """
         return self.peer_id[-6:]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Term:
-    """A coordinator's claim to lead, compared as (number, peer id, incarnation): no two are equal."""
+    """A coordinator's claim to lead, compared as (number, peer id, incarnation): no two are
+    equal.
+    """
 
     number: int
     member: Member
@@ -116,16 +131,18 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkKey:
-    """The name of one microbatch's work at one stage; every call about it is idempotent by this name.
+    """The name of one microbatch's work at one stage; every call about it is idempotent by this
+    name.
 
-    The run is in every header, so it is not repeated here; attempt and term are left out on purpose: work is a pure
-    function of what it starts from (`base`), whoever leads.
+    The run is in every header, so it is not repeated here; attempt and term are left out on
+    purpose: work is a pure function of what it starts from (`base`), whoever leads.
 
     Args:
         iteration: the optimizer step this work is for.
         base: 16 hex digits, see `base_of`.
         kind: training or evaluation.
-        microbatch: number of the microbatch in the whole run (training) or of the held-out window group (evaluation).
+        microbatch: number of the microbatch in the whole run (training) or of the held-out window
+            group (evaluation).
         stage: 0 for the ends, 1..L for the body.
 
     Source: protocol section 3.5.
@@ -155,7 +172,8 @@ def base_of(lineage: str, rebuilt: tuple[tuple[int, str], ...]) -> str:
 
     Args:
         lineage: lineage of the last committed record, hex.
-        rebuilt: (stage, state digest) of every stage rebuilt in this attempt or before it in this iteration.
+        rebuilt: (stage, state digest) of every stage rebuilt in this attempt or before it in this
+            iteration.
 
     Returns:
         16 hex digits: the first 8 bytes of the SHA-256 of both.

@@ -1,4 +1,6 @@
-"""What one peer knows of the run at one moment, for whoever looks over its shoulder. Nothing decides by it."""
+"""What one peer knows of the run at one moment, for whoever looks over its shoulder. Nothing
+decides by it.
+"""
 
 from __future__ import annotations
 

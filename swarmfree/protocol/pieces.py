@@ -9,7 +9,9 @@ from swarmfree.protocol.errors import ProtocolViolation
 
 
 def recut(pieces: Pieces, sizes: Iterable[int]) -> Iterator[list[memoryview]]:
-    """One run of pieces for each size, of so many bytes, the last one of what is left; nothing more once nothing is left."""
+    """One run of pieces for each size, of so many bytes, the last one of what is left; nothing more
+    once nothing is left.
+    """
     left = [memoryview(piece) for piece in reversed(pieces) if len(piece)]
     for size_bytes in sizes:
         run: list[memoryview] = []

@@ -1,4 +1,6 @@
-"""The plan: who serves which stage in this iteration, and who feeds which microbatch. Sent by Open, never changed in place."""
+"""The plan: who serves which stage in this iteration, and who feeds which microbatch. Sent by Open,
+never changed in place.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ class Replica:
 
     Args:
         endpoint: who and where.
-        speed: relative speed; shares of microbatches follow it. 0: asked only where the others fail.
+        speed: relative speed; shares of microbatches follow it. 0: asked only where the others
+            fail.
     """
 
     endpoint: Endpoint
@@ -30,7 +33,8 @@ class Share:
         offsets: of microbatches from the iteration's first.
         windows: held-out windows to evaluate.
         credits: how many may be in flight at once.
-        taken: those of `offsets` that another source had, who is gone: they may be finished everywhere but here.
+        taken: those of `offsets` that another source had, who is gone: they may be finished
+            everywhere but here.
     """
 
     source: Member
@@ -53,8 +57,10 @@ class Rebuilt:
         stage: which.
         state_digest: of what came out.
         rate_scaled: it starts with the run's rate factor.
-        steps: how many optimizer steps its moments hold; `AS_RECORDED` where it only was disputed, or came with its moments.
-        disputes: how often two of its replicas turned out to have different states; work that went through the wrong one is void each time.
+        steps: how many optimizer steps its moments hold; `AS_RECORDED` where it only was disputed,
+            or came with its moments.
+        disputes: how often two of its replicas turned out to have different states; work that went
+            through the wrong one is void each time.
     """
 
     stage: int
@@ -79,7 +85,8 @@ class Plan:
         lineage: of the last committed record; members behind it catch up before they promise.
         replicas: index = stage; each sorted by member, so that every peer chooses alike.
         shares: one per source.
-        last_record: the record before, so that Open also tells a Commit that was missed; None before the first.
+        last_record: the record before, so that Open also tells a Commit that was missed; None
+            before the first.
         microbatches: how many this iteration trains, 0 for the closing evaluation.
         rebuilt: stages built since the last commit; with the lineage they make the base.
     """

@@ -1,6 +1,8 @@
-"""The outside as shapes: what a trainer needs of the network, the directory, the device, the tokens and the clock.
+"""The outside as shapes: what a trainer needs of the network, the directory, the device, the tokens
+and the clock.
 
-`wire`, `storage` and `model` implement these with real things, `sim` in memory. Tensors cross every port as bytes.
+`wire`, `storage` and `model` implement these with real things, `sim` in memory. Tensors cross every
+port as bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Reply:
         return f"Reply({self.message!r}, {self.size_bytes:,} bytes)"
 
     def expect(self, kind: type[R]) -> R:
-        """Return the message, typed as `kind`; the network refuses every other answer to that request."""
+        """Return the message, typed as `kind`; the network refuses every other answer to that
+        request.
+        """
         assert isinstance(self.message, kind), f"{kind.__name__} expected, {type(self.message).__name__} found"
         return self.message
 
@@ -87,14 +91,18 @@ class Network(Protocol):
 
     @property
     def frames_received(self) -> int:
-        """Number of payload frames received so far in answers to this peer's calls, those under way included."""
+        """Number of payload frames received so far in answers to this peer's calls, those under way
+        included.
+        """
         ...
 
     def serve(self, handler: Handler) -> Handler:
-        """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the caller.
+        """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the
+        caller.
 
         Returns:
-            Whom to give what this peer asks itself: those calls do not cross the network, but whoever watches it sees them.
+            Whom to give what this peer asks itself: those calls do not cross the network, but
+            whoever watches it sees them.
         """
         ...
 
@@ -109,7 +117,8 @@ class Network(Protocol):
     ) -> Reply:
         """Ask another peer and wait for its answer.
 
-        While the receiver's handler runs, it sends a progress frame every second or faster; there is no limit on the whole call.
+        While the receiver's handler runs, it sends a progress frame every second or faster; there
+        is no limit on the whole call.
 
         Args:
             to: who; its incarnation is checked by the receiver.
@@ -171,7 +180,9 @@ class Executor(Protocol):
     """Runs one function at a time on the device thread."""
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` there and return its result. The caller never calls it twice at the same time."""
+        """Run `work` there and return its result. The caller never calls it twice at the same
+        time.
+        """
         ...
 
 
@@ -179,7 +190,9 @@ class Tokens(Protocol):
     """The corpus of a source."""
 
     def microbatch(self, number: int) -> bytes:
-        """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1). A pure function of (seed, number)."""
+        """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1). A pure
+        function of (seed, number).
+        """
         ...
 
     def window(self, number: int) -> bytes:
@@ -191,7 +204,9 @@ class Weights(Protocol):
     """Stores a stage's weights, at the end of a run or when a person asks for them earlier."""
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
-        """Write named float32 tensors (shape, bytes) and return where; before the end, those that are ready for `iteration`."""
+        """Write named float32 tensors (shape, bytes) and return where; before the end, those that
+        are ready for `iteration`.
+        """
         ...
 
 
@@ -232,7 +247,8 @@ class Ports:
 
     Args:
         tokens: None for a peer that cannot feed data.
-        spare_engine: makes one more engine on the same device, for a stage that is kept and not served.
+        spare_engine: makes one more engine on the same device, for a stage that is kept and not
+            served.
     """
 
     network: Network

@@ -1,6 +1,7 @@
 """The books: partial sums, rolls, records and the lineage they chain into.
 
-Pure values with canonical bytes. Nothing here decides; `policy` does. Floats that must be the same on all peers travel as bits.
+Pure values with canonical bytes. Nothing here decides; `policy` does. Floats that must be the same
+on all peers travel as bits.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class PartialSum:
     Args:
         id: its name.
         microbatches: what is in it.
-        order: the same as offsets, in the order in which they were added; float32 sums depend on it.
+        order: the same as offsets, in the order in which they were added; float32 sums depend on
+            it.
 
     Source: protocol section 3.5.
     """
@@ -119,7 +121,8 @@ class Roll:
         members: sorted; all of them end up with the average, also those without an partial sum.
         rotation: raised after a mismatch, so that parts change owner.
 
-    Part p is owned by ``members[(p + rotation) % len(members)]``. The round is the digest of all of it, so one name means one roll.
+    Part p is owned by ``members[(p + rotation) % len(members)]``. The round is the digest of all of
+    it, so one name means one roll.
     Source: protocol section 3.6.
     """
 
@@ -151,24 +154,31 @@ class Roll:
         return tuple(a for a in self.partial_sums if a.id.member == member)
 
     def contributors(self) -> tuple[Member, ...]:
-        """List the members with a partial sum in the roll, in the order in which their sums are added."""
+        """List the members with a partial sum in the roll, in the order in which their sums are
+        added.
+        """
         return tuple(dict.fromkeys(a.id.member for a in self.partial_sums))
 
     def sums(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Order in which the average is added up: by contributor, by its partial sums, offsets in order."""
+        """Order in which the average is added up: by contributor, by its partial sums, offsets in
+        order.
+        """
         return tuple(tuple(a.order for a in self.of(member)) for member in self.contributors())
 
 
 @dataclass(frozen=True, slots=True)
 class StepScalars:
-    """All numbers of one optimizer step of one stage, each as float32 bits, so that every replica steps with the same ones.
+    """All numbers of one optimizer step of one stage, each as float32 bits, so that every replica
+    steps with the same ones.
 
     One element's step, every operation rounded once (see `model.optimizer`)::
 
-        g = sum * grad_scale;  m = m * beta1 + g * one_minus_beta1;  v = v * beta2 + (g * g) * one_minus_beta2
+        g = sum * grad_scale;  m = m * beta1 + g * one_minus_beta1;  v = v * beta2 + (g * g) *
+        one_minus_beta2
         w = w * decay - step_size * (m / (sqrt(v) / root_bias2 + eps))
 
-    `decay` applies to parameters of two or more dimensions only. Source: protocol section 5; Loshchilov and Hutter, AdamW.
+    `decay` applies to parameters of two or more dimensions only. Source: protocol section 5;
+    Loshchilov and Hutter, AdamW.
     """
 
     grad_scale: int
@@ -190,11 +200,13 @@ class StageEntry:
         sum_digest: digest of the averaged gradient.
         squared_norm_bits: its squared L2 norm before clipping, float64 bits.
         state_digest: of the weights and moments the iteration started from.
-        step_count: optimizer steps this stage has done after this one; a rebuilt stage counts its own.
+        step_count: optimizer steps this stage has done after this one; a rebuilt stage counts its
+            own.
         rate_scale_bits: float32 bits of the stage's own rate factor (1 unless rebuilt).
         scalars: what to step with.
         members: who reported.
-        sums: how the average was added up, where the run keeps activation logs: by contributor, by its partial sums, offsets in order; else empty.
+        sums: how the average was added up, where the run keeps activation logs: by contributor, by
+            its partial sums, offsets in order; else empty.
     """
 
     sum_digest: str
@@ -219,12 +231,15 @@ class Record:
     Args:
         iteration: its number, from 0.
         before: lineage of the record before, `GENESIS_LINEAGE` for the first.
-        term, attempt: who sealed it and in which try; not part of the lineage, so a successor's re-seal changes nothing.
+        term, attempt: who sealed it and in which try; not part of the lineage, so a successor's
+            re-seal changes nothing.
         base: what the work started from.
         stages: index = stage.
-        loss_bits: float64 bits of the mean loss in nats per token: microbatch losses added in order of number.
+        loss_bits: float64 bits of the mean loss in nats per token: microbatch losses added in order
+            of number.
         tokens: how many tokens were predicted.
-        evaluation_bits: float64 bits of the held-out loss, nats per token, taken before this iteration's work; empty if none was.
+        evaluation_bits: float64 bits of the held-out loss, nats per token, taken before this
+            iteration's work; empty if none was.
         electorate: who votes on the next iteration, senior first.
         forced: iterations so far that were sealed without a majority.
 
@@ -340,7 +355,9 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Microloss:
-    """The loss of one microbatch: its share of the iteration's mean, in nats per token of the iteration."""
+    """The loss of one microbatch: its share of the iteration's mean, in nats per token of the
+    iteration.
+    """
 
     offset: int
     loss_bits: str

@@ -1,7 +1,8 @@
 """Routes: in which order a microbatch goes through the body stages. Pure.
 
-With swapped routes every second microbatch goes through 2, 1, 3, .., L-2, L, L-1, so that the first and the last body stage learn what their
-partners do, and can be copied from them. Source: CheckFree+. Differs: any number of stages from four on; the published code has the numbers of seven.
+With swapped routes every second microbatch goes through 2, 1, 3, .., L-2, L, L-1, so that the first
+and the last body stage learn what their partners do, and can be copied from them. Source:
+CheckFree+. Differs: any number of stages from four on; the published code has the numbers of seven.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class Routes:
         return cls(straight(body), swapped(body) if swaps else straight(body))
 
     def route(self, microbatch: int, *, trains: bool = True) -> Route:
-        """Return the route of a microbatch, by its number in the whole run; held-out windows all go straight."""
+        """Return the route of a microbatch, by its number in the whole run; held-out windows all go
+        straight.
+        """
         return self.odd if trains and microbatch % 2 else self.plain
 
     def of_offsets(self, first_microbatch: int, count: int) -> Sequence[Route]:

@@ -1,7 +1,9 @@
-"""Validation: whether a message can be what a correct peer of this run says. One function per message; each network asks before anybody acts on it.
+"""Validation: whether a message can be what a correct peer of this run says. One function per
+message; each network asks before anybody acts on it.
 
-What passes here may still be wrong, late, or not its sender's to say; it does not break an index, an assertion or a loop of whoever takes it.
-Nothing here knows who spoke: that is told by whoever raises on.
+What passes here may still be wrong, late, or not its sender's to say; it does not break an index,
+an assertion or a loop of whoever takes it. Nothing here knows who spoke: that is told by whoever
+raises on.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def _checked(message: Request | Response, bounds: MessageBounds) -> None:
         raise ProtocolViolation(f"{type(message).__name__}: {error}") from None
 
 
-# ---- plain values ----------------------------------------------------------------------------------------------------
+# ---- plain values --------------------------------------------------------------------------------
 
 
 def _within(what: str, value: float, least: float, highest: float) -> None:
@@ -146,7 +148,7 @@ def _forced(forced: Collection[int], bounds: MessageBounds) -> None:
         _within("forced iteration", iteration, 0, bounds.iterations - 1)
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
+# ---- names ---------------------------------------------------------------------------------------
 
 
 def _member(member: Member) -> None:
@@ -197,7 +199,7 @@ def _key(key: WorkKey, bounds: MessageBounds) -> None:
         _within("microbatch", key.microbatch, first, first + bounds.microbatches - 1)
 
 
-# ---- books -----------------------------------------------------------------------------------------------------------
+# ---- books ---------------------------------------------------------------------------------------
 
 
 def _microbatches(microbatches: MicrobatchSet, bounds: MessageBounds) -> None:
@@ -268,7 +270,9 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
 
 
 def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
-    """Each share is that of a source of this very plan; the record in it is that of the iteration before."""
+    """Each share is that of a source of this very plan; the record in it is that of the iteration
+    before.
+    """
     if plan is None:
         return
     _position(plan.position, bounds)
@@ -299,7 +303,7 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
         _within("disputes", rebuilt.disputes, 0, most.COUNTER_MAX)
 
 
-# ---- joining ---------------------------------------------------------------------------------------------------------
+# ---- joining -------------------------------------------------------------------------------------
 
 
 def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
@@ -370,7 +374,7 @@ def _built(built: says.Built, bounds: MessageBounds) -> None:
     _iteration(built.iteration, bounds)
 
 
-# ---- claims, heartbeats, records -------------------------------------------------------------------------------------
+# ---- claims, heartbeats, records -----------------------------------------------------------------
 
 
 def _claim(claim: says.Claim, bounds: MessageBounds) -> None:
@@ -443,7 +447,7 @@ def _committed(committed: says.Committed, bounds: MessageBounds) -> None:
     _iteration(committed.iteration, bounds)
 
 
-# ---- repair and averaging --------------------------------------------------------------------------------------------
+# ---- repair and averaging ------------------------------------------------------------------------
 
 
 def _segment(segment: Segment, bounds: MessageBounds) -> None:
@@ -486,7 +490,9 @@ def _take_roll(request: says.TakeRoll, bounds: MessageBounds) -> None:
 
 
 def _report(report: says.Report, _: MessageBounds) -> None:
-    """Its norm may be no number: then training diverges, which is for all members of a stage to say."""
+    """Its norm may be no number: then training diverges, which is for all members of a stage to
+    say.
+    """
     _hash("round", report.round)
     _hash("digest of a sum", report.sum_digest)
     _hash("digest of a state", report.state_digest)
@@ -521,7 +527,7 @@ def _reduced(reduced: says.Reduced, _: MessageBounds) -> None:
     _may_be_norm(reduced.squared_norm_bits)
 
 
-# ---- work ------------------------------------------------------------------------------------------------------------
+# ---- work ----------------------------------------------------------------------------------------
 
 
 def _train(train: says.Train, bounds: MessageBounds) -> None:
@@ -548,7 +554,7 @@ def _pull(pull: says.Pull, bounds: MessageBounds) -> None:
     _key(pull.key, bounds)
 
 
-# ---- averages and state ----------------------------------------------------------------------------------------------
+# ---- averages and state --------------------------------------------------------------------------
 
 
 def _get_average(request: says.GetAverage, bounds: MessageBounds) -> None:
@@ -594,7 +600,7 @@ def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
     _within("records", answer.records, 0, bounds.iterations)
 
 
-# ---- endings and other lineages --------------------------------------------------------------------------------------
+# ---- endings and other lineages ------------------------------------------------------------------
 
 
 def _goodbye(goodbye: says.Goodbye, _: MessageBounds) -> None:

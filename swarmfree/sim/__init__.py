@@ -1,1 +1,3 @@
-"""REHEARSES: a whole swarm in one process, in virtual time, from a seed; faults, checks of the invariants, transcripts."""
+"""REHEARSES: a whole swarm in one process, in virtual time, from a seed; faults, checks of the
+invariants, transcripts.
+"""

@@ -1,4 +1,5 @@
-"""The bootstrap node of a rehearsal: the organiser's watch, as the real node runs it, which can be killed and started again in its folder.
+"""The bootstrap node of a rehearsal: the organiser's watch, as the real node runs it, which can be
+killed and started again in its folder.
 
 It calls peers through the same network as they do, so that breaks and losses befall it, too.
 """
@@ -22,7 +23,9 @@ PEER_ID, PORT = "QmBootstrap", 4000
 
 
 class OrganisersMemory(MemoryDirectory):
-    """Implements `OrganisersDirectory`; what it has named once stands in its folder, and is published again after a restart."""
+    """Implements `OrganisersDirectory`; what it has named once stands in its folder, and is
+    published again after a restart.
+    """
 
     async def name(self, founder: Founder) -> None:
         """Publish after a delay."""

@@ -1,4 +1,6 @@
-"""The committed records of a rehearsal: one lineage, or after a forced continuation several, of which one is the run's (I3)."""
+"""The committed records of a rehearsal: one lineage, or after a forced continuation several, of
+which one is the run's (I3).
+"""
 
 from __future__ import annotations
 
@@ -62,10 +64,11 @@ class Chain:
         return ""
 
     def undone(self, winner: Mapping[int, str], unforced: Iterable[str]) -> tuple[str, ...]:
-        """Which of these lineages, each decided without force, another one undoes that goes on in their place.
+        """Which of these lineages, each decided without force, another one undoes that goes on in
+        their place.
 
-        Those that stand on a forced record which the winner has not got fall with it. The same sums sealed once more, under a term that did not know
-        that they were decided, undo nothing.
+        Those that stand on a forced record which the winner has not got fall with it. The same sums
+        sealed once more, under a term that did not know that they were decided, undo nothing.
 
         Args:
             winner: iteration -> lineage, of the one that goes on.
@@ -90,7 +93,9 @@ class Chain:
         return all(i in winner and sums(path[i]) == sums(winner[i]) for i in path if winner.get(i) != path[i])
 
     def _is_forced(self, one: str, other: str) -> bool:
-        """Whether at least one of two lineages had no majority since they parted; which of them goes on is seen later, in `undone`."""
+        """Whether at least one of two lineages had no majority since they parted; which of them
+        goes on is seen later, in `undone`.
+        """
         fork = self.back_from(one), self.back_from(other)
         parted = min(i for i in fork[0] if fork[1].get(i) != fork[0][i])
         common = self._records[fork[0][parted - 1]].forced if parted else ()

@@ -1,4 +1,6 @@
-"""Answers whose tensor has not the size that it should have: cut short, torn in half, with something behind it, or with none at all."""
+"""Answers whose tensor has not the size that it should have: cut short, torn in half, with
+something behind it, or with none at all.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The directory in memory: announcements that land late, are read stale and expire, and a genesis record that is made once.
+"""The directory in memory: announcements that land late, are read stale and expire, and a genesis
+record that is made once.
 
-One hub for all peers. Who founds is named by the bootstrap node (`bootstrap`), or at once where nothing befalls the beginning; a
-read of it may find the genesis before the newest, as one of an announcement may. Nothing here is signed; signatures are `wire`'s.
+One hub for all peers. Who founds is named by the bootstrap node (`bootstrap`), or at once where
+nothing befalls the beginning; a read of it may find the genesis before the newest, as one of an
+announcement may. Nothing here is signed; signatures are `wire`'s.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class DirectoryHub:
     Args:
         plan: `stale_rate` and the delays of messages.
         rng: stream of all draws.
-        names_first: nobody plays the bootstrap node: the first peer that can feed founds as soon as it is announced.
+        names_first: nobody plays the bootstrap node: the first peer that can feed founds as soon as
+            it is announced.
 
     Attributes:
         geneses: who was named, in order.
@@ -45,7 +48,9 @@ class DirectoryHub:
         self._before: dict[str, Announcement] = {}
 
     def store(self, announcement: Announcement) -> None:
-        """Keep an announcement beside the version before; of two lives of a peer the one with the later expiry stands."""
+        """Keep an announcement beside the version before; of two lives of a peer the one with the
+        later expiry stands.
+        """
         peer_id = announcement.endpoint.member.peer_id
         held = self._newest.get(peer_id)
         if held is not None:
@@ -57,7 +62,9 @@ class DirectoryHub:
             self.geneses.append(Founder(1, peer_id))
 
     def find(self, wall_s: float) -> tuple[Announcement, ...]:
-        """What one read finds: each announcement in its newest version, or at times in the one before, or not at all."""
+        """What one read finds: each announcement in its newest version, or at times in the one
+        before, or not at all.
+        """
         found: list[Announcement] = []
         if self.shows_nothing:
             return ()
@@ -110,7 +117,9 @@ class MemoryDirectory:
         self._hub.runs_published += 1
 
     async def founder(self) -> Founder | None:
-        """Who founds, once somebody is named; what was read once is never replaced by what is older."""
+        """Who founds, once somebody is named; what was read once is never replaced by what is
+        older.
+        """
         await self._travel()
         if self._founder is None or self._wall_s() - self._founder_s >= GENESIS_S:
             found = self._hub.founder()

@@ -50,7 +50,8 @@ def watched(engine: Engine, member: Member, checks: Checks) -> Engine:
     """Wrap an engine so that the checks of a rehearsal see into it.
 
     Args:
-        engine: any implementation of `engine_port.Engine`; of an integer engine the contents are seen too, of another one digests only.
+        engine: any implementation of `engine_port.Engine`; of an integer engine the contents are
+            seen too, of another one digests only.
         member: whose it is.
         checks: who looks.
     """

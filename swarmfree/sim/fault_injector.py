@@ -1,9 +1,10 @@
 """Who falls when: the schedule of faults meets the plans that the coordinator sends.
 
-A fault is set off by the first opening of its iteration, those of the ending by the closing Open and by what follows it (`ending`). Whom it
-hits is decided when it strikes, among those that the newest plan names, so that never more stages go down at once, and never more sources, than
-the plan of faults allows, and where nobody comes for the dead, never more peers than can be done without. Who coordinates is whoever sent the
-newest plan.
+A fault is set off by the first opening of its iteration, those of the ending by the closing Open
+and by what follows it (`ending`). Whom it hits is decided when it strikes, among those that the
+newest plan names, so that never more stages go down at once, and never more sources, than the plan
+of faults allows, and where nobody comes for the dead, never more peers than can be done without.
+Who coordinates is whoever sent the newest plan.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ from swarmfree.sim.transcript import Transcript
 FIRST_ITERATION_S = 0.5
 ITERATION_MAX_S = 5.0
 USUAL_WORK_S = 0.008
-"""Where devices are slower than this, iterations last longer, and so may the time until a fault strikes."""
+"""Where devices are slower than this, iterations last longer, and so may the time until a fault
+strikes.
+"""
 END_GRACE_S = 12.0
 BREAK_NAMES = {PartitionFault: "partition", Split: "split", Sever: "cut"}
 
@@ -69,7 +72,8 @@ class Mischief:
         hub: the network.
         cast: the peers.
         transcript: when the calm begins.
-        goes_on: whether a plan goes on from the run's last record; sides of a split that lose send others, at times of a higher term.
+        goes_on: whether a plan goes on from the run's last record; sides of a split that lose send
+            others, at times of a higher term.
 
     Attributes:
         plan: the newest that was sent, of those that go on where there are some.
@@ -102,8 +106,9 @@ class Mischief:
     def end_grace_s(self) -> float:
         """Seconds within which every able peer must end after the first one has ended normally.
 
-        The time counts from when all iterations are done and no fault is active any more. A peer that stood still
-        cannot know that the others ended well: it waits `join_wait_s` for newcomers to the stages they held.
+        The time counts from when all iterations are done and no fault is active any more. A peer
+        that stood still cannot know that the others ended well: it waits `join_wait_s` for
+        newcomers to the stages they held.
         """
         return self._setup.progress_bound_s if self._is_hard else END_GRACE_S + self._setup.manifest.timing.join_wait_s
 
@@ -154,21 +159,27 @@ class Mischief:
                 self._cast.end_break(lasting)
 
     def thaw(self) -> None:
-        """The run is over: whoever stands still goes on, but for whom the ending stopped on purpose."""
+        """The run is over: whoever stands still goes on, but for whom the ending stopped on
+        purpose.
+        """
         self._over_s = self._hub.loop.time()
         if not self._setup.faults.ending_rate:
             for life in self._cast.lives.values():
                 self._cast.thaw(life)
 
     def is_ending(self) -> bool:
-        """Whether somebody may still end: everybody gets a while, and whoever can end as everybody does `end_grace_s`."""
+        """Whether somebody may still end: everybody gets a while, and whoever can end as everybody
+        does `end_grace_s`.
+        """
         for_s = self._hub.loop.time() - max(self._over_s, self._cast.changed_s)
         return bool(self.members() if for_s < END_GRACE_S else for_s < self.end_grace_s and self.stragglers())
 
     def stragglers(self) -> list[Life]:
-        """Living members of the newest plan; where the ending is hard, those that nothing kept from hearing since the last iteration began.
+        """Living members of the newest plan; where the ending is hard, those that nothing kept from
+        hearing since the last iteration began.
 
-        Nobody, where a side that loses has ended before the one that goes on was in its last iteration: that one is not through.
+        Nobody, where a side that loses has ended before the one that goes on was in its last
+        iteration: that one is not through.
         """
         if self.plan is not None and self.plan.iteration < self._setup.manifest.run.iterations - 1:
             return []
@@ -218,7 +229,9 @@ class Mischief:
                 self._trouble(fault, fault.what)
 
     def _trouble(self, fault: Fault, what: Fail | Shelve | Hide | Lag | Fill) -> None:
-        """What befalls devices, disks, the directory and links, though nobody falls by it at once."""
+        """What befalls devices, disks, the directory and links, though nobody falls by it at
+        once.
+        """
         match what:
             case Fail(stage=stage):
                 for life in self._falling(fault, stage, moving=True):
@@ -239,7 +252,9 @@ class Mischief:
                 assert_never(what)
 
     def _refusal(self, life: Life) -> Callable[[int], bool]:
-        """Its disk is full for as long as another replica of the stage is there that could write, or has ended although nobody had written."""
+        """Its disk is full for as long as another replica of the stage is there that could write,
+        or has ended although nobody had written.
+        """
 
         def refuses(stage: int) -> bool:
             assert self.plan is not None, "faults follow plans"
@@ -313,7 +328,9 @@ class Mischief:
         return found if self._cast.leaves_enough(found) else []
 
     def _at(self, stage: int) -> list[Life]:
-        """Living replicas of a stage by the newest plan; of `LONE`, those that are their stage's only one; of `COORDINATOR`, who coordinates."""
+        """Living replicas of a stage by the newest plan; of `LONE`, those that are their stage's
+        only one; of `COORDINATOR`, who coordinates.
+        """
         assert self.plan is not None, "faults follow plans"
         if stage == COORDINATOR:
             return [life for member, life in self._cast.lives.items() if member == self._cast.coordinator and life.is_alive]
@@ -329,7 +346,9 @@ class Mischief:
         return [life for life in (self.members() if stage is None else self._at(stage)) if not (spares and life.can_feed)]
 
     def _replicas(self, stage: int) -> list[Life]:
-        """Whom a fault at `stage` may take down: living replicas by the newest plan, peers without a place, or the coordinator."""
+        """Whom a fault at `stage` may take down: living replicas by the newest plan, peers without
+        a place, or the coordinator.
+        """
         assert self.plan is not None, "faults follow plans"
         coordinator = self._cast.coordinator
         if stage in {COORDINATOR, LONE}:
@@ -340,12 +359,15 @@ class Mischief:
             return [life for life in lives if life.member not in named and not life.can_feed]
         faults, lives = self._setup.faults, self._at(stage)
         if stage != SOURCES and not faults.strikes_ends:
-            lives = [life for life in lives if not life.can_feed]  # one that could feed and serves the body
+            # One that could feed and serves the body
+            lives = [life for life in lives if not life.can_feed]
         spares = stage == SOURCES or not faults.coordinator_crash_rate
         return [life for life in lives if not (spares and life.member == coordinator)]
 
     def _may_fall(self, stage: int, candidates: list[Life], count: int) -> bool:
-        """Whether so many of them may fall without taking down more stages, or sources, than allowed, or the last that hold any state."""
+        """Whether so many of them may fall without taking down more stages, or sources, than
+        allowed, or the last that hold any state.
+        """
         assert self.plan is not None, "faults follow plans"
         if stage != NO_STAGE and sum(not life.leaving for life in self.members()) <= count:
             return False

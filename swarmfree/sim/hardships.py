@@ -1,6 +1,8 @@
-"""What most seeds are spared: hardships, each drawn from a stream of its own, so that each is also met alone.
+"""What most seeds are spared: hardships, each drawn from a stream of its own, so that each is also
+met alone.
 
-A hardship changes the rehearsal of a seed: rates of faults, and what has to be there for them to matter. `setup` draws what every seed has.
+A hardship changes the rehearsal of a seed: rates of faults, and what has to be there for them to
+matter. `setup` draws what every seed has.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from swarmfree.sim.startup_faults import Fall, Opening
 PART_BYTES_MAX = 48
 PART_S_MAX = 0.4
 SHIPPED_BOUND_S = 240.0
-"""With the limits that the product ships, a split is waited for 30 s, thrice that at most, and a joiner for 60 s."""
+"""With the limits that the product ships, a split is waited for 30 s, thrice that at most, and a
+joiner for 60 s.
+"""
 LONG_RUN = 20
 """Runs of more iterations than this are not slowed down as well."""
 PAIR_STAGES_MIN = 3
 OPENING_S, UNREACHABLE_S_MAX = 2.0, 20.0
-"""From the last start to the first commit, about; how long the first feeder hangs, or cannot be called."""
+"""From the last start to the first commit, about; how long the first feeder hangs, or cannot be
+called.
+"""
 BOOTSTRAP_SHARE, BOOTSTRAP_AWAY_S_MAX = 0.3, 8.0
 USUAL_WORK_S = 0.008
 """Devices that take longer than this have been slowed down already."""
@@ -53,7 +59,9 @@ def draw_setup(seed: int, *, iterations: int | None = None) -> Setup:
 
 
 def harden(setup: Setup, seed: int, names: Collection[str] | None = None) -> Setup:
-    """The rehearsal of a seed with the hardships that it draws; of `names` only, where they are given."""
+    """The rehearsal of a seed with the hardships that it draws; of `names` only, where they are
+    given.
+    """
     for name in hardships_of(seed):
         if names is None or name in names:
             setup = HARDSHIPS[name].apply(setup, random.Random(f"{seed}/{name}"))
@@ -61,7 +69,9 @@ def harden(setup: Setup, seed: int, names: Collection[str] | None = None) -> Set
 
 
 def slowest_links_s(setup: Setup) -> float:
-    """What an iteration takes longer where all links on its way are as slow as they get for good: each microbatch goes round and comes back."""
+    """What an iteration takes longer where all links on its way are as slow as they get for good:
+    each microbatch goes round and comes back.
+    """
     if not (setup.faults.byte_s and setup.faults.slow_link_share):
         return 0.0
     batch, ring = setup.manifest.batch, setup.manifest.ring
@@ -116,7 +126,9 @@ def _full_disk(setup: Setup, _: random.Random) -> Setup:
 
 
 def _splits(setup: Setup, rng: random.Random) -> Setup:
-    """Splits of up to three minutes into two halves, which both may go on, in a run that lasts minutes."""
+    """Splits of up to three minutes into two halves, which both may go on, in a run that lasts
+    minutes.
+    """
     if setup.work_max_s <= USUAL_WORK_S:
         setup = _slowed(setup, rng)
     rate, calm = rng.uniform(0.1, 0.4), rng.choice((0.7, 0.85, 1.0))
@@ -182,7 +194,9 @@ def _shipped_limits(setup: Setup, _: random.Random) -> Setup:
 
 
 def _lone(setup: Setup, rng: random.Random) -> Setup:
-    """The only replica of a stage stands still, or the coordinator does not reach it, for three seconds; connections are reset."""
+    """The only replica of a stage stands still, or the coordinator does not reach it, for three
+    seconds; connections are reset.
+    """
     freeze, cut, reset = rng.choice(((0.3, 0.0, 0.0), (0.0, 0.3, 0.0), (0.0, 0.0, 0.5), (0.15, 0.15, 0.3)))
     setup = _with(setup, lone_freeze_rate=freeze, lone_cut_rate=cut, reset_rate=reset)
     if not (freeze or cut):
@@ -193,7 +207,9 @@ def _lone(setup: Setup, rng: random.Random) -> Setup:
 
 
 def _opening(setup: Setup, rng: random.Random) -> Setup:
-    """The first feeder falls, or cannot be called, before anything is committed; the bootstrap node goes and comes back."""
+    """The first feeder falls, or cannot be called, before anything is committed; the bootstrap node
+    goes and comes back.
+    """
     fall, within_s = rng.choice((None, *Fall)), setup.start_spread_s + OPENING_S
     opening = Opening(fall, rng.uniform(0, within_s), rng.uniform(1, UNREACHABLE_S_MAX))
     if fall is None or rng.random() < BOOTSTRAP_SHARE:

@@ -1,4 +1,5 @@
-"""Who lived, stood still or was cut off, and when: what the checks need to say who was in reach of whom, and for how long.
+"""Who lived, stood still or was cut off, and when: what the checks need to say who was in reach of
+whom, and for how long.
 
 The hub tells it. It keeps the last minutes only; whoever asks about more gets less.
 """
@@ -25,7 +26,8 @@ class History:
         now_s: virtual time.
 
     Attributes:
-        troubled_s: when somebody last died, stood still, went on, or the network broke or was mended.
+        troubled_s: when somebody last died, stood still, went on, or the network broke or was
+            mended.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -81,11 +83,15 @@ class History:
         return self._died_s.get(member)
 
     def silent_s(self, member: Member) -> float | None:
-        """Since when this life says nothing, as it has ended or stands still; None where it moves."""
+        """Since when this life says nothing, as it has ended or stands still; None where it
+        moves.
+        """
         return self._died_s.get(member, self._frozen.get(member))
 
     def is_out(self, one: Member, other: Member) -> bool:
-        """Whether either stands still, or the network is broken between the two, in either direction."""
+        """Whether either stands still, or the network is broken between the two, in either
+        direction.
+        """
         parted = any(lasting.parts(one.peer_id, other.peer_id) for lasting in self._broken)
         return parted or one in self._frozen or other in self._frozen
 

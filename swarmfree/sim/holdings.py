@@ -1,10 +1,12 @@
-"""Who holds the state of which stage, as engines and answers tell, and whether a stage is rebuilt without need (N1).
+"""Who holds the state of which stage, as engines and answers tell, and whether a stage is rebuilt
+without need (N1).
 
-A state counts as held by a member of a plan, and by a joiner some seconds after it was copied. Copies of the ends are known from heartbeats: one
-that its
-keeper gives up while nobody else holds the ends still counts, since it was the last.
+A state counts as held by a member of a plan, and by a joiner some seconds after it was copied.
+Copies of the ends are known from heartbeats: one that its keeper gives up while nobody else holds
+the ends still counts, since it was the last.
 
-What was made in place of a lost state and has not stepped since is no better than what the same way, or one that loses no more, makes again.
+What was made in place of a lost state and has not stepped since is no better than what the same
+way, or one that loses no more, makes again.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class LifeHistory(Protocol):
 
 
 class Everybody:
-    """Everybody lives, and nothing ever stands between two: what is assumed where nobody is watched."""
+    """Everybody lives, and nothing ever stands between two: what is assumed where nobody is
+    watched.
+    """
 
     def __init__(self) -> None:
         """Since the beginning."""
@@ -67,10 +71,13 @@ class Holding:
         since_s: when the engine got a state of this stage.
         is_known: a plan has named this member; until then what it made by itself is nobody's.
         is_copy: it is the state of a sibling that counts, so that it does without a plan.
-        is_vouched: it has stepped, or its member has promised a plan with it; else only the coordinator that had it built can tell what it is.
-        made: how it was made in place of a lost one, here or where it was copied from; None once it has stepped.
+        is_vouched: it has stepped, or its member has promised a plan with it; else only the
+            coordinator that had it built can tell what it is.
+        made: how it was made in place of a lost one, here or where it was copied from; None once it
+            has stepped.
         term: of the coordinator that had it built.
-        base: in which it was promised; of what was made and has not stepped only those know who go on in it.
+        base: in which it was promised; of what was made and has not stepped only those know who go
+            on in it.
     """
 
     stage: int
@@ -122,7 +129,9 @@ class Holdings:
         self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made, term=build.position.term)
 
     def took_over(self, member: Member, now_s: float) -> None:
-        """A member coordinates from now on: of those that the newest plan till then has not got it knows what they have told it since."""
+        """A member coordinates from now on: of those that the newest plan till then has not got it
+        knows what they have told it since.
+        """
         self._led_since_s[member], self._inherited[member] = now_s, self._plan
 
     def opened(self, plan: Plan) -> None:
@@ -136,13 +145,17 @@ class Holdings:
                     self._held[replica.endpoint.member] = replace(held, is_known=True)
 
     def promised(self, member: Member, plan: Plan) -> None:
-        """A member has promised this plan: whoever claims next hears in which base its state was opened."""
+        """A member has promised this plan: whoever claims next hears in which base its state was
+        opened.
+        """
         held = self._held.get(member)
         if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
             self._held[member] = replace(held, is_vouched=True, base=plan.base)
 
     def heartbeat_came(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
-        """A member tells of its copy of the ends, and of the last record in it; `NO_ITERATION` for none."""
+        """A member tells of its copy of the ends, and of the last record in it; `NO_ITERATION` for
+        none.
+        """
         if ends_iteration != NO_ITERATION:
             self._copies[member] = ends_iteration, ends_lineage
         elif any(held.stage == ENDS_STAGE and self._lives.is_alive(other) for other, held in self._held.items()):
@@ -150,13 +163,16 @@ class Holdings:
 
     # -- what follows
     def needless(self, sender: Member, build: Build, now_s: float, past: Collection[str]) -> str:
-        """A sentence if `sender` orders a state to be made although somebody within its reach holds a better one.
+        """A sentence if `sender` orders a state to be made although somebody within its reach holds
+        a better one.
 
         Args:
-            past: lineages that what is built goes back to; a state or copy of another one, or of what came later, is of no use to it.
+            past: lineages that what is built goes back to; a state or copy of another one, or of
+                what came later, is of no use to it.
         """
         action = build.action
-        is_kept = isinstance(action, Stay) and action.iteration == build.iteration  # nothing is made, no step is lost
+        # Nothing is made, no step is lost
+        is_kept = isinstance(action, Stay) and action.iteration == build.iteration
         if build.record is None or isinstance(action, Copy) or is_kept or (build.position, action) in self._looked_at:
             return ""
         self._looked_at[build.position, action] = None
@@ -165,7 +181,8 @@ class Holdings:
         led_since_s = self._led_since_s.get(sender, -math.inf)
         is_new = now_s - led_since_s < bounds.REACHED_S
         is_own = self._plan is not None and self._plan.position.term == build.position.term
-        plan = self._plan if is_own else self._inherited.get(sender, self._plan)  # one that was deposed may send plans since
+        # One that was deposed may send plans since
+        plan = self._plan if is_own else self._inherited.get(sender, self._plan)
         for member, what in self._better(build, now_s, past):
             if is_new and plan is not None and plan.stage_of(member) != action.stage:
                 continue
@@ -204,7 +221,9 @@ class Holdings:
             yield from ((member, f"a copy for iteration {iteration}") for member, iteration in copies)
 
     def _reach(self, sender: Member, member: Member, now_s: float) -> str:
-        """How a member is in the sender's reach, or out of it for too short a time to be given up; empty where neither is so."""
+        """How a member is in the sender's reach, or out of it for too short a time to be given up;
+        empty where neither is so.
+        """
         history = self._lives.history
         if not self._lives.is_alive(member) or self._lives.is_stuck(member):
             return ""
@@ -217,5 +236,7 @@ class Holdings:
 
 
 def _lost(action: BuildAction, iteration: int) -> tuple[int, int]:
-    """What a way of making a stage loses now; of two that lose all there is, what they lose later."""
+    """What a way of making a stage loses now; of two that lose all there is, what they lose
+    later.
+    """
     return iterations_lost(action, iteration), iterations_lost(action, FRESH_LOST)

@@ -1,11 +1,15 @@
-"""The integer model as pure functions: what an activation, a gradient, a step and a merge are when tensors are hashes.
+"""The integer model as pure functions: what an activation, a gradient, a step and a merge are when
+tensors are hashes.
 
-Every function depends on all of its arguments and on nothing else, so that any mix-up of weights, microbatches, stages or iterations
-changes the bytes. Sums are the one exception to hashing: they are 64-bit integers that wrap, so that every order of summation gives the
-same bytes, and each part of a sum carries one count per microbatch of the iteration, so that a wrong sum says which microbatch is in it how often.
+Every function depends on all of its arguments and on nothing else, so that any mix-up of weights,
+microbatches, stages or iterations changes the bytes. Sums are the one exception to hashing: they
+are 64-bit integers that wrap, so that every order of summation gives the same bytes, and each part
+of a sum carries one count per microbatch of the iteration, so that a wrong sum says which
+microbatch is in it how often.
 
-Used twice: by `integer_engine`, driven by the trainer, and by `checks`, which computes what should have come out.
-Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are exact in float64 in every order.
+Used twice: by `integer_engine`, driven by the trainer, and by `checks`, which computes what should
+have come out. Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are exact
+in float64 in every order.
 """
 
 from __future__ import annotations
@@ -78,11 +82,13 @@ def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
 
 
 def part_count(manifest: Manifest, stage: int) -> int:
-    """Parts of a stage; of the ends the first `EMBEDDING_PARTS` are the embedding, the others norm and head."""
+    """Parts of a stage; of the ends the first `EMBEDDING_PARTS` are the embedding, the others norm
+    and head.
+    """
     return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(manifest.blocks_of(stage))
 
 
-# ---- forward and backward ------------------------------------------------------------------------------------------
+# ---- forward and backward ------------------------------------------------------------------------
 
 
 def tokens_name(tokens: bytes) -> tuple[int, int]:
@@ -117,7 +123,8 @@ def backward(stage: int, weights: bytes, activations: Tensor, gradient: Tensor) 
 
 
 def weight_gradient(stage: int, part: int, microbatches: int, number: int, pieces: tuple[bytes, ...]) -> Words:
-    """What one microbatch adds to one part: `VALUE_WORDS` words that depend on everything, then one count per offset.
+    """What one microbatch adds to one part: `VALUE_WORDS` words that depend on everything, then one
+    count per offset.
 
     Args:
         microbatches: M of the run; the offset is ``number % M``.
@@ -150,7 +157,7 @@ def sum_digest(parts: tuple[bytes, ...]) -> str:
     return mix("sum", *parts, size_bytes=32).hex()
 
 
-# ---- state ---------------------------------------------------------------------------------------------------------
+# ---- state ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

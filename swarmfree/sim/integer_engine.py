@@ -1,7 +1,9 @@
-"""The engine with integers: a stage whose gradients are unique numbers, so that "exactly once" is an exact equality.
+"""The engine with integers: a stage whose gradients are unique numbers, so that "exactly once" is
+an exact equality.
 
-It implements `engine_port.Engine` on `integer_arithmetic`. It is as strict as a device would be careless: a gradient that belongs to another
-microbatch than its ticket, or a forgotten ticket, is an error here and silent nonsense there.
+It implements `engine_port.Engine` on `integer_arithmetic`. It is as strict as a device would be
+careless: a gradient that belongs to another microbatch than its ticket, or a forgotten ticket, is
+an error here and silent nonsense there.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ class IntegerEngine:
         if any(len(side) != STATE_BYTES for side in sides):
             raise ValueError(f"{len(sides[0])} and {len(sides[1])} bytes to merge; {STATE_BYTES} expected of each")
         merged, held = arithmetic.merged(sides[0], sides[1], weight_before, weight_after, mode), self._state[part]
-        self._set(part, PartState(merged.weights, held.first, held.second))  # as in torch: moments are the builder's to clear
+        # As in torch: moments are the builder's to clear
+        self._set(part, PartState(merged.weights, held.first, held.second))
 
     def _set(self, part: int, state: PartState) -> None:
         self._state[part] = state

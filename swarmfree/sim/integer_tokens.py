@@ -1,4 +1,6 @@
-"""Tokens for the integer engine: every row says which sequence it is and which microbatch it belongs to."""
+"""Tokens for the integer engine: every row says which sequence it is and which microbatch it
+belongs to.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from swarmfree.sim.integer_arithmetic import TRAINING, WINDOW
 
 ROW_WORDS_MIN = 3
 SEQUENCES = 4099
-"""Of an epoch in a real swarm of integer engines: a prime, so that no epoch ends with an iteration."""
+"""Of an epoch in a real swarm of integer engines: a prime, so that no epoch ends with an
+iteration.
+"""
 
 
 class IntegerTokens:
     """`ports.Tokens` of a rehearsal: row = (sequence, microbatch, kind, 0, ...), int32.
 
-    Microbatch n holds places n B .. n B + B - 1 of the endless row of epochs; each epoch is its own seeded permutation of the sequences.
+    Microbatch n holds places n B .. n B + B - 1 of the endless row of epochs; each epoch is its own
+    seeded permutation of the sequences.
 
     Args:
         manifest: seed, rows B and tokens per row T of the run; T + 1 must be at least 3.

@@ -1,12 +1,15 @@
-"""The invariants, watched from outside: engines, messages and events say what happened, a reference says what should have.
+"""The invariants, watched from outside: engines, messages and events say what happened, a reference
+says what should have.
 
-Nothing of the trainer is looked into. A record becomes known from a message, decided by the votes of its electorate (`votes`), committed by an event
-or a message; a step is known from the engine. Each check is made as soon as it can be: I1, I3 and I4 at every commit, I2 and I3 at every step, I2
-(`rebuilds`) and N1 (`holdings`) at every rebuild, I3 where a lineage is dropped and at the end, I4 at every tensor on the ring, I7 at every step and
-at the end. The first violation is kept, and stops the rehearsal. What each invariant says stands in the protocol.
+Nothing of the trainer is looked into. A record becomes known from a message, decided by the votes
+of its electorate (`votes`), committed by an event or a message; a step is known from the engine.
+Each check is made as soon as it can be: I1, I3 and I4 at every commit, I2 and I3 at every step, I2
+(`rebuilds`) and N1 (`holdings`) at every rebuild, I3 where a lineage is dropped and at the end, I4
+at every tensor on the ring, I7 at every step and at the end. The first violation is kept, and stops
+the rehearsal. What each invariant says stands in the protocol.
 
-What is not here: I6 and N2 (`liveness`), what needs the loop or the network's tables (`rehearsal`), sizes of tables (`sizes`), I8 (`many`), I5 (real
-processes).
+What is not here: I6 and N2 (`liveness`), what needs the loop or the network's tables (`rehearsal`),
+sizes of tables (`sizes`), I8 (`many`), I5 (real processes).
 """
 
 from __future__ import annotations
@@ -94,7 +97,8 @@ class Checks:
 
     Args:
         manifest: of the run.
-        reference: computes what should come out; None (torch) leaves I1, I4 and the states of rebuilds unchecked.
+        reference: computes what should come out; None (torch) leaves I1, I4 and the states of
+            rebuilds unchecked.
         now_s: virtual time.
         found: called once, with the first violation.
         lives: who lives, and in whose reach.
@@ -116,7 +120,8 @@ class Checks:
         self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
         self._chain = Chain(self._records)
-        self._awaited: dict[str, IterationCommitted] = {}  # committed by an event before any message showed the record
+        # Committed by an event before any message showed the record
+        self._awaited: dict[str, IterationCommitted] = {}
         self._votes = Votes(self._records, self._lives.is_alive)
         self._holdings = Holdings(self._lives)
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
@@ -124,13 +129,17 @@ class Checks:
         self._averages: dict[str, tuple[bytes, ...]] = {}
         self._states: dict[str, State] = {}
         self._rebuilds = Rebuilds(reference, self._chain, self._records, self._states, self._averages)
-        self._stepped: dict[tuple[str, int], str] = {}  # (lineage, stage) -> digest of the state after this record
+        # (lineage, stage) -> digest of the state after this record
+        self._stepped: dict[tuple[str, int], str] = {}
         self._ready: dict[Member, int] = {}
-        self._hashed: tuple[Record, str] | None = None  # the same record goes to every member; hashing it is the dear part
+        # The same record goes to every member; hashing it is the dear part
+        self._hashed: tuple[Record, str] | None = None
 
     @property
     def committed(self) -> dict[int, str]:
-        """Iteration -> lineage of the run's records; of several lineages the one that wins where they meet."""
+        """Iteration -> lineage of the run's records; of several lineages the one that wins where
+        they meet.
+        """
         return self._chain.main
 
     @property
@@ -187,7 +196,8 @@ class Checks:
                 found.append((lineage, record))
         if not found:
             return False
-        # Coordinators may have sealed records that differ in their electorates alone: it was one that is decided, and rather one stored here.
+        # Coordinators may have sealed records that differ in their electorates alone: it was one
+        # that is decided, and rather one stored here.
         votes, member = self._votes, step.member
         lineage, record = max(found, key=lambda pair: (votes.is_decided(pair[0]), member in votes.holders(pair[0])))
         self._check_step(step, record, lineage)
@@ -214,7 +224,9 @@ class Checks:
         self.made_count += 1
 
     def loaded(self, member: Member) -> None:
-        """A member's engine was given a state from outside: it is ready for whatever that state is."""
+        """A member's engine was given a state from outside: it is ready for whatever that state
+        is.
+        """
         self._ready.pop(member, None)
         self._holdings.lost(member)
 
@@ -292,7 +304,8 @@ class Checks:
         self._found_fault("I2", self._rebuilds.check(member, build, built))
         if isinstance(build.action, Stay):
             self._ready.pop(member, None)  # it goes on from an older state
-        self._ready.setdefault(member, built.iteration)  # a repeated answer comes after steps at times
+        # A repeated answer comes after steps at times
+        self._ready.setdefault(member, built.iteration)
         self._holdings.built(member, build, lineage, self._now_s())
         self.made_count += 1
 
@@ -333,7 +346,8 @@ class Checks:
 
         Args:
             winner: iteration -> lineage, of the one that goes on alone.
-            touched: what falls where the winner has not got it; sides that are further may yet be met.
+            touched: what falls where the winner has not got it; sides that are further may yet be
+                met.
         """
         for lineage in self._chain.undone(winner, touched):
             holders = [m for m in self._votes.unforced[lineage] if self._lives.is_alive(m) or m in self._dismissed]
@@ -386,11 +400,14 @@ class Checks:
 
     # -- the end
     def finished(self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]) -> None:
-        """The run is over, with all its iterations: look at what is left over and at the weights that were written."""
+        """The run is over, with all its iterations: look at what is left over and at the weights
+        that were written.
+        """
         for step in self._unexplained:
             self.violated("I3", f"{step.member} stepped at stage {step.stage} by a record nobody has seen")
         for lineage, event in self._awaited.items():
-            if not event.forced:  # else a side of one, which decided by itself and gave way before it told anybody
+            # Else a side of one, which decided by itself and gave way before it told anybody
+            if not event.forced:
                 self.violated("I3", f"record {event.iteration} ({lineage[:8]}) was committed, but nobody was told")
         iterations = self._manifest.run.iterations
         run = self._chain.complete(iterations)

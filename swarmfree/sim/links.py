@@ -1,6 +1,8 @@
-"""How fast one peer's words reach another: every directed pair of peers has a factor, 1 unless it is drawn or set.
+"""How fast one peer's words reach another: every directed pair of peers has a factor, 1 unless it
+is drawn or set.
 
-A link is slow in one direction only. What it stretches is decided in `network`: travel times, and the time that payloads take by their size.
+A link is slow in one direction only. What it stretches is decided in `network`: travel times, and
+the time that payloads take by their size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Whether it goes on: a lead that is taken over and then stays, members that are fenced in time, stages that are rebuilt, everybody back (I6, N2).
+"""Whether it goes on: a lead that is taken over and then stays, members that are fenced in time,
+stages that are rebuilt, everybody back (I6, N2).
 
-It looks once in a while at who lives, what the newest plan says, and what coordinators told; the numbers stand in `bounds`. Where something else went
-wrong meanwhile a bound begins anew. That commits come at all is looked at in `rehearsal`.
+It looks once in a while at who lives, what the newest plan says, and what coordinators told; the
+numbers stand in `bounds`. Where something else went wrong meanwhile a bound begins anew. That
+commits come at all is looked at in `rehearsal`.
 """
 
 from __future__ import annotations
@@ -60,11 +62,14 @@ class Liveness:
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._places: dict[str, int] = {}  # the stage that a peer was given last
-        self._left_s: dict[Member, float] = {}  # since when a peer is without a place that it could have
+        # Since when a peer is without a place that it could have
+        self._left_s: dict[Member, float] = {}
 
     # -- told
     def see(self, plan: Plan, sender: Member) -> None:
-        """A plan is sent that goes on from the run's last record; sides of a split that have lost send others."""
+        """A plan is sent that goes on from the run's last record; sides of a split that have lost
+        send others.
+        """
         if self._plan is None or self._plan[0] != plan:
             self._planned_s = self._hub.loop.time()
         self._plan = plan, sender
@@ -97,8 +102,9 @@ class Liveness:
         """Once in a while, as long as the run goes on.
 
         Args:
-            newest: the run's last record. Where it is of another lineage than the newest plan, its side counts more since a moment ago, and
-                who leads there is not seen before its next plan.
+            newest: the run's last record. Where it is of another lineage than the newest plan, its
+                side counts more since a moment ago, and who leads there is not seen before its next
+                plan.
         """
         now_s = self._hub.loop.time()
         if self._loses and self._hub.calm:
@@ -113,7 +119,9 @@ class Liveness:
         self._look_for_the_left_out(scene)
 
     def _look_for_takeover(self, scene: Scene, limits: Bounds) -> None:
-        """A dead coordinator has a successor, where a majority lives and nothing else goes wrong."""
+        """A dead coordinator has a successor, where a majority lives and nothing else goes
+        wrong.
+        """
         died_s = self._hub.history.died_s(scene.coordinator)
         if died_s is None or self._taken_s >= died_s or not self._has_majority(scene):
             return
@@ -123,7 +131,9 @@ class Liveness:
             self._violated("I6", why)
 
     def _look_for_fencing(self, scene: Scene, limits: Bounds) -> None:
-        """A member that is dead or stands still is fenced, where the coordinator hears siblings of it: the last one is waited for."""
+        """A member that is dead or stands still is fenced, where the coordinator hears siblings of
+        it: the last one is waited for.
+        """
         history, leader = self._hub.history, scene.coordinator
         for replicas in scene.plan.replicas if self._leads(scene) else ():
             members = [replica.endpoint.member for replica in replicas]
@@ -133,7 +143,8 @@ class Liveness:
                 if silent_s is None or not heard or history.troubled_s > silent_s:
                     continue
                 was_led = silent_s - self._led_s.get(leader, -math.inf) < self._manifest.timing.silence_s
-                is_fenced = self._fenced_s.get(str(member), -math.inf) >= min(silent_s, self._planned_s)  # perhaps before it fell
+                # Perhaps before it fell
+                is_fenced = self._fenced_s.get(str(member), -math.inf) >= min(silent_s, self._planned_s)
                 if was_led and not is_fenced and scene.now_s - silent_s > limits.fence_s and self._taken_s < silent_s:
                     told = f"{member} is silent for {scene.now_s - silent_s:.1f} s, has siblings, and is not fenced"
                     self._violated("I6", told)
@@ -152,7 +163,9 @@ class Liveness:
                 self._violated("I6", told)
 
     def _look_for_the_left_out(self, scene: Scene) -> None:
-        """Whoever had no trouble for long has a place, or all that it could have are taken, or promised to somebody who came later."""
+        """Whoever had no trouble for long has a place, or all that it could have are taken, or
+        promised to somebody who came later.
+        """
         outside = self._outside(scene.plan) if self._leads(scene) else {}
         self._left_s = {
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._met_s, self._missed_s(member))
@@ -160,7 +173,8 @@ class Liveness:
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
             if not self._is_kept(scene.plan, life)
         }
-        settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)  # every question may be asked once more; see `Bounds.of`
+        # Every question may be asked once more; see `Bounds.of`
+        settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)
         settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= settled_s]
         for member in settled:
             free = self._free(scene.plan, outside[member])
@@ -173,7 +187,9 @@ class Liveness:
         return self._fenced_s.get(str(member), -math.inf) if self._is_lossy() else -math.inf
 
     def _free(self, plan: Plan, life: Life) -> int:
-        """Places that a peer could have and nobody in the plan has, where somebody can give it the state: a stage whose last replica hangs waits."""
+        """Places that a peer could have and nobody in the plan has, where somebody can give it the
+        state: a stage whose last replica hangs waits.
+        """
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
         givers = [
@@ -182,12 +198,16 @@ class Liveness:
         return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
 
     def _is_kept(self, plan: Plan, life: Life) -> bool:
-        """Whether its place is in a stage whose last replica hangs: it is moved to no other, since it builds that stage next."""
+        """Whether its place is in a stage whose last replica hangs: it is moved to no other, since
+        it builds that stage next.
+        """
         stage = self._places.get(life.member.peer_id, NO_STAGE)
         return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _gives(self, member: Member, life: Life) -> bool:
-        """Whether a replica can give its state to a newcomer: its device works, and it is in reach."""
+        """Whether a replica can give its state to a newcomer: its device works, and it is in
+        reach.
+        """
         there = self._cast.lives.get(member)
         return there is not None and not there.pace.stuck and not self._hub.history.is_out(member, life.member)
 
@@ -203,7 +223,9 @@ class Liveness:
         return self._hub.is_alive(member) and not self._hub.is_frozen(member)
 
     def _leads(self, scene: Scene) -> bool:
-        """Whether the coordinator can go on: one that is parted from every majority, or from a whole stage, opens nothing, and gives no places."""
+        """Whether the coordinator can go on: one that is parted from every majority, or from a
+        whole stage, opens nothing, and gives no places.
+        """
 
         def is_there(member: Member) -> bool:
             return self._moves(member) and not self._hub.history.is_out(member, scene.coordinator)

@@ -1,8 +1,10 @@
 """Virtual time: an asyncio event loop whose clock jumps to the next timer when nothing is ready.
 
-What it is for: a rehearsal of minutes runs in a fraction of a second, a hang is an error with the stack of every task, and the order of
-everything is a function of the program alone. asyncio keeps tasks in sets (`TaskGroup`, `wait`); here tasks and futures hash to a counter,
-so that such a set has the same order in every process. An *owner* (a peer) can be frozen, as SIGSTOP would: nothing of it runs until thawed.
+What it is for: a rehearsal of minutes runs in a fraction of a second, a hang is an error with the
+stack of every task, and the order of everything is a function of the program alone. asyncio keeps
+tasks in sets (`TaskGroup`, `wait`); here tasks and futures hash to a counter, so that such a set
+has the same order in every process. An *owner* (a peer) can be frozen, as SIGSTOP would: nothing of
+it runs until thawed.
 
 What it does not do: sockets, pipes, signals, threads. Real time never enters.
 """
@@ -22,7 +24,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 OWNER: ContextVar[str] = ContextVar("owner", default="")
-"""Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the rehearsal itself."""
+"""Whose code is running: the name that `VirtualLoop.freeze` and `tasks_of` use. Empty for the
+rehearsal itself.
+"""
 
 Timer = tuple[float, int, "Turn"]
 
@@ -69,7 +73,9 @@ class VirtualTask(asyncio.Task[T]):
 
 
 class Turn:
-    """One call that the loop is to make, soon or at a time: what asyncio's handles are, and no more; most of a rehearsal's time goes by here."""
+    """One call that the loop is to make, soon or at a time: what asyncio's handles are, and no
+    more; most of a rehearsal's time goes by here.
+    """
 
     __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
     _source_traceback = None  # asyncio looks for it
@@ -99,7 +105,8 @@ def _nothing() -> None:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time: turns of its own, since asyncio's spend most of their time on input that never comes.
+    """An event loop in virtual time: turns of its own, since asyncio's spend most of their time on
+    input that never comes.
 
     Args:
         time_limit_s: virtual seconds after which it is a hang.
@@ -197,7 +204,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return [task for task in self._tasks.values() if task.owner == owner]
 
     def stacks(self, owner: str | None = None) -> str:
-        """Where every task (of one owner) waits, a line per task and one per frame, outermost first."""
+        """Where every task (of one owner) waits, a line per task and one per frame, outermost
+        first.
+        """
         lines = []
         for task in self._tasks.values():
             if owner is None or task.owner == owner:
@@ -207,7 +216,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # -- freezing
     def freeze(self, owner: str) -> None:
-        """Stop everything of this owner, as SIGSTOP does; takes effect with the next turn of the loop."""
+        """Stop everything of this owner, as SIGSTOP does; takes effect with the next turn of the
+        loop.
+        """
         assert owner, "the rehearsal itself cannot be frozen"
         self._frozen.setdefault(owner, ([], []))
         self._newly_frozen = True
@@ -227,7 +238,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Turn:
-        """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it among all the others."""
+        """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it
+        among all the others.
+        """
         timer = Turn(when, callback, args, context)
         parked = self._frozen.get(_owner_of(timer)) if self._frozen else None
         if parked is not None:
@@ -310,7 +323,9 @@ def _owner_of(turn: Turn) -> str:
 
 
 def _frames(work: Any) -> list[str]:
-    """Where a suspended coroutine stands, outermost first; a generator or future at the end is left out."""
+    """Where a suspended coroutine stands, outermost first; a generator or future at the end is left
+    out.
+    """
     found = []
     while work is not None and getattr(work, "cr_frame", None) is not None:
         code = work.cr_code

@@ -1,4 +1,5 @@
-"""One call between two peers as the memory hub plays it: from the caller's side, and its payload from the receiver's.
+"""One call between two peers as the memory hub plays it: from the caller's side, and its payload
+from the receiver's.
 
 Who is there and what befalls a call is decided in `network`.
 """
@@ -104,7 +105,9 @@ class MemoryCall:
 
     @property
     def is_heard(self) -> bool:
-        """Whether frames of the receiver reach the caller: it lives and moves, and no break lies between."""
+        """Whether frames of the receiver reach the caller: it lives and moves, and no break lies
+        between.
+        """
         moves = self.receiver is not None and self.receiver.alive and not self.receiver.frozen
         return moves and not self.is_cut_off
 
@@ -118,7 +121,9 @@ class MemoryCall:
         return copy == (1 if self.fate.second_answers and self.fate.duplicate_delay_s is not None else 0)
 
     def count_silence(self, since_s: float | None = None) -> None:
-        """No frames come from now on, or have come since then. The limit is the caller's own timer: it stands still with the caller."""
+        """No frames come from now on, or have come since then. The limit is the caller's own timer:
+        it stands still with the caller.
+        """
         if self._silence is None and not self.answer.done():
             until_s = (self.hub.loop.time() if since_s is None else since_s) + self.silence_s
             self._silence = self.hub.loop.call_at(until_s, self._silent, context=self.sender.context)
@@ -130,7 +135,9 @@ class MemoryCall:
             self._silence = None
 
     def wake(self) -> None:
-        """The caller goes on after having stood still: its timer was due before it read what had come meanwhile."""
+        """The caller goes on after having stood still: its timer was due before it read what had
+        come meanwhile.
+        """
         if self.hub.loop.time() - self.sender.frozen_s >= self.silence_s:
             self._silent()
         elif self._unread is not None:
@@ -187,7 +194,8 @@ class MemoryCall:
         self.hear()
         self.hub.open_calls.pop(self.number, None)
         if self.answer.done() and not self.answer.cancelled():
-            self.answer.exception()  # seen: a caller that is cancelled at the last moment does not fetch it
+            # Seen: a caller that is cancelled at the last moment does not fetch it
+            self.answer.exception()
 
 
 class Payload:
@@ -198,7 +206,9 @@ class Payload:
         self._arrives_s: float | None = None if exchange.header_first else exchange.payload_s
 
     async def read(self) -> bytes:
-        """The payload, when it has arrived; it breaks off where its sender died or gave up before it was under way."""
+        """The payload, when it has arrived; it breaks off where its sender died or gave up before
+        it was under way.
+        """
         exchange, loop = self._exchange, self._exchange.hub.loop
         if not exchange.payload:
             return b""

@@ -1,18 +1,24 @@
-"""The network in memory: one hub, many peers, and everything that can happen to a call between them.
+"""The network in memory: one hub, many peers, and everything that can happen to a call between
+them.
 
-It keeps the promises of `ports.Network` and no more. A request may come late, twice, after a later one, or never; a response may get lost
-after the handler ran; a peer may die or stand still in the middle. Progress frames are not sent one by one: while a handler runs at a peer
-that is alive and moves, the caller's silence limit does not count; from the moment that ends, it does. Where the plan says so, a payload takes time
-by its size; its chunks are frames, and it comes whole or not at all. Links may be slow in one direction (`links`), answers wrong (`spoil`).
+It keeps the promises of `ports.Network` and no more. A request may come late, twice, after a later
+one, or never; a response may get lost after the handler ran; a peer may die or stand still in the
+middle. Progress frames are not sent one by one: while a handler runs at a peer that is alive and
+moves, the caller's silence limit does not count; from the moment that ends, it does. Where the plan
+says so, a payload takes time by its size; its chunks are frames, and it comes whole or not at all.
+Links may be slow in one direction (`links`), answers wrong (`spoil`).
 
 What happens to a call:
 
-- the request is lost: `PeerSilent` after `silence_s`; the response is lost: `PeerSilent` that long after the handler ended;
-- nobody listens: `PeerUnreachable` at once, refused; a peer of another run does: `Refused` (`wrong_run`);
+- the request is lost: `PeerSilent` after `silence_s`; the response is lost: `PeerSilent` that long
+  after the handler ended;
+- nobody listens: `PeerUnreachable` at once, refused; a peer of another run does: `Refused`
+  (`wrong_run`);
 - the receiver dies: `PeerUnreachable` shortly after;
 - the receiver stands still: `PeerSilent` after `silence_s`, and the handler runs when it goes on;
-- the network is broken between the two (`breaks`): a frame that sets out meanwhile vanishes, so that the handler may not run, or its frames and its
-  response do not arrive; where the break refuses, `PeerUnreachable` for calls under way and new ones;
+- the network is broken between the two (`breaks`): a frame that sets out meanwhile vanishes, so
+  that the handler may not run, or its frames and its response do not arrive; where the break
+  refuses, `PeerUnreachable` for calls under way and new ones;
 - the caller dies or cancels: the handler goes on, its response is dropped.
 
 A peer that is dead can do nothing: its calls fail before they leave.
@@ -78,7 +84,8 @@ class MemoryHub:
         self.strangers: dict[str, None] = {}  # addresses at which a peer of another run listens
         self.history = History(loop.time)
         self.scales: Scales | None = None
-        self.context = Context()  # packets under way belong to nobody, and are not frozen with anybody
+        # Packets under way belong to nobody, and are not frozen with anybody
+        self.context = Context()
         self.overrule: Callable[[Endpoint, Endpoint, Request], Fate | None] = lambda *_: None
         self._peers: dict[Member, HubPeer] = {}
         self._by_address: dict[str, HubPeer] = {}
@@ -100,7 +107,9 @@ class MemoryHub:
         return MemoryNetwork(self, peer)
 
     def detach(self, member: Member) -> None:
-        """A peer ends or is killed: nothing leaves it any more, whoever waits for it learns of it shortly."""
+        """A peer ends or is killed: nothing leaves it any more, whoever waits for it learns of it
+        shortly.
+        """
         peer = self._peers.pop(member, None)
         if peer is None:
             return
@@ -113,14 +122,18 @@ class MemoryHub:
                 self.later(self.travel_s(), exchange.fail, PeerUnreachable(f"the connection to {member} broke"))
 
     def settle_stranger(self, address: str) -> bool:
-        """From now on a peer of another run answers there, until one of this run comes back; False where one is."""
+        """From now on a peer of another run answers there, until one of this run comes back; False
+        where one is.
+        """
         if address in self._by_address:
             return False
         self.strangers[address] = None
         return True
 
     def close_port(self, member: Member) -> None:
-        """Close the member's port: others cannot call it any more, but it runs on and can call them."""
+        """Close the member's port: others cannot call it any more, but it runs on and can call
+        them.
+        """
         peer = self._peers.get(member)
         if peer is not None and self._by_address.get(peer.endpoint.addresses[0]) is peer:
             del self._by_address[peer.endpoint.addresses[0]]
@@ -171,7 +184,9 @@ class MemoryHub:
 
     # -- what lies between them
     def begin_break(self, new: Break) -> None:
-        """The network breaks: frames that set out from now on are stopped, and whoever waits for some counts the silence or is refused."""
+        """The network breaks: frames that set out from now on are stopped, and whoever waits for
+        some counts the silence or is refused.
+        """
         self.breaks.add(new)
         self.history.broke(new)
         self.watch.befell(f"{new.what}{', refused' if new.refused else ''}")
@@ -183,7 +198,9 @@ class MemoryHub:
                 exchange.count_silence()
 
     def end_break(self, ended: Break) -> None:
-        """It is mended, if it still lasts. Whoever waits for a peer that died meanwhile learns of it now."""
+        """It is mended, if it still lasts. Whoever waits for a peer that died meanwhile learns of
+        it now.
+        """
         if not self.breaks.remove(ended):
             return
         self.history.mended(ended)
@@ -290,7 +307,9 @@ class MemoryHub:
             exchange.handled(wrong or outcome)
 
     def _ended(self, task: asyncio.Task[None], exchange: MemoryCall, receiver: HubPeer, copy: int) -> None:
-        """A handler that was cancelled or that crashed breaks the connection; a crash ends its peer."""
+        """A handler that was cancelled or that crashed breaks the connection; a crash ends its
+        peer.
+        """
         if task.cancelled() or task.exception() is not None:
             self._fail_soon(exchange, copy, PeerUnreachable(f"{exchange.to.member} gave no answer"))
             if not task.cancelled():
@@ -350,7 +369,9 @@ class MemoryNetwork:
         return self._peer.frames_received
 
     def serve(self, handler: Handler) -> Handler:
-        """Give every incoming call to `handler`; what the peer asks itself goes there by way of the watch."""
+        """Give every incoming call to `handler`; what the peer asks itself goes there by way of the
+        watch.
+        """
         self._peer.handler = handler
         return self._ask_itself
 
@@ -383,7 +404,9 @@ class MemoryNetwork:
 
 
 def check_header(header: Header, run: str, here: Member) -> Refused | None:
-    """What a server looks at before anything else: run, revision, incarnation (an empty one means any)."""
+    """What a server looks at before anything else: run, revision, incarnation (an empty one means
+    any).
+    """
     if header.run != run:
         return Refused(RefusalKind.WRONG_RUN, f"this is run {run[:12]}, the call is for run {header.run[:12]}")
     if header.revision != PROTOCOL_REVISION:

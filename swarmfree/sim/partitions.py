@@ -1,7 +1,9 @@
-"""Breaks of the network: who cannot reach whom for a while, in one direction or both, silently or with a refusal.
+"""Breaks of the network: who cannot reach whom for a while, in one direction or both, silently or
+with a refusal.
 
-A break names peers by peer id, as a broken cable does: a peer that is started again behind it is behind it still. Frames that are under way when it
-begins arrive; what sets out while it lasts does not, also not afterwards.
+A break names peers by peer id, as a broken cable does: a peer that is started again behind it is
+behind it still. Frames that are under way when it begins arrive; what sets out while it lasts does
+not, also not afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ class Break:
         senders: peer ids whose frames are stopped; None = everybody but the receivers.
         receivers: peer ids that do not get them; None = everybody but the senders.
         both_ways: the other direction is stopped, too.
-        refused: connections over the break fail at once, whichever direction is stopped; otherwise frames vanish, and callers hear silence.
+        refused: connections over the break fail at once, whichever direction is stopped; otherwise
+            frames vanish, and callers hear silence.
     """
 
     what: str
@@ -32,7 +35,9 @@ class Break:
         assert self.senders is not None or self.receivers is not None, "a break has a place"
 
     def stops(self, sender: str, receiver: str) -> bool:
-        """Whether a frame from one peer id to another is stopped. Nothing stops what a peer says to itself."""
+        """Whether a frame from one peer id to another is stopped. Nothing stops what a peer says to
+        itself.
+        """
         if sender == receiver:
             return False
         return self._covers(sender, receiver) or (self.both_ways and self._covers(receiver, sender))
@@ -48,7 +53,9 @@ class Break:
 
 
 def partition(group: Iterable[str], other: Iterable[str] | None = None, *, refused: bool = False) -> Break:
-    """Two groups of peer ids hear nothing of each other; without a second group it is everybody else, also who comes later."""
+    """Two groups of peer ids hear nothing of each other; without a second group it is everybody
+    else, also who comes later.
+    """
     one = frozenset(group)
     two = frozenset(other) if other is not None else None
     assert one, "nobody is parted from anybody"

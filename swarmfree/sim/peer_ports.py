@@ -1,6 +1,7 @@
 """The small ports of one rehearsed peer: device, clock, weights, journal.
 
-Each belongs to one life of one peer and falls silent with it: what a killed peer's last steps would still tell or write does not count.
+Each belongs to one life of one peer and falls silent with it: what a killed peer's last steps would
+still tell or write does not count.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class Pace:
 
 
 class VirtualClock:
-    """Virtual time with this peer's own zero and skew, so that comparing clocks of two peers fails in rehearsal already."""
+    """Virtual time with this peer's own zero and skew, so that comparing clocks of two peers fails
+    in rehearsal already.
+    """
 
     def __init__(self, loop: VirtualLoop, zero_s: float, skew_s: float) -> None:
         """Set it."""
@@ -73,7 +76,9 @@ class VirtualClock:
 
     @contextmanager
     def on_device(self, wait_s: float, work_s: float) -> Iterator[None]:
-        """What runs inside looks at the clock on the device: the first time as it begins, after that as it ends."""
+        """What runs inside looks at the clock on the device: the first time as it begins, after
+        that as it ends.
+        """
         self._looks_s = [wait_s, wait_s + work_s]
         try:
             yield
@@ -109,7 +114,9 @@ class VirtualExecutor:
         self._waiting = False
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do `work`; the device is busy with it until the result comes, also where nobody waits for that any more."""
+        """Do `work`; the device is busy with it until the result comes, also where nobody waits for
+        that any more.
+        """
         assert not self._waiting, "one caller at a time"
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._free_s)
@@ -120,7 +127,8 @@ class VirtualExecutor:
         try:
             if self._pace.raises:
                 await asyncio.sleep(self._free_s - now_s)
-                self._pace.raises = False  # not before: until then nobody may fall who is needed once this peer falls by it
+                # Not before: until then nobody may fall who is needed once this peer falls by it
+                self._pace.raises = False
                 raise DeviceError("out of memory")
             with self._clock.on_device(begin_s - now_s, work_s):
                 result = work()
@@ -134,7 +142,9 @@ class VirtualExecutor:
 
 
 class MemoryWeights:
-    """Keeps the weights that are written at the end: stage -> tensors, once per write; the device waits for the disk."""
+    """Keeps the weights that are written at the end: stage -> tensors, once per write; the device
+    waits for the disk.
+    """
 
     def __init__(
         self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]], is_alive: Callable[[], bool], pace: Pace

@@ -1,4 +1,6 @@
-"""Who plays: the lives of a rehearsal, how they start, what their ends mean, and who takes their place."""
+"""Who plays: the lives of a rehearsal, how they start, what their ends mean, and who takes their
+place.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class Cast:
         lives: living ones, and those that ended since `bury` was last called.
         killed: everybody who ever was.
         full: whose weights cannot be written.
-        hindered_s: peer id -> until when it last stood still or was cut off; infinite while that lasts.
+        hindered_s: peer id -> until when it last stood still or was cut off; infinite while that
+            lasts.
         faults: kinds of falls, counted.
         coordinator: who sent the newest plan; None before the first.
         details: traceback or stacks of what went wrong.
@@ -257,13 +260,17 @@ class Cast:
         self._stage.hub.later(duration_s, self._stage.hub.links.mend, *ends)
 
     def stick(self, life: Life) -> None:
-        """A peer's device hangs for good; somebody will come for it when it has noticed, and ended."""
+        """A peer's device hangs for good; somebody will come for it when it has noticed, and
+        ended.
+        """
         self._transcript.tell(str(life.member), "its device is stuck")
         self.disturbed("stuck device")
         life.pace.stuck = True
 
     def slow(self, life: Life, factor: float, duration_s: float, *, disk: bool) -> None:
-        """A peer's device, or its disk, takes `factor` times as long for so many seconds; the newest word counts."""
+        """A peer's device, or its disk, takes `factor` times as long for so many seconds; the
+        newest word counts.
+        """
         what = "disk" if disk else "device"
         self._transcript.tell(str(life.member), f"{what} {factor:.3g} times slower for {duration_s:.3f} s")
         self.disturbed(f"slow {what}")
@@ -328,12 +335,16 @@ class Cast:
         return len(sound) >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
 
     def looks_stuck(self, factor: float) -> bool:
-        """Whether a device that takes so many times as long may count as stuck, so that its peer ends."""
+        """Whether a device that takes so many times as long may count as stuck, so that its peer
+        ends.
+        """
         setup = self._stage.setup
         return factor * WORK_SPREAD_MAX * setup.work_max_s > setup.manifest.timing.stuck_s
 
     def _replace(self, life: Life) -> None:
-        """Somebody comes for it after a while: itself again, or a newcomer; at times nobody, unless it fell by no fault and leaves too few."""
+        """Somebody comes for it after a while: itself again, or a newcomer; at times nobody, unless
+        it fell by no fault and leaves too few.
+        """
         faults, rng = self._stage.setup.faults, self._rng
         if faults.replaced_share < 1 and rng.random() >= faults.replaced_share and self.leaves_enough([life]):
             self._transcript.tell(str(life.member), "nobody comes for it")
@@ -352,7 +363,9 @@ class Cast:
         return any(written == stage for written, _ in self._stage.written)
 
     def bury(self) -> bool:
-        """Take note of every life that has ended; True when one ended with code 0 after the last iteration, so that the run is over."""
+        """Take note of every life that has ended; True when one ended with code 0 after the last
+        iteration, so that the run is over.
+        """
         over = False
         for life in tuple(self.lives.values()):
             if not life.is_alive:
@@ -382,7 +395,8 @@ class Cast:
         if (
             life.code != 0
             and not life.pace.stuck
-            and not (life.pace.begun > 1 and "device is stuck" in life.why)  # so slow that it looks so
+            # So slow that it looks so
+            and not (life.pace.begun > 1 and "device is stuck" in life.why)
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
             and self._newest[life.member.peer_id] == life.member

@@ -1,4 +1,6 @@
-"""What a rebuilt stage may be: the bytes that its action gives, from states of the run's own past and of no other lineage (I2)."""
+"""What a rebuilt stage may be: the bytes that its action gives, from states of the run's own past
+and of no other lineage (I2).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Rebuilds:
         return [self._states[digest] for digest in self._versions.get((lineage, stage), {}) if digest in self._states]
 
     def asked(self, build: Build) -> str:
-        """A build is ordered; a sentence if what it is to be made of is newer than what it is to be, or of another lineage."""
+        """A build is ordered; a sentence if what it is to be made of is newer than what it is to
+        be, or of another lineage.
+        """
         action = build.action
         if isinstance(action, (Restore, Replay, CopyKept, Stay)) and action.iteration > build.iteration:
             return f"stage {action.stage} for iteration {build.iteration} is to come from a state of iteration {action.iteration}"
@@ -58,7 +62,9 @@ class Rebuilds:
         return ""
 
     def lineage_of(self, build: Build, built: Built) -> str:
-        """After which record what was built is the state: a copy may have been made while training went on."""
+        """After which record what was built is the state: a copy may have been made while training
+        went on.
+        """
         if built.iteration == build.iteration:
             return build.lineage
         stage, digest = build.action.stage, built.state_digest
@@ -66,10 +72,13 @@ class Rebuilds:
         return next(later, build.lineage)
 
     def check(self, member: Member, build: Build, built: Built) -> str:
-        """A stage was built; a sentence if it has the wrong bytes. A wrong copy is found when something starts from it."""
+        """A stage was built; a sentence if it has the wrong bytes. A wrong copy is found when
+        something starts from it.
+        """
         action, digest, lineage = build.action, built.state_digest, self.lineage_of(build, built)
         if isinstance(action, Copy) and digest not in self._versions.get((lineage, action.stage), {}):
-            self.odd_copies[digest] = str(member)  # its donors died, and the stage was rebuilt meanwhile; it may not count
+            # Its donors died, and the stage was rebuilt meanwhile; it may not count
+            self.odd_copies[digest] = str(member)
             return ""
         fault = ""
         if self._reference is not None and digest in self._states:
@@ -88,7 +97,9 @@ class Rebuilds:
         return f"{kind}: wrong bytes" if expected and digest not in expected else ""
 
     def _past(self, lineage: str, stage: int) -> dict[str, None]:
-        """Digests of a stage's states in this lineage; those before the first record are drawn, or built of such."""
+        """Digests of a stage's states in this lineage; those before the first record are drawn, or
+        built of such.
+        """
         ancestors = self._chain.back_from(lineage)
         first = self._records[ancestors[min(ancestors)]].before if ancestors else lineage
         started = {self._records[known].stages[stage].state_digest: None for known in ancestors.values()}
@@ -97,13 +108,16 @@ class Rebuilds:
         }
 
     def _expected(self, reference: IntegerReference, action: BuildAction, lineage: str) -> set[str]:
-        """Digests that may come of a build for the iteration after this lineage's last record; empty where nothing is known."""
+        """Digests that may come of a build for the iteration after this lineage's last record;
+        empty where nothing is known.
+        """
         record = self._records.get(lineage)
         if isinstance(action, Stay):
             return set(self._past(lineage, action.stage))
         if record is None or not (isinstance(action, (CopyKept, Replay))):
             return reference.built(action, lambda stage: self.states_of(lineage, stage))
-        if isinstance(action, CopyKept) and action.iteration <= record.iteration:  # behind: as it was when that iteration began
+        # Behind: as it was when that iteration began
+        if isinstance(action, CopyKept) and action.iteration <= record.iteration:
             began = self._chain.back_from(lineage).get(action.iteration)
             return {self._records[began].stages[action.stage].state_digest} if began is not None else set()
         after = self._after(reference, record, action.stage)

@@ -1,4 +1,6 @@
-"""What should have come out: sums, losses and states computed from the integer model alone, without any swarm."""
+"""What should have come out: sums, losses and states computed from the integer model alone, without
+any swarm.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ class IntegerReference:
         return f"every microbatch counts once, but parts {parts} hold gradients of other weights, inputs or returned gradients"
 
     def show(self, iteration: int) -> str:
-        """Count an iteration's sequences as shown; a sentence if one was shown in this epoch before."""
+        """Count an iteration's sequences as shown; a sentence if one was shown in this epoch
+        before.
+        """
         rows = self._manifest.batch.rows
         for number in range(iteration * self._microbatches, (iteration + 1) * self._microbatches):
             rows_shown = np.frombuffer(self._tokens.microbatch(number), dtype="<i4").reshape(rows, -1)
@@ -126,12 +130,16 @@ class IntegerReference:
         return total / count
 
     def built(self, action: BuildAction, versions: Callable[[int], Iterable[State]]) -> set[str]:
-        """Digests that a rebuilt stage may have, given the known states of a stage; empty where nothing is known of the donors."""
+        """Digests that a rebuilt stage may have, given the known states of a stage; empty where
+        nothing is known of the donors.
+        """
         match action:
             case Fresh(stage=stage, salt=salt):
                 states = [arithmetic.drawn(self._manifest, salt, stage)]
             case Restore() | Stay():
-                return set()  # parts of several iterations, see `is_restored`, and what was trained from such or from a merge
+                # Parts of several iterations, see `is_restored`, and what was trained from such or
+                # from a merge
+                return set()
             case Copy(stage=stage) | CopyKept(stage=stage) | Replay(stage=stage):
                 states = list(versions(stage))
             case CopyNeighbour(donor_stage=donor_stage):

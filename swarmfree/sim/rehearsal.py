@@ -1,7 +1,8 @@
 """One rehearsal: a cast of peers, a schedule of faults, the checks, in virtual time, from a seed.
 
-The peers run the trainer unchanged. It is over when the run has ended, an invariant does not hold, or nothing goes on any more (I6). What one
-peer's life is, is in `life`, who comes and goes in `cast`, who falls in `mischief`, many seeds in `many`.
+The peers run the trainer unchanged. It is over when the run has ended, an invariant does not hold,
+or nothing goes on any more (I6). What one peer's life is, is in `life`, who comes and goes in
+`cast`, who falls in `mischief`, many seeds in `many`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ TIME_LIMIT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Factories:
-    """What a rehearsal is made of; tests put subclasses with planted bugs here, the torch rehearsal its engine.
+    """What a rehearsal is made of; tests put subclasses with planted bugs here, the torch rehearsal
+    its engine.
 
     Args:
         run_peer: a peer's whole life.
@@ -191,7 +193,9 @@ class _Rehearsal:
                 self.checks.violated("I6", f"no commit for {since_s:.0f} s; {len(cast.lives)} peers are there")
 
     def _look_at_sizes(self, cast: Cast) -> None:
-        """No table of a living peer has grown beyond its bound; what was asked while a peer stood still it does first."""
+        """No table of a living peer has grown beyond its bound; what was asked while a peer stood
+        still it does first.
+        """
         entries_max = bounds.entries_max(len(cast.lives), self.setup.manifest.batch.microbatches)
         for member in sorted(cast.lives):
             if self.history.out_s(member, member, bounds.CAUGHT_UP_S):
@@ -201,7 +205,9 @@ class _Rehearsal:
                 self.checks.violated("I7", f"{member}: {', '.join(large)}")
 
     async def _end(self, cast: Cast, mischief: Mischief) -> None:
-        """The founder has ended with code 0: everyone that had a place follows, and nothing is left."""
+        """The founder has ended with code 0: everyone that had a place follows, and nothing is
+        left.
+        """
         self._look_at_sizes(cast)
         mischief.thaw()
         while mischief.is_ending():
@@ -222,7 +228,7 @@ class _Rehearsal:
         if not self._over.done():
             self._over.set_result(None)
 
-    # ---- who lives -----------------------------------------------------------------------------------------------------
+    # ---- who lives -------------------------------------------------------------------------------
 
     @property
     def history(self) -> History:
@@ -238,7 +244,7 @@ class _Rehearsal:
         life = self._cast.lives.get(member) if self._cast is not None else None
         return life is not None and life.pace.stuck
 
-    # ---- what is seen ------------------------------------------------------------------------------------------------
+    # ---- what is seen ----------------------------------------------------------------------------
 
     def asked(self, sender: Endpoint, receiver: Endpoint, request: Request, payload: bytes) -> None:
         """A request sets out; what a peer asks itself is for the checks alone."""
@@ -268,9 +274,11 @@ class _Rehearsal:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """All peers here are honest. Whoever has no place in the newest plan may still believe that it has one, and do the work of it.
+        """All peers here are honest. Whoever has no place in the newest plan may still believe that
+        it has one, and do the work of it.
 
-        Who was out of the sender's reach until now does not know of it where it came meanwhile, or leads another side.
+        Who was out of the sender's reach until now does not know of it where it came meanwhile, or
+        leads another side.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         if self.history.quiet_s(sender, receiver) < bounds.REACHED_S:
@@ -293,7 +301,8 @@ class _Rehearsal:
         if self._liveness is not None:
             self._liveness.told(member, event)
         now_s = self.loop.time()
-        if isinstance(event, IterationCommitted) and event.lineage not in self._committed:  # else a successor tells it again
+        # Else a successor tells it again
+        if isinstance(event, IterationCommitted) and event.lineage not in self._committed:
             self._committed.add(event.lineage)
             if self._committed_s:
                 self.statistics.longest_gap_s = max(self.statistics.longest_gap_s, now_s - self._committed_s)
@@ -363,7 +372,9 @@ def rehearse(
 
 @contextmanager
 def _collector_resting() -> Iterator[None]:
-    """Collect garbage before and after, not in between, so that no finaliser runs at a moment that memory chose."""
+    """Collect garbage before and after, not in between, so that no finaliser runs at a moment that
+    memory chose.
+    """
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

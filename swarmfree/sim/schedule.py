@@ -1,4 +1,5 @@
-"""Which peers and which parts of the network fail when: kinds of faults, and the schedule that a seed draws from a plan.
+"""Which peers and which parts of the network fail when: kinds of faults, and the schedule that a
+seed draws from a plan.
 
 A fault names a stage, not a peer: who stands there is known only when it strikes (`mischief`).
 """
@@ -70,7 +71,9 @@ class Stick:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A replica of `stage` takes `factor` times as long for a while: its device, or (`disk`) its weights and its directory."""
+    """A replica of `stage` takes `factor` times as long for a while: its device, or (`disk`) its
+    weights and its directory.
+    """
 
     stage: int
     factor: float
@@ -80,7 +83,9 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFault:
-    """A group is cut off from everybody else: each peer that may be hit, with a chance of `share`; who, is a function of `salt`."""
+    """A group is cut off from everybody else: each peer that may be hit, with a chance of `share`;
+    who, is a function of `salt`.
+    """
 
     share: float
     salt: int
@@ -90,7 +95,9 @@ class PartitionFault:
 
 @dataclass(frozen=True, slots=True)
 class Impair:
-    """A replica of `stage` that receives nothing (deaf) or that no peer receives anything from (mute)."""
+    """A replica of `stage` that receives nothing (deaf) or that no peer receives anything from
+    (mute).
+    """
 
     stage: int
     deaf: bool
@@ -109,7 +116,9 @@ class Sever:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """All peers fall into two halves that hear nothing of each other; who, is a function of `salt`."""
+    """All peers fall into two halves that hear nothing of each other; who, is a function of
+    `salt`.
+    """
 
     salt: int
     duration_s: float
@@ -143,7 +152,9 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Shelve:
-    """The shelf of a replica of `stage` takes `wait_s` for everything; 0 = it refuses and finds nothing."""
+    """The shelf of a replica of `stage` takes `wait_s` for everything; 0 = it refuses and finds
+    nothing.
+    """
 
     stage: int
     wait_s: float
@@ -167,11 +178,13 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """After the last commit somebody dies or stands still, if a sibling lives, or the stage's weights are written.
+    """After the last commit somebody dies or stands still, if a sibling lives, or the stage's
+    weights are written.
 
     Args:
         whom: a stage, `COORDINATOR`, `WRITER` or `HEARER`.
-        goodbyes: set off by so many messages that say that the run is over; 0 = by the closing Open.
+        goodbyes: set off by so many messages that say that the run is over; 0 = by the closing
+            Open.
         delay_s: so long after that.
         frozen_s: how long it stands still; 0 = it dies.
     """
@@ -210,7 +223,8 @@ class Fault:
 
     Args:
         iteration: counted from the first opening of this iteration.
-        moment: so many durations of the iteration before after that; 0.5 is the middle of the iteration, 2 is in the next.
+        moment: so many durations of the iteration before after that; 0.5 is the middle of the
+            iteration, 2 is in the next.
         pick: in [0, 1), which of several candidates.
         what: the fault.
     """
@@ -224,8 +238,9 @@ class Fault:
 def draw_schedule(plan: FaultPlan, iterations: int, body_stages: int, rng: random.Random) -> tuple[Fault, ...]:
     """The faults of peers and of the network of one rehearsal, by iteration and moment.
 
-    A rate of 0.3 per iteration means at each iteration one with chance 0.3; a rate of 2.5 means two and a third with chance 0.5. What was drawn
-    first does not depend on the rates of what is drawn after it.
+    A rate of 0.3 per iteration means at each iteration one with chance 0.3; a rate of 2.5 means two
+    and a third with chance 0.5. What was drawn first does not depend on the rates of what is drawn
+    after it.
     """
     schedule = []
     for draw in (_draw_falls, _draw_troubles, _draw_stuck, _draw_hardships):
@@ -291,7 +306,9 @@ def _draw_stuck(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[F
 
 
 def _draw_hardships(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[FaultKind]:
-    """Splits, slow links, two stages at once, devices that raise, shelves, the directory, and what befalls the only replica, in one iteration."""
+    """Splits, slow links, two stages at once, devices that raise, shelves, the directory, and what
+    befalls the only replica, in one iteration.
+    """
     times = _drawing(rng)
     lowest = 1 if plan.ends_spared else SOURCES
 

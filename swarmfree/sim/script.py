@@ -1,4 +1,6 @@
-"""Scenarios: a script sees every message of a rehearsal and lets things happen at exactly that moment, where rates and schedules hit by chance."""
+"""Scenarios: a script sees every message of a rehearsal and lets things happen at exactly that
+moment, where rates and schedules hit by chance.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,9 @@ class Director:
             self._cast.slow(life, factor, duration_s, disk=True)
 
     def shut(self, member: Member, duration_s: float) -> None:
-        """Nobody listens where this one says that it does for so long; it lives, and calls others."""
+        """Nobody listens where this one says that it does for so long; it lives, and calls
+        others.
+        """
         life = self._life(member)
         if life is not None:
             self._cast.shut(life, duration_s)
@@ -139,7 +143,9 @@ class Director:
         duration_s: float | None = None,
         refused: bool = False,
     ) -> Break:
-        """Two groups hear nothing of each other; without a second group it is everybody else, also who comes later."""
+        """Two groups hear nothing of each other; without a second group it is everybody else, also
+        who comes later.
+        """
         others = None if other is None else [member.peer_id for member in other]
         return self._begin(partitions.partition([m.peer_id for m in group], others, refused=refused), "partition", duration_s)
 

@@ -1,6 +1,8 @@
-"""Many seeds, in a few processes; and the same seed twice, in two processes, for "same seed, same story" (I8).
+"""Many seeds, in a few processes; and the same seed twice, in two processes, for "same seed, same
+story" (I8).
 
-Python hashes text differently in every process, so a story that depends on the order of a set differs between the two.
+Python hashes text differently in every process, so a story that depends on the order of a set
+differs between the two.
 """
 
 from __future__ import annotations
@@ -109,8 +111,8 @@ def rehearse_many(
         count: how many.
         iterations: of each; None = as many as its seed draws.
         processes: how many are played at a time.
-        repeat_every: every so many seeds one is played again in another process and must be the same story; 0 = never; None = every tenth,
-            of more than a thousand a hundred in all.
+        repeat_every: every so many seeds one is played again in another process and must be the
+            same story; 0 = never; None = every tenth, of more than a thousand a hundred in all.
         progress: called after every seed with its report, how many are done, and `count`.
     """
     if repeat_every is None:

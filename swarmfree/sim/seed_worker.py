@@ -1,8 +1,10 @@
-"""A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON line goes out for each.
+"""A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON
+line goes out for each.
 
 Behind a seed stands how many iterations its rehearsal has, where it is not to draw them.
 
-It ends when its input ends, so it never outlives whoever started it by more than one rehearsal. Every such process has its own hash seed.
+It ends when its input ends, so it never outlives whoever started it by more than one rehearsal.
+Every such process has its own hash seed.
 """
 
 from __future__ import annotations

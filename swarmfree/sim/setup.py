@@ -1,6 +1,8 @@
-"""What one rehearsal plays: the run, the cast, the faults; all of it drawn from the seed unless given.
+"""What one rehearsal plays: the run, the cast, the faults; all of it drawn from the seed unless
+given.
 
-Every seed is another shape of swarm, and leaves out some kinds of faults altogether, so that each kind is also met alone.
+Every seed is another shape of swarm, and leaves out some kinds of faults altogether, so that each
+kind is also met alone.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ class Setup:
         sequence_count: sequences per epoch.
         start_spread_s: the cast starts within so many seconds.
         work_min_s, work_max_s: mean compute time of one piece of device work, drawn per peer.
-        cache_bytes_max: stored outputs and answers a peer keeps for repair; an integer tensor has 24 bytes.
+        cache_bytes_max: stored outputs and answers a peer keeps for repair; an integer tensor has
+            24 bytes.
         progress_bound_s: after the last disturbance a commit must come within this time (I6).
         feeding_standbys: peers that wait for a lost stage and can feed.
-        opening: what befalls the first feeder and the bootstrap node before anything is committed; None = nothing does, and who is announced first
-            founds at once.
+        opening: what befalls the first feeder and the bootstrap node before anything is committed;
+            None = nothing does, and who is announced first founds at once.
     """
 
     manifest: Manifest
@@ -76,7 +79,8 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         iterations: of the run; None = drawn as well.
     """
     rng, ends, stuck, shadow = (random.Random(f"{seed}/{name}") for name in ("setup", "ends", "stuck", "shadow"))
-    methods = random.Random(f"{seed}/rungs")  # an older name: with another one each seed would draw another run
+    # An older name: with another one each seed would draw another run
+    methods = random.Random(f"{seed}/rungs")
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
     replicas = rng.choice((1, 2, 2, 2, 3))
@@ -120,7 +124,8 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         start_spread_s=rng.choice((0.0, 0.5, 3.0)),
         cache_bytes_max=rng.choice((1 << 30, 1 << 30, 1 << 30, 150)),
     )
-    if setup.bodies == body * replicas and shadow.random() < 0.3:  # the run begins when every stage has all of its replicas
+    # The run begins when every stage has all of its replicas
+    if setup.bodies == body * replicas and shadow.random() < 0.3:
         whole = replace(manifest, stages=replace(manifest.stages, replicas_min=replicas))
         setup = replace(setup, manifest=whole)
     return setup
@@ -150,7 +155,9 @@ def draw_faults(rng: random.Random) -> FaultPlan:
 
 
 def draw_troubles(plan: FaultPlan, rng: random.Random) -> FaultPlan:
-    """The same plan, at times with falls of sources and coordinators, leavers, breaks of the network, slow devices and disks, and wrong clocks."""
+    """The same plan, at times with falls of sources and coordinators, leavers, breaks of the
+    network, slow devices and disks, and wrong clocks.
+    """
 
     def at_times(rate: float) -> float:
         return rate * rng.uniform(0.3, 1.5) if rng.random() < 0.4 else 0.0

@@ -1,4 +1,5 @@
-"""What goes wrong after the last commit: who is told that the run is over, and who falls by which of these messages.
+"""What goes wrong after the last commit: who is told that the run is over, and who falls by which
+of these messages.
 
 Whom a fault hits, and whether it may, is decided in `mischief`.
 """
@@ -30,7 +31,8 @@ class ShutdownFaults:
         """Nothing is set off yet."""
         self._hub, self._strike = hub, strike
         self._waiting: list[tuple[Fault, Last]] = []
-        self._goodbyes: dict[Member, bool] = {}  # who was told, in this order -> whether it writes weights
+        # Who was told, in this order -> whether it writes weights
+        self._goodbyes: dict[Member, bool] = {}
         self.has_begun = False
 
     def expect(self, fault: Fault, last: Last) -> None:
@@ -41,7 +43,9 @@ class ShutdownFaults:
             self._hub.later(last.delay_s, self._strike, fault, last, None)
 
     def told(self, hearer: Member, *, writes: bool) -> None:
-        """Count the goodbye that reached `hearer`, once per peer, and strike the faults that wait for it."""
+        """Count the goodbye that reached `hearer`, once per peer, and strike the faults that wait
+        for it.
+        """
         if hearer in self._goodbyes:
             return
         self._goodbyes[hearer] = writes
@@ -53,4 +57,5 @@ class ShutdownFaults:
                 if last.delay_s:
                     self._hub.later(last.delay_s, self._strike, fault, last, hearer)
                 else:
-                    self._strike(fault, last, hearer)  # at once: whoever tells the others has not told all of them yet
+                    # At once: whoever tells the others has not told all of them yet
+                    self._strike(fault, last, hearer)

@@ -1,6 +1,7 @@
 """One life of one rehearsed peer: its ports, its tasks, its end.
 
-All of a life is one task and its children. A kill marks the peer dead in the network first, so that no goodbye escapes, and then cancels.
+All of a life is one task and its children. A kill marks the peer dead in the network first, so that
+no goodbye escapes, and then cancels.
 """
 
 from __future__ import annotations

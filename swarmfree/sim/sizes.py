@@ -1,6 +1,8 @@
-"""Whether every table and cache of a peer stays small (I7): a walk over all that its trainer's objects hold.
+"""Whether every table and cache of a peer stays small (I7): a walk over all that its trainer's
+objects hold.
 
-Only attributes of objects that `swarmfree.trainer` defines are looked at; what these hold of other rooms (records, plans, tensors) are values.
+Only attributes of objects that `swarmfree.trainer` defines are looked at; what these hold of other
+rooms (records, plans, tensors) are values.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def oversized(handler: Handler | None, entries_max: int = bounds.ENTRIES_MAX) ->
 
 
 def sizes(root: object) -> Iterator[tuple[str, int]]:
-    """Every table of the trainer's objects within reach of one of them: class and attribute, and how many entries it has."""
+    """Every table of the trainer's objects within reach of one of them: class and attribute, and
+    how many entries it has.
+    """
     seen: set[int] = {id(root)}
     waiting: deque[Any] = deque([root])
     while waiting:

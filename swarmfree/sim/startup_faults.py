@@ -1,4 +1,6 @@
-"""What may befall a run before its first record: the first feeder falls, or cannot be called, and the bootstrap node comes and goes."""
+"""What may befall a run before its first record: the first feeder falls, or cannot be called, and
+the bootstrap node comes and goes.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ class Fall(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first seconds of a rehearsal; times are of virtual time, and nothing here happens once a record is committed.
+    """The first seconds of a rehearsal; times are of virtual time, and nothing here happens once a
+    record is committed.
 
     Args:
-        fall: of the first feeder: killed, and itself or another comes for it; gone, and nobody comes; frozen for `fall_for_s`; unreachable, so that
-            nobody listens at its address, though it lives and calls others.
+        fall: of the first feeder: killed, and itself or another comes for it; gone, and nobody
+            comes; frozen for `fall_for_s`; unreachable, so that nobody listens at its address,
+            though it lives and calls others.
         fall_s: when it falls; an unreachable one is so from then on.
         fall_for_s: how long it stands still or cannot be called.
         bootstrap_down_s: when the bootstrap node is killed; infinite = never.

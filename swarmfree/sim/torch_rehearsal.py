@@ -1,7 +1,9 @@
-"""A rehearsal on torch: the same swarm, faults and checks with real tensors, to see that the trainer and the torch engine fit together.
+"""A rehearsal on torch: the same swarm, faults and checks with real tensors, to see that the
+trainer and the torch engine fit together.
 
-Sums are not compared with a reference here (I1 is the integer engine's); everything else is checked as ever: equal bytes among siblings, order of
-records, progress, nothing left over, same story twice.
+Sums are not compared with a reference here (I1 is the integer engine's); everything else is checked
+as ever: equal bytes among siblings, order of records, progress, nothing left over, same story
+twice.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def make_engine(manifest: Manifest) -> Engine:
 
 
 def rehearse_torch(seed: int, *, iterations: int | None = None, full_transcript: bool = False) -> RehearsalResult:
-    """Play one rehearsal with the torch engine, on a model of a few thousand parameters; a few iterations unless said otherwise."""
+    """Play one rehearsal with the torch engine, on a model of a few thousand parameters; a few
+    iterations unless said otherwise.
+    """
     setup = draw_setup(seed, iterations=iterations or ITERATIONS)
     model = ModelSection(
         width=WIDTH,

@@ -1,8 +1,10 @@
-"""What goes over the network of a rehearsal, counted: messages and bytes by kind and, for control, by peer.
+"""What goes over the network of a rehearsal, counted: messages and bytes by kind and, for control,
+by peer.
 
-A request and its response are two messages. A kind is *data* where a tensor travels with it, else *control*: Hello, Build, Open, Heartbeat, Redo,
-Roll, Seal, Commit and the like. Bytes are those of the message without its tensor, as a `Scales` weighs it; what a peer tells itself, frames of
-HTTP/2 and progress frames are not counted.
+A request and its response are two messages. A kind is *data* where a tensor travels with it, else
+*control*: Hello, Build, Open, Heartbeat, Redo, Roll, Seal, Commit and the like. Bytes are those of
+the message without its tensor, as a `Scales` weighs it; what a peer tells itself, frames of HTTP/2
+and progress frames are not counted.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, 
 
 
 class Scales(Protocol):
-    """Weighs messages. The one that knows what they weigh on the wire lies outside this room, and is handed in."""
+    """Weighs messages. The one that knows what they weigh on the wire lies outside this room, and
+    is handed in.
+    """
 
     def request_bytes(self, header: Header, request: Request, payload_bytes: int) -> int:
         """Size of a request with its header, without the payload that follows."""

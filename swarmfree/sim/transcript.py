@@ -1,6 +1,8 @@
-"""The story of one rehearsal: a line per event with its virtual time, and a digest of everything that happened, for "same seed, same story" (I8).
+"""The story of one rehearsal: a line per event with its virtual time, and a digest of everything
+that happened, for "same seed, same story" (I8).
 
-Two levels: `tell` is for people and is kept; `trace` (every call and every answer) goes into the digest only, unless all of it is asked for.
+Two levels: `tell` is for people and is kept; `trace` (every call and every answer) goes into the
+digest only, unless all of it is asked for.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Transcript:
 
 
 def event_line(event: Event) -> str:
-    """An event as one line: its kind, then its fields; long hashes shortened, empty fields left out."""
+    """An event as one line: its kind, then its fields; long hashes shortened, empty fields left
+    out.
+    """
     fields = []
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)

@@ -1,7 +1,9 @@
-"""Who has stored which record, and promised what: by what members answered, and by nothing else (I3).
+"""Who has stored which record, and promised what: by what members answered, and by nothing else
+(I3).
 
-A record is decided when a majority of its electorate holds it at one moment, or everybody of the electorate whose life has not ended, where at least
-one has; then it stays decided. A vote that was replaced, or dropped with its lineage, is held no longer.
+A record is decided when a majority of its electorate holds it at one moment, or everybody of the
+electorate whose life has not ended, where at least one has; then it stays decided. A vote that was
+replaced, or dropped with its lineage, is held no longer.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class Votes:
         is_alive: whether a life has not ended.
 
     Attributes:
-        unforced: lineages that were decided by a majority, or by all who lived, and who held them then and later.
+        unforced: lineages that were decided by a majority, or by all who lived, and who held them
+            then and later.
     """
 
     def __init__(self, records: Mapping[str, Record], is_alive: Callable[[Member], bool]) -> None:
@@ -39,7 +42,8 @@ class Votes:
     def stored(self, member: Member, position: Position, lineage: str, now_s: float = 0.0) -> str:
         """A member says that it has stored this record; a sentence if it must not have done so.
 
-        As with promises, what it says at the very moment at which it promises a higher term may have been done before that.
+        As with promises, what it says at the very moment at which it promises a higher term may
+        have been done before that.
         """
         fault, (held_at, held) = "", self._sealed.get(member, (position, lineage))
         if member in self._applied.get(lineage, ()):
@@ -55,7 +59,9 @@ class Votes:
         return fault
 
     def told(self, member: Member, position: Position, lineage: str) -> None:
-        """A member says, asked by a candidate, which record it holds: that is no news, unless its answer to the Seal was not seen."""
+        """A member says, asked by a candidate, which record it holds: that is no news, unless its
+        answer to the Seal was not seen.
+        """
         if member not in self._applied.get(lineage, ()):
             self._sealed[member] = position, lineage
             self.is_decided(lineage)
@@ -67,9 +73,11 @@ class Votes:
             self.unforced[lineage][member] = None
 
     def promised(self, member: Member, position: Position, now_s: float = 0.0) -> str:
-        """A member promises to follow no lower claim; a sentence if it has promised a higher term before.
+        """A member promises to follow no lower claim; a sentence if it has promised a higher term
+        before.
 
-        At one and the same moment answers come in any order: the lower promise may have been given first.
+        At one and the same moment answers come in any order: the lower promise may have been given
+        first.
         """
         before = self._promised.get(member)
         if before is not None and position.term < before.term:
@@ -116,7 +124,8 @@ class Votes:
         if before is None and record.iteration:
             return True  # what it stands on was never shown: nobody knows who votes
         electorate, holders = before.electorate if before is not None else (), self.holders(lineage)
-        is_founded = before is None and any(founder in holders for founder in self._founders)  # each of them decides alone
+        # Each of them decides alone
+        is_founded = before is None and any(founder in holders for founder in self._founders)
         living = [member for member in electorate if self._is_alive(member)]
         is_all = 0 < len(living) < len(electorate) and all(member in holders for member in living)
         if is_founded or (electorate and (is_majority(electorate, holders) or is_all)):

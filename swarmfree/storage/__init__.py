@@ -1,1 +1,3 @@
-"""KEEPS: tokens, weights and events on disk, behind the ports of `protocol`. Knows no other room."""
+"""KEEPS: tokens, weights and events on disk, behind the ports of `protocol`. Knows no other
+room.
+"""

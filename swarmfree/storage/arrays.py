@@ -1,4 +1,6 @@
-"""Named arrays in one file, written whole or not at all: what an experiment that goes on later has to keep."""
+"""Named arrays in one file, written whole or not at all: what an experiment that goes on later has
+to keep.
+"""
 
 from __future__ import annotations
 

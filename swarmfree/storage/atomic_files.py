@@ -1,6 +1,8 @@
-"""Files that are there whole or not at all: written beside their place, flushed to the disk, then renamed into it.
+"""Files that are there whole or not at all: written beside their place, flushed to the disk, then
+renamed into it.
 
-Turns the system's refusals (disk full, no permission, file too large) into one line for a person. Keeps no state.
+Turns the system's refusals (disk full, no permission, file too large) into one line for a person.
+Keeps no state.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from swarmfree.protocol.errors import SwarmfreeError
 
 @contextlib.contextmanager
 def told_in_one_line(place: Path, what: str) -> Iterator[None]:
-    """Raise an `OSError` of the block as one `SwarmfreeError` that names `place` and `what` was being done."""
+    """Raise an `OSError` of the block as one `SwarmfreeError` that names `place` and `what` was
+    being done.
+    """
     try:
         yield
     except OSError as error:
@@ -39,7 +43,8 @@ def write_whole(file: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def place_whole(file: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file under a name of its own, and rename it to `file` once it lies on the disk.
+    """Let `write` make a file under a name of its own, and rename it to `file` once it lies on the
+    disk.
 
     Raises:
         SwarmfreeError: the disk is full or refuses; nothing is left behind.

@@ -1,7 +1,8 @@
 """What a peer keeps for others on its own disk: blobs by name, gone when the peer is.
 
-Implements `ports.Shelf`. Nothing on it outlives the process: a peer that comes back is a new member and is given everything anew, so the folder is
-emptied at the start. Writing and reading happen on a thread of their own, so that neither the event loop nor the device waits for a disk.
+Implements `ports.Shelf`. Nothing on it outlives the process: a peer that comes back is a new member
+and is given everything anew, so the folder is emptied at the start. Writing and reading happen on a
+thread of their own, so that neither the event loop nor the device waits for a disk.
 """
 
 from __future__ import annotations

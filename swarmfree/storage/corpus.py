@@ -1,7 +1,9 @@
-"""The corpus: which files a run learns from, cut once into a flat training file and a flat held-out file of tokens.
+"""The corpus: which files a run learns from, cut once into a flat training file and a flat held-out
+file of tokens.
 
-Tokens are bytes, 0 to 255, one byte each on disk. The default is the Python standard library's own source without its tests, whose bytes differ
-between patch releases; `--data` names a file or a folder instead. Nothing is downloaded, nothing is shuffled here.
+Tokens are bytes, 0 to 255, one byte each on disk. The default is the Python standard library's own
+source without its tests, whose bytes differ between patch releases; `--data` names a file or a
+folder instead. Nothing is downloaded, nothing is shuffled here.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Corpus:
 
     Args:
         name: for people.
-        corpus_hash: SHA-256, hex, over name, size and bytes of every file in order; same text, same hash, on any machine.
+        corpus_hash: SHA-256, hex, over name, size and bytes of every file in order; same text, same
+            hash, on any machine.
         folder: where its token files lie.
         train_tokens, held_out_tokens: sizes; a token is one byte of a file.
         token_max: the largest token in it.
@@ -66,7 +69,9 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """One file of the corpus: `name` is its path below the corpus in bytes, empty where the corpus is this one file."""
+    """One file of the corpus: `name` is its path below the corpus in bytes, empty where the corpus
+    is this one file.
+    """
 
     path: Path
     name: bytes
@@ -75,14 +80,18 @@ class _Text:
 
 
 def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) -> Corpus:
-    """Cut a corpus into token files in `cache_folder`, or find it there; safe against other processes that do the same.
+    """Cut a corpus into token files in `cache_folder`, or find it there; safe against other
+    processes that do the same.
 
-    All files are read once to know the hash, and a second time only where the cache has not got them. Held-out files are chosen by hash of
-    their bytes: in the order of their hashes, each that still fits into `held_out_percent` of the bytes. Equal files stay together. Where that
-    finds less than half the share (one file, or few large ones), the last `held_out_percent` of each file are held out instead.
+    All files are read once to know the hash, and a second time only where the cache has not got
+    them. Held-out files are chosen by hash of their bytes: in the order of their hashes, each that
+    still fits into `held_out_percent` of the bytes. Equal files stay together. Where that finds
+    less than half the share (one file, or few large ones), the last `held_out_percent` of each file
+    are held out instead.
 
     Args:
-        data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a folder all files count but hidden ones.
+        data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a
+            folder all files count but hidden ones.
         cache_folder: made if missing.
         held_out_percent: 1 to 50.
 
@@ -120,11 +129,13 @@ def require_files(data_path: str) -> None:
 
 
 def require_text(data_path: str, bytes_min: int) -> None:
-    """Look at data before it is read whole: it is there, there is enough of it, and what it begins with is text in UTF-8.
+    """Look at data before it is read whole: it is there, there is enough of it, and what it begins
+    with is text in UTF-8.
 
     Args:
         data_path: as for `prepare_corpus`; "" = Python's standard library, which is not looked at.
-        bytes_min: what one iteration needs; a file of text shorter than that is of no use to the run.
+        bytes_min: what one iteration needs; a file of text shorter than that is of no use to the
+            run.
 
     Raises:
         DataError: one line with what was found, and what to do.
@@ -144,7 +155,9 @@ def require_text(data_path: str, bytes_min: int) -> None:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a file's first bytes are UTF-8 without NUL, a letter that is cut off at the end allowed."""
+    """Whether a file's first bytes are UTF-8 without NUL, a letter that is cut off at the end
+    allowed.
+    """
     try:
         with path.open("rb") as stream:
             start = stream.read(_LOOK_BYTES)
@@ -157,11 +170,13 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in start
 
 
-# ---- which files ---------------------------------------------------------------------------------------------------
+# ---- which files ---------------------------------------------------------------------------------
 
 
 def _standard_library() -> tuple[str, list[tuple[Path, bytes]]]:
-    """Python's own source: .py files without tests, and without what is written when an interpreter is built, which differs by machine."""
+    """Python's own source: .py files without tests, and without what is written when an interpreter
+    is built, which differs by machine.
+    """
     folder = Path(sysconfig.get_path("stdlib"))
     files = [
         (path, relative)
@@ -190,7 +205,9 @@ def _files_of(path: Path) -> tuple[str, list[tuple[Path, bytes]]]:
 
 
 def _walk(folder: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[Path, bytes]]:
-    """Regular files below `folder` with their relative paths, sorted by these as bytes; hidden ones and folders in `left_out` are passed over."""
+    """Regular files below `folder` with their relative paths, sorted by these as bytes; hidden ones
+    and folders in `left_out` are passed over.
+    """
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
@@ -238,7 +255,7 @@ def _train_sizes(texts: list[_Text], held_out_percent: int) -> list[int]:
     return [0 if text.digest in held_out else text.size_bytes for text in texts]
 
 
-# ---- the cache -----------------------------------------------------------------------------------------------------
+# ---- the cache -----------------------------------------------------------------------------------
 
 
 def _cached(folder: Path, corpus_hash: str) -> Corpus | None:
@@ -256,7 +273,9 @@ def _cached(folder: Path, corpus_hash: str) -> Corpus | None:
 
 
 def _prepare(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> None:
-    """Write the token files under a name of their own and rename the folder; who comes second finds it there and takes it."""
+    """Write the token files under a name of their own and rename the folder; who comes second finds
+    it there and takes it.
+    """
     with _temporary_folder(corpus.folder.parent) as temporary:
         written = _write_tokens(replace(corpus, folder=temporary), texts, held_out_percent)
         content = asdict(written)
@@ -267,7 +286,8 @@ def _prepare(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> None:
         if corpus.folder.exists() and _cached(corpus.folder, corpus.corpus_hash) is None:
             with _temporary_folder(corpus.folder.parent) as torn, contextlib.suppress(FileNotFoundError):
                 corpus.folder.rename(torn / corpus.folder.name)
-        # Renaming onto a folder that is not empty fails: another process was first, and its bytes are the same.
+        # Renaming onto a folder that is not empty fails: another process was first, and its bytes
+        # are the same.
         with contextlib.suppress(FileExistsError, NotADirectoryError):
             _rename_folder(temporary, corpus.folder)
 
@@ -302,7 +322,9 @@ def _write_tokens(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> 
 
 @contextlib.contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """A folder that nobody else touches while this process lives, and that the next one removes if this one is killed."""
+    """A folder that nobody else touches while this process lives, and that the next one removes if
+    this one is killed.
+    """
     folder, descriptor = _locked_folder(parent)
     try:
         yield folder
@@ -312,7 +334,9 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """Make a folder and lock it; one that somebody takes for a leftover before it is locked is given up for another."""
+    """Make a folder and lock it; one that somebody takes for a leftover before it is locked is
+    given up for another.
+    """
     while True:
         folder = parent / f"{_TEMPORARY_PREFIX}{uuid4().hex}"
         folder.mkdir()

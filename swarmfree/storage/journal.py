@@ -1,6 +1,7 @@
 """The journal port as JSON lines: one event per line, for machines and for the report.
 
-A full disk must not end a peer: it is told once, and the events go on being tried. Reading is left to whoever reports.
+A full disk must not end a peer: it is told once, and the events go on being tried. Reading is left
+to whoever reports.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class JsonLinesJournal:
                 raise SwarmfreeError(f"{place}: events cannot be written: {error.strerror}") from error
 
     def tell(self, event: Event) -> None:
-        """Append one event. What could not be written is counted, and the count is the first line once there is room again."""
+        """Append one event. What could not be written is counted, and the count is the first line
+        once there is room again.
+        """
         try:
             if self._lost:
                 self._append(Note(f"{self._lost} events before this line could not be written"))

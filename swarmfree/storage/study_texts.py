@@ -1,4 +1,6 @@
-"""The texts that the study tries finished models on, as in the paper's Table 3: parts of what was held out, and a text of another kind."""
+"""The texts that the study tries finished models on, as in the paper's Table 3: parts of what was
+held out, and a text of another kind.
+"""
 
 from __future__ import annotations
 

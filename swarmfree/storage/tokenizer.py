@@ -1,7 +1,9 @@
-"""The tokenizer of a model of bytes, as files that Hugging Face's `AutoTokenizer` reads: 256 symbols, no merges, no special tokens.
+"""The tokenizer of a model of bytes, as files that Hugging Face's `AutoTokenizer` reads: 256
+symbols, no merges, no special tokens.
 
-A byte-level BPE without merges is what says "a token is a byte" in that format: its pre-tokenizer writes each byte as one printable letter (GPT-2's
-alphabet), its vocabulary gives that letter the byte's value, its decoder turns letters into bytes again.
+A byte-level BPE without merges is what says "a token is a byte" in that format: its pre-tokenizer
+writes each byte as one printable letter (GPT-2's alphabet), its vocabulary gives that letter the
+byte's value, its decoder turns letters into bytes again.
 
 Source: Radford et al., Language Models are Unsupervised Multitask Learners (2019): the alphabet.
 """
@@ -14,7 +16,9 @@ BYTES = 256
 
 
 def byte_letters() -> list[str]:
-    """The letter that stands for each byte: itself where it is printable and no space, else the next code point from 256 on."""
+    """The letter that stands for each byte: itself where it is printable and no space, else the
+    next code point from 256 on.
+    """
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)}
     others = iter(range(BYTES, 2 * BYTES))
     return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]

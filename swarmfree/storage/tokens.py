@@ -1,6 +1,8 @@
-"""The tokens port over a prepared corpus: memory-mapped, so that a source keeps no text in memory of its own.
+"""The tokens port over a prepared corpus: memory-mapped, so that a source keeps no text in memory
+of its own.
 
-Which sequence comes when is decided elsewhere (`policy.data_order`) and comes in as a function; here it is only read.
+Which sequence comes when is decided elsewhere (`policy.data_order`) and comes in as a function;
+here it is only read.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from swarmfree.storage.corpus import Corpus
 
 
 def require_enough(corpus: Corpus, manifest: Manifest) -> None:
-    """Check that a corpus suits a run: every sequence of one iteration is another one, there is a held-out row, the vocabulary has its tokens.
+    """Check that a corpus suits a run: every sequence of one iteration is another one, there is a
+    held-out row, the vocabulary has its tokens.
 
     Raises:
         DataError: one line with what was expected and found.
@@ -39,7 +42,9 @@ def require_enough(corpus: Corpus, manifest: Manifest) -> None:
 
 
 class CorpusTokens:
-    """Implements `ports.Tokens`. Shapes: B rows, T tokens per row; sequence i is tokens i*T to i*T + T of the training text, both included."""
+    """Implements `ports.Tokens`. Shapes: B rows, T tokens per row; sequence i is tokens i*T to i*T
+    + T of the training text, both included.
+    """
 
     def __init__(self, corpus: Corpus, manifest: Manifest, sequence_of: Callable[[int], int]) -> None:
         """Map the token files.
@@ -73,7 +78,9 @@ class CorpusTokens:
         return self._gather(self._train, starts)
 
     def window(self, number: int) -> bytes:
-        """Tokens of held-out window `number`, same shape; all rows of all windows are spread evenly over the held-out text."""
+        """Tokens of held-out window `number`, same shape; all rows of all windows are spread evenly
+        over the held-out text.
+        """
         free = len(self._held_out) - self._length
         between = max(1, self._window_rows - 1)
         starts = [(number * self._rows + row) % self._window_rows * free // between for row in range(self._rows)]

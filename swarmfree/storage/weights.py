@@ -1,7 +1,9 @@
-"""The weights port over a folder that `transformers` can load: one safetensors file per stage, Hugging Face's names, config, tokenizer and index.
+"""The weights port over a folder that `transformers` can load: one safetensors file per stage,
+Hugging Face's names, config, tokenizer and index.
 
-Each stage's file stands for itself and may be written on another machine; whoever finds all of them in one folder adds `config.json`, the tokenizer
-and the index, and it does not matter who or how often. Files of another run are never mixed in. `read_weights` reads it back. Imports no torch.
+Each stage's file stands for itself and may be written on another machine; whoever finds all of them
+in one folder adds `config.json`, the tokenizer and the index, and it does not matter who or how
+often. Files of another run are never mixed in. `read_weights` reads it back. Imports no torch.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def stage_file_name(stage: int, stage_count: int) -> str:
 def llama_config(manifest: Manifest) -> dict[str, Any]:
     """`config.json` of the model, as `LlamaForCausalLM` reads it.
 
-    The rotary base stands there twice: transformers 5 reads `rope_parameters`, transformers 4 knows `rope_theta` only and would silently take
+    The rotary base stands there twice: transformers 5 reads `rope_parameters`, transformers 4 knows
+    `rope_theta` only and would silently take
     10000. A model of bytes has no special tokens.
     """
     model = manifest.model
@@ -84,7 +87,8 @@ class FolderWeights:
         Args:
             stage: whose.
             tensors: Hugging Face name -> (shape, float32 little-endian bytes).
-            iteration: of a run that goes on: what they are ready for. Weights of an iteration have a folder of their own, beside that of the end.
+            iteration: of a run that goes on: what they are ready for. Weights of an iteration have
+                a folder of their own, beside that of the end.
 
         Returns:
             Path of the stage's file.
@@ -101,14 +105,16 @@ class FolderWeights:
 
         def save(temporary: Path) -> None:
             temporary.touch()
-            mode = temporary.stat().st_mode  # as of all files; safetensors makes one that its owner alone may read
+            # As of all files; safetensors makes one that its owner alone may read
+            mode = temporary.stat().st_mode
             try:
                 save_file(arrays, temporary, metadata)
             except SafetensorError as error:
                 raise _system_error(error) from error
             temporary.chmod(mode)
 
-        # An index that lies there is of an earlier run, or of the same weights; in both cases it is made again when all files are there.
+        # An index that lies there is of an earlier run, or of the same weights; in both cases it is
+        # made again when all files are there.
         with told_in_one_line(self._folder, "removing the index of an earlier run"):
             (self._folder / INDEX_NAME).unlink(missing_ok=True)
         place_whole(file, save)
@@ -116,7 +122,8 @@ class FolderWeights:
         return str(file)
 
     def finish(self) -> bool:
-        """Write `config.json`, the tokenizer and the index if the files of all stages of this run lie in the folder; may be called again at any time.
+        """Write `config.json`, the tokenizer and the index if the files of all stages of this run
+        lie in the folder; may be called again at any time.
 
         Returns:
             Whether the folder is complete.
@@ -205,6 +212,8 @@ def _read_header(file: Path) -> dict[str, Any] | None:
 
 
 def _system_error(error: SafetensorError) -> OSError:
-    """The system's refusal that safetensors put into words of its own, e.g. "I/O error: No space left on device (os error 28)"."""
+    """The system's refusal that safetensors put into words of its own, e.g. "I/O error: No space
+    left on device (os error 28)".
+    """
     found = re.search(r"([^:]*) \(os error (\d+)\)", str(error))
     return OSError(int(found[2]), found[1].strip()) if found else OSError(str(error))

@@ -1,6 +1,8 @@
-"""The one place in front of all handlers of a peer: whoever calls may say what it says, or is refused.
+"""The one place in front of all handlers of a peer: whoever calls may say what it says, or is
+refused.
 
-What may be said by whom stands in `policy.permissions`; here is what this peer knows when it is asked.
+What may be said by whom stands in `policy.permissions`; here is what this peer knows when it is
+asked.
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ class AccessControl:
     async def require(self, sender: Member, request: Request) -> None:
         """Let the caller say this; what a peer asks itself needs no leave.
 
-        What is early is held, as the books hold it: work for a plan that is on its way here, and from a member that is new in that plan.
+        What is early is held, as the books hold it: work for a plan that is on its way here, and
+        from a member that is new in that plan.
 
         Raises:
-            Refused: `forbidden`; of work as `ReplicaState.admit`, and `not_yet` from whom no plan of its base has named here so far.
+            Refused: `forbidden`; of work as `ReplicaState.admit`, and `not_yet` from whom no plan
+                of its base has named here so far.
         """
         if sender == self._context.me:
             return

@@ -1,4 +1,6 @@
-"""Calls that are given up when whom they are to counts no more: a peer whose device hangs goes on showing signs of life, and never answers."""
+"""Calls that are given up when whom they are to counts no more: a peer whose device hangs goes on
+showing signs of life, and never answers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every part of one peer's trainer shares: its ports, its manifest, and calls that may go to itself."""
+"""What every part of one peer's trainer shares: its ports, its manifest, and calls that may go to
+itself.
+"""
 
 from __future__ import annotations
 
@@ -73,12 +75,16 @@ class Context:
 
     @property
     def kept_mb_max(self) -> int:
-        """Upper bound in MB on what this peer keeps for others: the run's or its owner's, whichever is lower."""
+        """Upper bound in MB on what this peer keeps for others: the run's or its owner's, whichever
+        is lower.
+        """
         return min(self.manifest.recovery.kept_mb_max, self.local.disk_mb_max)
 
     @property
     def kept_ram_mb_max(self) -> int:
-        """Upper bound in MB on the memory for what this peer keeps for others: the run's or its owner's."""
+        """Upper bound in MB on the memory for what this peer keeps for others: the run's or its
+        owner's.
+        """
         return min(self.manifest.recovery.kept_ram_mb_max, self.local.memory_mb_max)
 
     def now_s(self) -> float:
@@ -110,7 +116,9 @@ class Context:
         )
 
     def backoff_s(self) -> Iterator[float]:
-        """Yield growing waits with jitter: 0.05 s doubling to 1 s, each times a random factor in [0.5, 1)."""
+        """Yield growing waits with jitter: 0.05 s doubling to 1 s, each times a random factor in
+        [0.5, 1).
+        """
         wait_s = 0.05
         while True:
             yield wait_s * (0.5 + 0.5 * self.rng.random())

@@ -1,7 +1,9 @@
-"""The device: one piece of work at a time, backward before forward, older before newer; 1F1B emerges without a table.
+"""The device: one piece of work at a time, backward before forward, older before newer; 1F1B
+emerges without a table.
 
-It does not know what the work is. Work already begun is never interrupted; work whose caller was cancelled is skipped. It knows how long pieces
-of one rank take, and so when one is stuck: a hung driver leaves the event loop alive, which would answer for a device that never will.
+It does not know what the work is. Work already begun is never interrupted; work whose caller was
+cancelled is skipped. It knows how long pieces of one rank take, and so when one is stuck: a hung
+driver leaves the event loop alive, which would answer for a device that never will.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Rank(enum.IntEnum):
 BESIDE = (Rank.BACKWARD, Rank.FORWARD, Rank.IDLE)
 """Work under which weights and moments stay as they are."""
 ALIKE = (Rank.BACKWARD, Rank.FORWARD)
-"""Ranks whose pieces are alike; under the others there is anything from a few bytes to a whole state."""
+"""Ranks whose pieces are alike; under the others there is anything from a few bytes to a whole
+state.
+"""
 
 
 class WorkFailed(CallFailed):
@@ -90,7 +94,8 @@ class Device:
         While a pass or idle work runs, which change no state, it runs at once on this thread; else
         in turn.
 
-        Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can begin meanwhile, so it must be short.
+        Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can
+        begin meanwhile, so it must be short.
 
         Raises:
             WorkFailed: `work` raised, in its turn; what it raised, at once.
@@ -124,9 +129,11 @@ class Device:
             self._running = None
 
     def count_tick(self, tick_s: float, least_s: float) -> str:
-        """Count `tick_s` of this peer's own time; return why the device is stuck, empty while it is not.
+        """Count `tick_s` of this peer's own time; return why the device is stuck, empty while it is
+        not.
 
-        Time is counted, not read from a clock: a process that was stopped has not computed meanwhile.
+        Time is counted, not read from a clock: a process that was stopped has not computed
+        meanwhile.
 
         Args:
             tick_s: since the last tick.
@@ -144,7 +151,9 @@ class Device:
         return f"a {self._running.name.lower()} piece of work has run for {self._ran_s:.0f} s, {most_s:.0f} s is the most"
 
     def lateness(self, silence_s: float) -> float:
-        """How many times the present piece of work has exceeded its limit, by counted time; 0 = not yet."""
+        """How many times the present piece of work has exceeded its limit, by counted time; 0 = not
+        yet.
+        """
         if self._running is None:
             return 0.0
         return lateness(self._ran_s, self._measured[self._running], silence_s, alike=self._running in ALIKE)

@@ -1,7 +1,9 @@
-"""Taking the lead when the coordinator has fallen silent: wait for one's rank, ask, claim, and see what there is to go on from.
+"""Taking the lead when the coordinator has fallen silent: wait for one's rank, ask, claim, and see
+what there is to go on from.
 
-A candidate asks everybody first whether they would promise, and claims only when a majority would: so one that merely hears nobody disturbs
-nobody. Without a majority for `split_wait_s` it goes on with whoever is there, forced. Source: protocol sections 3.1, 3.2.
+A candidate asks everybody first whether they would promise, and claims only when a majority would:
+so one that merely hears nobody disturbs nobody. Without a majority for `split_wait_s` it goes on
+with whoever is there, forced. Source: protocol sections 3.1, 3.2.
 """
 
 from __future__ import annotations
@@ -26,13 +28,19 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 
 FORCED_WITHOUT_ALL = 3
-"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it those stages."""
+"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it
+those stages.
+"""
 PAUSE_GROWTH = 1.15
 """Nobody is asked as often at the end of a long split as at its beginning."""
 LOOK_S = 8.0
-"""So long a candidate asks the members of the last plan; then it looks whether somebody is announced who leads elsewhere."""
+"""So long a candidate asks the members of the last plan; then it looks whether somebody is
+announced who leads elsewhere.
+"""
 REFUSED_MAX = 6
-"""Rounds in which somebody refused because it hears a coordinator; then that one is asked for a place."""
+"""Rounds in which somebody refused because it hears a coordinator; then that one is asked for a
+place.
+"""
 
 
 @dataclass(slots=True)
@@ -42,7 +50,8 @@ class Poll:
     Attributes:
         behind: the highest number of a term that somebody has promised, 0 where nobody told one.
         fresh: who hears a coordinator.
-        is_led: the coordinator itself does, or it is one of a higher term than this peer has promised: it leads, and has fenced this peer.
+        is_led: the coordinator itself does, or it is one of a higher term than this peer has
+            promised: it leads, and has fenced this peer.
     """
 
     promises: dict[Endpoint, Promise] = field(default_factory=dict)
@@ -66,7 +75,8 @@ class Election:
 
     Attributes:
         announced: by the directory when this peer last looked.
-        led: who said last, in the present campaign or the one that has ended, that it hears a coordinator.
+        led: who said last, in the present campaign or the one that has ended, that it hears a
+            coordinator.
     """
 
     def __init__(self, context: Context, stage_member: StageMember) -> None:
@@ -91,7 +101,8 @@ class Election:
         self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
         plan = replica_state.known_plan
         if plan is None or not self._may_lead(plan, Poll()):
-            return None  # a joiner that no Open has made a member would only keep the members from it
+            # A joiner that no Open has made a member would only keep the members from it
+            return None
         last = replica_state.coordinator
         gone = {last.member} if last is not None and last.member != self._context.me else set()
         gone |= self._context.incarnations.ended(self._electorate(plan))
@@ -119,7 +130,8 @@ class Election:
             may_force = waited_s >= timing.split_wait_s * (
                 1 if poll.covers(plan) or replica_state.is_over else FORCED_WITHOUT_ALL
             )
-            may_force |= replica_state.is_over and not poll.silent  # nothing is left to decide, and who is missing has ended
+            # Nothing is left to decide, and who is missing has ended
+            may_force |= replica_state.is_over and not poll.silent
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
@@ -153,7 +165,9 @@ class Election:
         return self._stage_member.heartbeat_count != self._beats_before
 
     async def _is_passed_over(self, plan: Plan) -> bool:
-        """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on with it."""
+        """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on
+        with it.
+        """
         if self._stage_member.replica_state.records_held:
             return False
         founder = await self._context.ports.directory.founder()
@@ -164,10 +178,11 @@ class Election:
         return (promised.term.number if promised is not None else 0) + 1
 
     async def _waits(self, wait_s: float) -> bool:
-        """Let those claim that are before this peer in rank; whether somebody leads, or the last coordinator has promised that to somebody.
+        """Let those claim that are before this peer in rank; whether somebody leads, or the last
+        coordinator has promised that to somebody.
 
-        The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one, a stage may be lost before this one's rank
-        comes that is held here.
+        The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one,
+        a stage may be lost before this one's rank comes that is held here.
         """
         poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._stage_member.replica_state.coordinator
         if coordinator is not None:
@@ -177,9 +192,11 @@ class Election:
         return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._stage_member.heartbeat_came.wait(left_s))
 
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
-        """Whether these decide: where it takes proof that others have died, only if nobody is further, since they may have decided before that.
+        """Whether these decide: where it takes proof that others have died, only if nobody is
+        further, since they may have decided before that.
 
-        An announcement may be `lease_s / 3` old: whoever serves, and was not asked yet, is asked as well, and only then is nobody further.
+        An announcement may be `lease_s / 3` old: whoever serves, and was not asked yet, is asked as
+        well, and only then is nobody further.
         """
         if is_majority(self._electorate(plan), poll.members()):
             return True
@@ -239,7 +256,9 @@ class Election:
         )
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
-        """Ask every member of the plan, this one included, and who else decides: one that was away has its vote, though the plan has not got it."""
+        """Ask every member of the plan, this one included, and who else decides: one that was away
+        has its vote, though the plan has not got it.
+        """
         poll, claim = Poll(), Claim(self._position(term), only_asking)
         async with asyncio.TaskGroup() as group:
             electorate, named = self._electorate(plan), {endpoint.member for endpoint in plan.members()}
@@ -254,7 +273,8 @@ class Election:
     async def _ask_one(self, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
         timing = self._context.timing
         try:
-            async with asyncio.timeout(timing.silence_s):  # also for one whose device hangs as it steps
+            # Also for one whose device hangs as it steps
+            async with asyncio.timeout(timing.silence_s):
                 reply = await self._context.call(endpoint, claim, silence_s=timing.silence_s / 2)
         except Refused as refusal:
             if refusal.kind is RefusalKind.BEHIND:
@@ -274,7 +294,9 @@ class Election:
             self._context.incarnations.hear(promise.newer_lives)
 
     async def _catch_up(self, poll: Poll) -> bool:
-        """Apply what others have committed already; False where this peer cannot, so that somebody else has to lead."""
+        """Apply what others have committed already; False where this peer cannot, so that somebody
+        else has to lead.
+        """
         replica_state = self._stage_member.replica_state
         told = ((p.iteration, e.member, e) for e, p in poll.promises.items())
         ahead = sorted(told, key=lambda one: one[:2], reverse=True)

@@ -1,7 +1,7 @@
 """An engine that others see into: what all probes of a peer's engine have in common.
 
-`sim` derives one that shows states and steps to the checks of a rehearsal, `cli` one that reports them as events.
-It decides nothing, and changes nothing that the engine does.
+`sim` derives one that shows states and steps to the checks of a rehearsal, `cli` one that reports
+them as events. It decides nothing, and changes nothing that the engine does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The organiser's watch: a run has a founder that can be called, until its first record is sealed.
 
-It knows ports only, so that rehearsals play it as the bootstrap node runs it. It keeps nothing but what it has named. Source: protocol, "A run that
-always begins".
+It knows ports only, so that rehearsals play it as the bootstrap node runs it. It keeps nothing but
+what it has named. Source: protocol, "A run that always begins".
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class FoundersWatch:
         if any(a.iteration > 0 for a in announced.values()):
             return True
         present, now_s = await self._directory.founder(), self._clock.now_s()
-        stood_s = max(0.0, now_s - self._looked_s - self._timing.silence_s - LOOK_S)  # who does not look hears nobody
+        # Who does not look hears nobody
+        stood_s = max(0.0, now_s - self._looked_s - self._timing.silence_s - LOOK_S)
         self._answered_s, self._led_s, self._looked_s = self._answered_s + stood_s, self._led_s + stood_s, now_s
         if present != self._present:
             self._present, self._answered_s, self._led_s = present, now_s, now_s

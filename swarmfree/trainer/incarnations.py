@@ -1,6 +1,8 @@
-"""Lives that have ended: a peer that was started again says so with a later incarnation, and that proves the end of the one before.
+"""Lives that have ended: a peer that was started again says so with a later incarnation, and that
+proves the end of the one before.
 
-Nothing else proves it: silence may be a cut, and a refused connection a firewall. Source: protocol section 3.3.
+Nothing else proves it: silence may be a cut, and a refused connection a firewall. Source: protocol
+section 3.3.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ PEERS_MAX = 1024
 
 
 class Incarnations:
-    """The latest incarnation of each peer that this peer has heard from; the oldest are dropped first."""
+    """The latest incarnation of each peer that this peer has heard from; the oldest are dropped
+    first.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[str, Member] = {}

@@ -1,6 +1,7 @@
 """Finding the coordinator, getting a place, and noticing when nobody heartbeats any more.
 
-Silence is counted in ticks of this peer's own loop, not by the clock: a peer that was paused itself has not been silent to.
+Silence is counted in ticks of this peer's own loop, not by the clock: a peer that was paused itself
+has not been silent to.
 Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hello).
 """
 
@@ -37,7 +38,9 @@ STRANGERS_MAX = 3
 FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
 """Under a later genesis the organiser has called everybody as well."""
 UNWELCOME_ROUNDS = 3
-"""Rounds in a row in which all who answered were of another run or protocol: then this peer is wrong, and not an address."""
+"""Rounds in a row in which all who answered were of another run or protocol: then this peer is
+wrong, and not an address.
+"""
 
 Lead = Callable[[Takeover | None], Awaitable[bool]]
 
@@ -50,7 +53,9 @@ class Membership:
     """
 
     def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead) -> None:
-        """`lead` coordinates, as the founder or from what it inherits, until this peer is no coordinator any more; whether another is."""
+        """`lead` coordinates, as the founder or from what it inherits, until this peer is no
+        coordinator any more; whether another is.
+        """
         self._context = context
         self._stage_member = stage_member
         self._lead = lead
@@ -72,14 +77,16 @@ class Membership:
         replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or not (replica_state.is_committed_state or replica_state.plan):
             return Hello(can_feed, self._context.local.standby, corpus_hash)
-        # A member that cannot vouch for its state may lead its lineage, or be led there, all the same.
+        # A member that cannot vouch for its state may lead its lineage, or be led there, all the
+        # same.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
         last, held = replica_state.record_of(NEWEST), (stage, replica_state.iteration, replica_state.lineage)
         forced = (last.forced if last is not None else ()) if self._election.hopes else GIVEN_UP
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
     async def keep(self) -> None:
-        """Run for ever: get a place, stay while heartbeats come, then claim the lead or find who has it.
+        """Run for ever: get a place, stay while heartbeats come, then claim the lead or find who
+        has it.
 
         Raises:
             Excluded: the swarm wants no such peer.
@@ -93,7 +100,9 @@ class Membership:
                     break
 
     async def _ask_for_place(self) -> bool:
-        """Say hello until a place is given; False where nobody leads and this peer, that holds a stage, may claim."""
+        """Say hello until a place is given; False where nobody leads and this peer, that holds a
+        stage, may claim.
+        """
         silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
             while self._stage_member.device.lateness(self._context.timing.silence_s) > 1:
@@ -112,7 +121,8 @@ class Membership:
             self._unwelcome_rounds = (
                 self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
             )
-            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:  # who had a place here once is of this run
+            # Who had a place here once is of this run
+            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:
                 raise Excluded(self._unwelcome)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):
@@ -139,7 +149,9 @@ class Membership:
         return [a.endpoint for a in others[:STRANGERS_MAX]]
 
     async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
-        """Say hello to one after the other, but to no coordinator that gets nowhere: it would only take this peer back; whether that gave a place."""
+        """Say hello to one after the other, but to no coordinator that gets nowhere: it would only
+        take this peer back; whether that gave a place.
+        """
         stalled = self._stage_member.replica_state.coordinator if self._stage_member.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
             if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
@@ -164,7 +176,8 @@ class Membership:
                 return False
             except Refused as refusal:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
-                    self._unwelcome = refusal.detail  # perhaps the address is somebody else's now: others are asked
+                    # Perhaps the address is somebody else's now: others are asked
+                    self._unwelcome = refusal.detail
                     return False
                 self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:
@@ -193,7 +206,8 @@ class Membership:
                 return True
             if place.coordinator.member == self._context.me:
                 return False
-            endpoint, self._are_led = place.coordinator, True  # nobody founds who hears of a coordinator
+            # Nobody founds who hears of a coordinator
+            endpoint, self._are_led = place.coordinator, True
         return False
 
     def _keep_up(self) -> None:
@@ -209,7 +223,9 @@ class Membership:
             self._keeping.start(keep_up(self._context, self._stage_member, siblings), "keep up")
 
     async def _founder(self) -> Founder | None:
-        """Whom the newest genesis names. A later one than was read before means that nothing is sealed: what an earlier founder began is over."""
+        """Whom the newest genesis names. A later one than was read before means that nothing is
+        sealed: what an earlier founder began is over.
+        """
         founder = await self._context.ports.directory.founder()
         if founder is None:
             return None
@@ -223,9 +239,11 @@ class Membership:
         return founder
 
     async def _found(self, announced: Sequence[Announcement]) -> bool:
-        """Lead from nothing, if the genesis record names this peer and no announced peer says that the run has begun; whether it did.
+        """Lead from nothing, if the genesis record names this peer and no announced peer says that
+        the run has begun; whether it did.
 
-        Where some do not answer, they are asked a few times more before that. Under a later genesis others may only be left over from an earlier one.
+        Where some do not answer, they are asked a few times more before that. Under a later genesis
+        others may only be left over from an earlier one.
         """
         founder, me = await self._founder(), self._context.me
         others = [a for a in announced if a.endpoint.member != me]
@@ -240,7 +258,8 @@ class Membership:
             return False
         self._has_begun |= is_first and any(a.state is PeerState.SERVING for a in others)
         if self._are_led or len(others) == len(announced):
-            return False  # a directory that does not even show this peer does not show all others either
+            # A directory that does not even show this peer does not show all others either
+            return False
         self._rounds += 1
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
         if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
@@ -273,7 +292,9 @@ class Membership:
             self._stage_member.count_tick()
 
     async def _listen(self) -> None:
-        """Return when no heartbeat came for `coordinator_silence_s` of this peer's own ticks, or the coordinator has left."""
+        """Return when no heartbeat came for `coordinator_silence_s` of this peer's own ticks, or
+        the coordinator has left.
+        """
         stage_member = self._stage_member
         stage_member.silent_ticks = 0
         while stage_member.hears_coordinator and stage_member.successor is None:

@@ -1,4 +1,5 @@
-"""One peer's life: be found, get a place, build its state, serve, coordinate when it is its turn, and end.
+"""One peer's life: be found, get a place, build its state, serve, coordinate when it is its turn,
+and end.
 
 Source: design sections 4 and 7, protocol sections 3.2 to 3.4, 6.
 """
@@ -234,7 +235,8 @@ class Peer:
             case EndRun(finished=finished):
                 mine = self.coordinator
                 if mine is not None and await mine.partition_merge.loses_to(sender):
-                    await end_run(self.context, mine.roster, (), (), request.why)  # its own swarm follows nobody else
+                    # Its own swarm follows nobody else
+                    await end_run(self.context, mine.roster, (), (), request.why)
                 else:
                     self.ending.require_lead(sender)
                 self.end(End(0 if finished else 1, request.why))
@@ -282,7 +284,8 @@ class Peer:
                 break
             except (CallFailed, TimeoutError):
                 await asyncio.sleep(next(waits))
-        with contextlib.suppress(Refused):  # the run is not over; else this may be the last that can write the stage
+        # The run is not over; else this may be the last that can write the stage
+        with contextlib.suppress(Refused):
             await self.ending.write()
         self.end(End(0, "left"))
 
@@ -307,7 +310,8 @@ class Peer:
         """Coordinate until the run is over or this peer leads no longer; whether another does."""
         self.coordinator = coordinator = self._make_coordinator(inherited)
         if inherited is None:
-            # Who founds does not stand by: it alone decides on the first iteration, and only members decide.
+            # Who founds does not stand by: it alone decides on the first iteration, and only
+            # members decide.
             coordinator.hello(self.context.here, replace(self.membership.hello(), standby=False))
         else:
             self.context.tell(TookOver(inherited.term.number, inherited.iteration, len(inherited.promises), inherited.forced))
@@ -326,7 +330,9 @@ class Peer:
         return True
 
     async def _announce(self) -> None:
-        """Keep announcement and papers up to date; at once when its place changes, the run begins or ends, or a neighbour is lost."""
+        """Keep announcement and papers up to date; at once when its place changes, the run begins
+        or ends, or a neighbour is lost.
+        """
         timing, replica_state = self.context.timing, self.stage_member.replica_state
         stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
         phase_told = (False, False)
@@ -362,7 +368,8 @@ class Peer:
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,
-            # Who stands by founds no run that others would: it offers to feed with its second word, or once it knows of a coordinator.
+            # Who stands by founds no run that others would: it offers to feed with its second word,
+            # or once it knows of a coordinator.
             can_feed=context.ports.tokens is not None
             and (not context.local.standby or self.has_announced or replica_state.coordinator is not None),
             revision=PROTOCOL_REVISION,
@@ -386,15 +393,18 @@ async def run_peer(
         manifest: of the run.
         local: this machine's choices.
         rng: randomness for back-off.
-        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long enough.
-        keep: whenever it is set, the weights of this peer's stage are written as they are then, and it is cleared.
+        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long
+            enough.
+        keep: whenever it is set, the weights of this peer's stage are written as they are then, and
+            it is cleared.
         begun: called once with the peer that has begun, for whoever looks at it.
 
     Returns:
         0 when the run did all its iterations, or this peer has left.
 
     Raises:
-        SwarmfreeError: this peer's device does not come back, the weights that it was to write are not written, or training diverged.
+        SwarmfreeError: this peer's device does not come back, the weights that it was to write are
+            not written, or training diverged.
         RunEnded: a newer life of this peer has its place.
         Excluded: the swarm does not want this peer.
     """

@@ -1,4 +1,6 @@
-"""A look at a peer from inside its own process: what it knows of the run, read off its books. Changes nothing and calls nobody."""
+"""A look at a peer from inside its own process: what it knows of the run, read off its books.
+Changes nothing and calls nobody.
+"""
 
 from __future__ import annotations
 

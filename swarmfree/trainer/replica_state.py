@@ -1,4 +1,5 @@
-"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it follows.
+"""Where this peer stands: the stage it holds, the iteration its state is ready for, the plan it
+follows.
 
 Everything that waits for the books waits here. Source: protocol sections 3.1, 3.4, 3.5.
 """
@@ -31,22 +32,27 @@ class ReplicaState:
         stage: held, `NO_STAGE` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
-        is_committed_state: the state came out of a step that a record decided, or is what everybody draws for iteration 0, or was opened by a plan
-            in which
-            its stage is not rebuilt; another one that was just built is its lineage's only in the base it was built for.
+        is_committed_state: the state came out of a step that a record decided, or is what everybody
+            draws for iteration 0, or was opened by a plan in which its stage is not rebuilt;
+            another one that was just built is its lineage's only in the base it was built for.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
-        opened: the base that the state held here was last opened in, empty for none: what was rebuilt belongs to that one, also after its work ended.
+        opened: the base that the state held here was last opened in, empty for none: what was
+            rebuilt belongs to that one, also after its work ended.
         promises: what is promised, and to whom; only what `policy.promises` allows takes its place.
         records: the last applied ones, newest last.
-        past: iteration -> lineage that a state ready for it stands on, for as far back as this peer knows it.
+        past: iteration -> lineage that a state ready for it stands on, for as far back as this peer
+            knows it.
         moved: told whenever any of this changes.
-        ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION` without a complete one; see `recovery.ends_copy`.
+        ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION`
+            without a complete one; see `recovery.ends_copy`.
         ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `recovery.shadows`.
-        wanted: the lineage at which somebody last wanted weights to make another stage of, so that one next to this one is lost; empty for none.
-        gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before what can wait.
+        wanted: the lineage at which somebody last wanted weights to make another stage of, so that
+            one next to this one is lost; empty for none.
+        gave_s: when a part of the state was last given away: whoever rebuilds a stage comes before
+            what can wait.
     """
 
     def __init__(self, context: Context) -> None:
@@ -117,7 +123,9 @@ class ReplicaState:
         return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
 
     def source_of(self, key: WorkKey) -> Endpoint | None:
-        """Return the source that feeds this microbatch by the plan in force, None if no share has it."""
+        """Return the source that feeds this microbatch by the plan in force, None if no share has
+        it.
+        """
         plan = self.plan
         if plan is None or plan.base != key.base:
             return None
@@ -128,7 +136,9 @@ class ReplicaState:
         return None
 
     def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST) -> None:
-        """Hold a state that was built here; `past` has the lineages before it, as far as they are known."""
+        """Hold a state that was built here; `past` has the lineages before it, as far as they are
+        known.
+        """
         self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
         self.plan, self.base, self.opened = None, "", ""
         self.promises = forget_vote(self.promises, iteration)
@@ -141,7 +151,8 @@ class ReplicaState:
 
         It runs in the device work of the step; the caller signals `moved` afterwards.
 
-        The promises are left alone here: the device's thread would overwrite what is promised meanwhile.
+        The promises are left alone here: the device's thread would overwrite what is promised
+        meanwhile.
         """
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()

@@ -1,4 +1,6 @@
-"""How the end of the run comes to one peer: whose word that is, and the weights of its stage, written before anybody ends."""
+"""How the end of the run comes to one peer: whose word that is, and the weights of its stage,
+written before anybody ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class RunEnd:
     """This peer's part in the end of the run.
 
     Attributes:
-        failure: why the weights that this peer was to write are not written; empty while nothing went wrong.
+        failure: why the weights that this peer was to write are not written; empty while nothing
+            went wrong.
     """
 
     def __init__(self, context: Context, stage_member: StageMember, tasks: Tasks) -> None:
@@ -38,7 +41,8 @@ class RunEnd:
         Any peer may end the run here if this one has followed no coordinator for long.
 
         Raises:
-            Refused: `stale`; the sender may lead another side of a split, which is through, and this side is not.
+            Refused: `stale`; the sender may lead another side of a split, which is through, and
+                this side is not.
         """
         stage_member, coordinator = self._stage_member, self._stage_member.replica_state.coordinator
         is_own = sender.member == self._context.me or (coordinator is not None and coordinator.member == sender.member)
@@ -50,7 +54,9 @@ class RunEnd:
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
     def hear_all_written(self) -> Reply:
-        """A coordinator has said that every stage is written, with the last states of the lineage that this peer stands on."""
+        """A coordinator has said that every stage is written, with the last states of the lineage
+        that this peer stands on.
+        """
         self._all_written_of = self._stage_member.replica_state.lineage
         return Reply(Farewell())
 
@@ -58,7 +64,8 @@ class RunEnd:
         """Write the stage's weights, or wait until they are written; the peer stays.
 
         Raises:
-            Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the reason.
+            Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the
+                reason.
         """
         replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or not replica_state.is_over:
@@ -66,7 +73,8 @@ class RunEnd:
                 RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
             )
         writes = replica_state.stage, replica_state.lineage
-        if self._writes != writes:  # it was moved to a lost stage, or has joined another lineage, after it had written
+        # It was moved to a lost stage, or has joined another lineage, after it had written
+        if self._writes != writes:
             self._writing, self._writes = None, writes
         note = "it was written before" if self._writing is not None and self._writing.done() else ""
         if self._writing is None:
@@ -82,7 +90,8 @@ class RunEnd:
         replica_state, ports = self._stage_member.replica_state, self._context.ports
 
         def export() -> str:
-            # Iteration and weights change in one piece of device work, so here they are of one moment.
+            # Iteration and weights change in one piece of device work, so here they are of one
+            # moment.
             return ports.weights.write(replica_state.stage, ports.engine.export(), replica_state.iteration)
 
         if replica_state.stage == NO_STAGE:
@@ -98,7 +107,8 @@ class RunEnd:
             tensors = await device.run(Rank.BOOKS, 0, ports.engine.export)
             try:
                 path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
-            except CallFailed:  # the disk may be full of what is kept for others, which is worth less than the weights
+            # The disk may be full of what is kept for others, which is worth less than the weights
+            except CallFailed:
                 await ports.shelf.clear()
                 path = await device.run(Rank.BOOKS, 0, lambda: ports.weights.write(stage, tensors))
         except CallFailed as error:

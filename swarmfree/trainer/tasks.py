@@ -14,7 +14,9 @@ W = TypeVar("W")
 
 
 class Tasks:
-    """Background work of one owner inside a `TaskGroup`; it ends with the group or with its owner."""
+    """Background work of one owner inside a `TaskGroup`; it ends with the group or with its
+    owner.
+    """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
         """Start nothing yet."""
@@ -26,7 +28,8 @@ class Tasks:
         """Run `work` in the background; an exception in it ends the whole group.
 
         Raises:
-            Refused: `gone`, the owner has ended; a call that is still being answered may come to this.
+            Refused: `gone`, the owner has ended; a call that is still being answered may come to
+                this.
         """
         if self._closed:
             work.close()
@@ -83,7 +86,8 @@ def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
 
 
 async def each(work: Iterable[W], one: Callable[[W], Awaitable[object]], in_flight: int | None = None) -> None:
-    """Run `one` for each piece of work, in order, at most `in_flight` at a time (None: all of them).
+    """Run `one` for each piece of work, in order, at most `in_flight` at a time (None: all of
+    them).
 
     After a failure no further piece is begun.
 

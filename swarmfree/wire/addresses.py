@@ -1,4 +1,6 @@
-"""Where a peer can be called, as multiaddrs: ``/ip4/HOST/tcp/PORT/p2p/PEER``, also ip6 and dns names. Nothing is dialled here."""
+"""Where a peer can be called, as multiaddrs: ``/ip4/HOST/tcp/PORT/p2p/PEER``, also ip6 and dns
+names. Nothing is dialled here.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ def parse_host_and_port(text: str) -> tuple[str, int]:
 
 
 def split_host(text: str) -> tuple[str, int]:
-    """Read ``HOST`` or ``HOST:PORT``; port 0 where none is named. An IPv6 address with a port stands in brackets.
+    """Read ``HOST`` or ``HOST:PORT``; port 0 where none is named. An IPv6 address with a port
+    stands in brackets.
 
     Raises:
         ConfigError: one line that says what was expected.

@@ -1,7 +1,8 @@
-"""Announcements as the bytes that the directory holds: canonical JSON, checked field by field when read from others.
+"""Announcements as the bytes that the directory holds: canonical JSON, checked field by field when
+read from others.
 
-A record is what a stranger signed: nothing in it is believed but that its owner said so. The signature itself is checked by
-`dht_validator`.
+A record is what a stranger signed: nothing in it is believed but that its owner said so. The
+signature itself is checked by `dht_validator`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def peer_record_to_bytes(record: PeerRecord) -> bytes:
 
 
 def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> PeerRecord:
-    """Read a record that `owner` signed and that the directory keeps until `expires_s`. Keys that are not known are passed over.
+    """Read a record that `owner` signed and that the directory keeps until `expires_s`. Keys that
+    are not known are passed over.
 
     Raises:
         ValueError: one sentence on what is wrong with it.
@@ -92,7 +94,9 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
 
 
 def run_record_to_bytes(run: str, entry_points: tuple[str, ...]) -> bytes:
-    """What stands under the key that all runs share: which run the owner serves, and where it can be joined."""
+    """What stands under the key that all runs share: which run the owner serves, and where it can
+    be joined.
+    """
     return canonical_json({"entry_points": list(entry_points), "run": run})
 
 

@@ -1,4 +1,6 @@
-"""Base58 as Bitcoin and libp2p write it: bytes to a text without look-alike letters. It knows nothing of what the bytes mean."""
+"""Base58 as Bitcoin and libp2p write it: bytes to a text without look-alike letters. It knows
+nothing of what the bytes mean.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""Certificates: what a peer shows when a connection is made, and who is proven by what another one shows.
+"""Certificates: what a peer shows when a connection is made, and who is proven by what another one
+shows.
 
-Each life of a peer draws a key for its connections. Its certificate carries the libp2p extension: the peer's public key, by which its peer id
-follows, and that key's signature over the connection's key. TLS proves that whoever shows a certificate has its key, so the extension proves
-which peer is at the other end; nothing else in a certificate is believed. Nothing here talks to the network.
+Each life of a peer draws a key for its connections. Its certificate carries the libp2p extension:
+the peer's public key, by which its peer id follows, and that key's signature over the connection's
+key. TLS proves that whoever shows a certificate has its key, so the extension proves which peer is
+at the other end; nothing else in a certificate is believed. Nothing here talks to the network.
 
 Source: libp2p specification, TLS handshake.
 
-Differs: libp2p's certificates are signed by themselves. gRPC in Python takes only a caller whose certificate comes from an authority that the server
-knows beforehand, so that all of ours come from the *open authority*, whose key anybody can compute: it satisfies that check and proves nothing.
+Differs: libp2p's certificates are signed by themselves. gRPC in Python takes only a caller whose
+certificate comes from an authority that the server knows beforehand, so that all of ours come from
+the *open authority*, whose key anybody can compute: it satisfies that check and proves nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ from swarmfree.wire.identity import Identity, peer_id_of, public_key_from_messag
 EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 PURPOSE = b"libp2p-tls-handshake:"
 SERVER_NAME = "peer.swarmfree"
-"""The one name that all certificates bear, and that callers ask for: names are for gRPC, peers are told apart by the extension."""
+"""The one name that all certificates bear, and that callers ask for: names are for gRPC, peers are
+told apart by the extension.
+"""
 OPEN_AUTHORITY = "swarmfree open authority"
 TLS_VERSION = "TLSv1.3"
 _CURVE = ec.SECP256R1()
@@ -55,7 +60,9 @@ class Certificate:
     key_pem: bytes = field(repr=False)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """To be called by: callers without a certificate, or without the key that belongs to theirs, get no connection."""
+        """To be called by: callers without a certificate, or without the key that belongs to
+        theirs, get no connection.
+        """
         return grpc.ssl_server_credentials(
             [(self.key_pem, self.pem)], root_certificates=_authority_pem(), require_client_auth=True
         )
@@ -119,7 +126,9 @@ def proven_caller(context: Mapping[str, Iterable[bytes]]) -> str:
 
 @functools.cache
 def _authority_key() -> ec.EllipticCurvePrivateKey:
-    """The open authority's, which everybody computes; half of 2^256 is below the order of the curve."""
+    """The open authority's, which everybody computes; half of 2^256 is below the order of the
+    curve.
+    """
     return ec.derive_private_key(int.from_bytes(hashlib.sha256(OPEN_AUTHORITY.encode()).digest(), "big") >> 1, _CURVE)
 
 
@@ -166,7 +175,9 @@ def _octets(content: bytes) -> bytes:
 
 
 def _signed_key(data: bytes) -> tuple[bytes, bytes]:
-    """Public key message and signature of the extension; ValueError for what is no sequence of two octet strings and nothing else."""
+    """Public key message and signature of the extension; ValueError for what is no sequence of two
+    octet strings and nothing else.
+    """
     content, rest = _take(_DER_SEQUENCE, data)
     message, following = _take(_DER_OCTETS, content)
     signature, end = _take(_DER_OCTETS, following)

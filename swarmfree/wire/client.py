@@ -1,7 +1,9 @@
-"""Client: calling. One channel per peer, three shapes of call, a limit on silence, and every failure as one of our errors.
+"""Client: calling. One channel per peer, three shapes of call, a limit on silence, and every
+failure as one of our errors.
 
-A call lives in its caller's task; only a payload on its way up has a task of its own, so that frames are heard while it is sent. Nothing is
-tried again here: whether and whom to ask again is the caller's decision.
+A call lives in its caller's task; only a payload on its way up has a task of its own, so that
+frames are heard while it is sent. Nothing is tried again here: whether and whom to ask again is the
+caller's decision.
 """
 
 from __future__ import annotations
@@ -28,10 +30,12 @@ from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.server_certificate import find_peer
 from swarmfree.wire.status import error_of
 
-Call: TypeAlias = Any  # grpc.aio's stream calls; their published types do not know calls without serializers.
+# Grpc.aio's stream calls; their published types do not know calls without serializers.
+Call: TypeAlias = Any
 
 _STANDING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.READY)
-_ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)  # What writing into a call that has ended raises.
+# What writing into a call that has ended raises.
+_ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
 def addresses_of(to: Endpoint) -> tuple[Address, ...]:
@@ -93,7 +97,9 @@ class PeerChannel:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is not lost: a connection that broke is made again only after the peer has been looked for once more."""
+        """Whether it is not lost: a connection that broke is made again only after the peer has
+        been looked for once more.
+        """
         if self._channel is None:
             return self._failure is None
         state = self._channel.get_state()
@@ -148,7 +154,8 @@ class Client:
         self._limits = limits
         self._group = group
         self._lines: dict[tuple[Address, ...], PeerChannel] = {}
-        self._open: set[PeerChannel] = set()  # Also those that are no more called but still have calls under way.
+        # Also those that are no more called but still have calls under way.
+        self._open: set[PeerChannel] = set()
         self._is_closing = False
         self.frames_received = 0
 
@@ -405,7 +412,9 @@ class Conversation:
     async def _converse(
         self, call: Call, request: bytes, payload: bytes, download: Download, heard: Callable[[], None], *, header_first: bool
     ) -> None:
-        """Send the request, with the first chunk unless the peer is to ask for it, then listen while the rest is sent."""
+        """Send the request, with the first chunk unless the peer is to ask for it, then listen
+        while the rest is sent.
+        """
         begin = 0 if header_first else self._limits.chunk_bytes
         await call.write(encode_frame(FrameKind.REQUEST, request, memoryview(payload)[:begin]))
         if len(payload) <= begin:
@@ -422,7 +431,9 @@ class Conversation:
             sending.cancel()
 
     async def _listen(self, call: Call, download: Download, sending: Sending | None, heard: Callable[[], None]) -> None:
-        """Take frames until the stream ends; an answer that is whole counts however the stream ends after it."""
+        """Take frames until the stream ends; an answer that is whole counts however the stream ends
+        after it.
+        """
         try:
             while (data := await call.read()) is not grpc.aio.EOF:
                 heard()

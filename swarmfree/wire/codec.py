@@ -1,25 +1,36 @@
-"""Codec: the frozen values of `protocol` to protobuf messages of the same field names, and back, exactly.
+"""Codec: the frozen values of `protocol` to protobuf messages of the same field names, and back,
+exactly.
 
-One rule instead of a hundred functions: a field of a value is the field of the same name of its message, and what is done with it follows from
-the two types. The table below is walked once per pair of types at import; what remains per message is a tuple of small functions.
+One rule instead of a hundred functions: a field of a value is the field of the same name of its
+message, and what is done with it follows from the two types. The table below is walked once per
+pair of types at import; what remains per message is a tuple of small functions.
 
-===========================  ==============================  =====================================================================
+===========================  ==============================
+=====================================================================
 value                        proto                           how
-===========================  ==============================  =====================================================================
+===========================  ==============================
+=====================================================================
 str, int, float, bool        string, integers, double, bool  as it is
-str of 16 hex digits         fixed64                         float64 bits; an absent `optional` one is the empty string
-RemoteText                   string                          as it is; made fit to be shown as it is read
-StrEnum                      enum                            by name; zero and unknown numbers are refused
-MicrobatchSet                bytes                           the mask, little endian, without zero bytes at the end
+str of 16 hex digits         fixed64                         float64 bits; an absent `optional` one
+is the empty string
+RemoteText                   string                          as it is; made fit to be shown as it is
+read
+StrEnum                      enum                            by name; zero and unknown numbers are
+refused
+MicrobatchSet                bytes                           the mask, little endian, without zero
+bytes at the end
 dataclass                    message                         field by field; must be present
 dataclass | None             message                         absent is None
-union of dataclasses         message of one oneof            the branch whose message has the dataclass's name
+union of dataclasses         message of one oneof            the branch whose message has the
+dataclass's name
 tuple[T, ...]                repeated                        each element as above
 tuple[tuple[T, ...], ...]    repeated message of one field   that field is the inner tuple
 tuple[tuple[A, B], ...]      repeated message                its fields in order are A, B
-===========================  ==============================  =====================================================================
+===========================  ==============================
+=====================================================================
 
-A new field therefore is one line in `protocol` and one in the proto file. Nothing here touches the network or knows of RPCs (`codec_messages` does).
+A new field therefore is one line in `protocol` and one in the proto file. Nothing here touches the
+network or knows of RPCs (`codec_messages` does).
 """
 
 from __future__ import annotations
@@ -56,7 +67,9 @@ _PLAIN: dict[type, tuple[int, ...]] = {
 
 
 class Scalar(NamedTuple):
-    """How a value without fields of its own becomes what protobuf holds, and back; None where it already is that."""
+    """How a value without fields of its own becomes what protobuf holds, and back; None where it
+    already is that.
+    """
 
     to_proto: Callable[[Any], Any] | None
     from_proto: Callable[[Any], Any] | None
@@ -79,7 +92,8 @@ class ValueCodec(NamedTuple):
 def to_proto(value: Any, message: Message) -> None:
     """Write `value` into `message`, which must be empty and of the type made for it.
 
-    A value that its message cannot hold (a negative count, text that is not float64 bits) is a programmer's error.
+    A value that its message cannot hold (a negative count, text that is not float64 bits) is a
+    programmer's error.
     """
     value_codec(type(value), cast("Descriptor", message.DESCRIPTOR)).write(value, message)
 
@@ -121,7 +135,9 @@ def _made_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
 
 
 def _union_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
-    """A union is a oneof: the branch is found by the name of the dataclass, which is the name of the branch's message."""
+    """A union is a oneof: the branch is found by the name of the dataclass, which is the name of
+    the branch's message.
+    """
     (oneof,) = descriptor.oneofs
     by_message = {branch.message_type.name: branch for branch in oneof.fields if branch.message_type is not None}
     branches = {member: by_message[member.__name__] for member in get_args(kind)}
@@ -244,14 +260,18 @@ def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
 
 
 def _bounded(values: Any, name: str) -> Any:
-    """A list that is short enough to make values of; how long each may be in a run is for others to know."""
+    """A list that is short enough to make values of; how long each may be in a run is for others to
+    know.
+    """
     if len(values) > LIST_MAX:
         raise Malformed(f"a list {name} of {len(values):,}; at most {LIST_MAX:,} are read")
     return values
 
 
 def _inner_codec(kind: Any, field: FieldDescriptor) -> ValueCodec:
-    """What is inside a message field: a dataclass, a union, or a tuple that needs a message to stand in a list."""
+    """What is inside a message field: a dataclass, a union, or a tuple that needs a message to
+    stand in a list.
+    """
     descriptor = field.message_type
     assert descriptor is not None, f"{field.full_name} is no message and cannot hold {kind}"
     if get_origin(kind) is not tuple:
@@ -284,7 +304,9 @@ def _scalar(kind: Any, field: FieldDescriptor) -> Scalar:
 
 
 def _enum_scalar(kind: enum.EnumMeta, descriptor: EnumDescriptor) -> Scalar:
-    """Members go by name: `WorkKind.TRAIN` is WORK_KIND_TRAIN, the prefix being that of the UNSPECIFIED zero."""
+    """Members go by name: `WorkKind.TRAIN` is WORK_KIND_TRAIN, the prefix being that of the
+    UNSPECIFIED zero.
+    """
     prefix = descriptor.values_by_number[0].name.removesuffix("UNSPECIFIED")
     members = cast("list[enum.Enum]", list(kind))
     numbers: dict[enum.Enum, int] = {member: descriptor.values_by_name[prefix + member.name].number for member in members}

@@ -1,7 +1,8 @@
-"""The RPCs: which request and response of `protocol.messages` travel in which, in what shape, and their bytes.
+"""The RPCs: which request and response of `protocol.messages` travel in which, in what shape, and
+their bytes.
 
-The table below is the one place where a message meets an RPC; the shape is read from the service in `proto/swarmfree/v1/swarm.proto`.
-Nothing here touches the network.
+The table below is the one place where a message meets an RPC; the shape is read from the service in
+`proto/swarmfree/v1/swarm.proto`. Nothing here touches the network.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def rpc_of(request: Request) -> Rpc:
 
 
 def encode_request(rpc: Rpc, header: Header, request: Request, payload_size_bytes: int = 0, *, waits: bool = False) -> bytes:
-    """Header, request and the size of the payload that follows, as bytes; `waits` where it follows only when asked for."""
+    """Header, request and the size of the payload that follows, as bytes; `waits` where it follows
+    only when asked for.
+    """
     message: Any = rpc.request_message()
     to_proto(header, message.header)
     to_proto(request, message)
@@ -134,7 +137,8 @@ def encode_response(rpc: Rpc, response: Response, payload_size_bytes: int = 0) -
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A request whose header has been read and whose content has not, so that a wrong header is refused whatever the content is.
+    """A request whose header has been read and whose content has not, so that a wrong header is
+    refused whatever the content is.
 
     Args:
         rpc: which RPC.

@@ -1,7 +1,8 @@
-"""Keeps one directory node alive: puts a new p2pd in a dead or frozen one's place, and meets again whoever was lost from sight.
+"""Keeps one directory node alive: puts a new p2pd in a dead or frozen one's place, and meets again
+whoever was lost from sight.
 
-Runs in the directory's own event loop (`loop_thread`); nothing here is called from another thread but through it. It moves
-bytes and knows nothing of runs.
+Runs in the directory's own event loop (`loop_thread`); nothing here is called from another thread
+but through it. It moves bytes and knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _REJOIN_LIMIT_S = 2.0
 _BACKOFF_S_MIN, _BACKOFF_S_MAX = 0.2, 2.0
 _CHECK_S = 5.0
 _ANSWER_S = 5.0
-_SILENT_MAX = 2  # once is not enough: a process that itself stood still finds its own time-outs over as it goes on
+# Once is not enough: a process that itself stood still finds its own time-outs over as it goes on
+_SILENT_MAX = 2
 _log = logging.getLogger(__name__)
 
 
@@ -51,10 +53,12 @@ class DhtKeeper:
 
         Args:
             identity: of this peer.
-            listening: where others reach it; an explicit port is kept for good, port 0 for as long as possible.
+            listening: where others reach it; an explicit port is kept for good, port 0 for as long
+                as possible.
             sockets: where p2pd's sockets lie.
             now_s: Unix seconds.
-            on_replaced: told, in the directory's loop, how many seconds after p2pd's death a new one had joined.
+            on_replaced: told, in the directory's loop, how many seconds after p2pd's death a new
+                one had joined.
         """
         self._identity = identity
         self._asked = listening
@@ -104,7 +108,9 @@ class DhtKeeper:
             self._node = await self._open(None)
         except (
             DhtFault
-        ) as fault:  # Its daemon was killed as it began, for one; what is wrong here for good is wrong the second time too.
+            # Its daemon was killed as it began, for one; what is wrong here for good is wrong the
+            # second time too.
+        ) as fault:
             _log.info("p2pd is started again: %s", fault)
             self._node = await self._open(None)
         self._up.set()
@@ -131,12 +137,15 @@ class DhtKeeper:
             await self._node.close()
 
     def learn(self, addresses: Iterable[Address]) -> None:
-        """Remember where live peers are; these replace the ones learned before. An empty list says nothing."""
+        """Remember where live peers are; these replace the ones learned before. An empty list says
+        nothing.
+        """
         learned = {address.peer_id: address for address in addresses if address.peer_id != self._identity.peer_id}
         self._learned = learned or self._learned
 
     async def join(self, addresses: Sequence[Address], patience_s: float) -> tuple[DhtFault, ...]:
-        """Meet one of these peers, trying again until one answers or patience is over; they are remembered for good.
+        """Meet one of these peers, trying again until one answers or patience is over; they are
+        remembered for good.
 
         Returns:
             Nothing once one was met; else why each of them was not met the last time.
@@ -152,7 +161,8 @@ class DhtKeeper:
             await asyncio.sleep(_AGAIN_S)
 
     async def store(self, entries: Sequence[DhtRecord], limit_s: float) -> None:
-        """Store this peer's records, now or as soon as the directory can; a later one takes the earlier one's place.
+        """Store this peer's records, now or as soon as the directory can; a later one takes the
+        earlier one's place.
 
         Raises:
             DhtFault: not now; it is tried again until the record expires.
@@ -172,7 +182,9 @@ class DhtKeeper:
     # -- its own duties
 
     async def _replace_for_ever(self) -> None:
-        """Watch p2pd, and do nothing else: whatever waits for a dead daemon waits until it is seen here."""
+        """Watch p2pd, and do nothing else: whatever waits for a dead daemon waits until it is seen
+        here.
+        """
         loop = asyncio.get_running_loop()
         opened_s, backoff_s = loop.time(), 0.0
         while True:
@@ -215,7 +227,9 @@ class DhtKeeper:
                 watched.kill()
 
     async def _mend_for_ever(self) -> None:
-        """Store what could not be stored, and meet known peers that were lost: so a split directory grows together again."""
+        """Store what could not be stored, and meet known peers that were lost: so a split directory
+        grows together again.
+        """
         loop = asyncio.get_running_loop()
         met_s = loop.time()
         while True:
@@ -295,7 +309,9 @@ class DhtKeeper:
         return None
 
     async def _perform(self, work: Callable[[DhtNode], Awaitable[T]], limit_s: float) -> T:
-        """Do something with the node once there is one; cut short when its daemon dies, for then hivemind would wait for ever."""
+        """Do something with the node once there is one; cut short when its daemon dies, for then
+        hivemind would wait for ever.
+        """
         try:
             async with asyncio.timeout(limit_s) as limit:
                 await self._up.wait()
@@ -333,8 +349,8 @@ class DhtKeeper:
 async def _is_free(host: str, port: int, patience_s: float) -> bool:
     """Whether a port can be listened on, now or within `patience_s`.
 
-    The daemon of a peer that was just killed lives for another second or two. p2pd itself would not tell: it shares ports
-    with other daemons.
+    The daemon of a peer that was just killed lives for another second or two. p2pd itself would not
+    tell: it shares ports with other daemons.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience_s

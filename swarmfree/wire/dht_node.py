@@ -1,8 +1,10 @@
-"""One hivemind DHT node and its libp2p daemon, behind a narrow typed face. The only module that talks to hivemind's objects.
+"""One hivemind DHT node and its libp2p daemon, behind a narrow typed face. The only module that
+talks to hivemind's objects.
 
-Importing it takes about two seconds and loads torch: it is imported when a directory starts, never before. Everything here
-runs in the directory's own event loop. hivemind's forking `DHT` and its averagers are not used: they survive their parent
-and die of large records. A node never repairs itself: `dht_keeper` does.
+Importing it takes about two seconds and loads torch: it is imported when a directory starts, never
+before. Everything here runs in the directory's own event loop. hivemind's forking `DHT` and its
+averagers are not used: they survive their parent and die of large records. A node never repairs
+itself: `dht_keeper` does.
 """
 
 # ruff: noqa: SLF001 - what must be known of hivemind's daemon lies in private members
@@ -37,13 +39,16 @@ from swarmfree.wire.socket_folder import SocketFolder
 
 _FAULTS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError, AssertionError)
 _REPLICAS = 5
-_BEAM = 8  # nodes asked per search: the replicas and a few more, so that the cost of a search does not grow with the swarm
+# Nodes asked per search: the replicas and a few more, so that the cost of a search does not grow
+# with the swarm
+_BEAM = 8
 _RECORDS_MAX = 4096  # under one key; more peers than that are not looked at
 _CALL_LIMIT_S = 3.0
 _MEET_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
 _END_LIMIT_S = 1.0
-_IDLE_LIMIT_S = 5.0  # p2pd ends by itself when its parent was killed before it opened its lasting connection
+# P2pd ends by itself when its parent was killed before it opened its lasting connection
+_IDLE_LIMIT_S = 5.0
 
 
 class DhtNode:
@@ -89,7 +94,8 @@ class DhtNode:
         """Connect to a peer at an address and enter each other's routing tables.
 
         Raises:
-            DhtFault: nobody answers there, or the peer answers and the two cannot work together (clocks, reachability).
+            DhtFault: nobody answers there, or the peer answers and the two cannot work together
+                (clocks, reachability).
         """
         peer_id = PeerID.from_base58(address.peer_id)
         try:
@@ -111,7 +117,8 @@ class DhtNode:
                 await self._node.find_nearest_nodes([self._node.node_id])
 
     async def store(self, entries: Sequence[DhtRecord]) -> bool:
-        """Store records under this peer's subkey at the nearest nodes; False where a later one is held already.
+        """Store records under this peer's subkey at the nearest nodes; False where a later one is
+        held already.
 
         Raises:
             DhtFault: it failed.
@@ -157,10 +164,14 @@ class DhtNode:
 
 
 def _p2p_in_folder(prefix: str, opened: list[Any]) -> Any:
-    """The class of p2pd handles whose sockets begin with `prefix`; each enters itself into `opened`."""
+    """The class of p2pd handles whose sockets begin with `prefix`; each enters itself into
+    `opened`.
+    """
 
     class P2PInFolder(P2P):  # type: ignore[misc]  # hivemind has no types
-        """p2pd with its sockets in the peer's folder; remembers itself, so that a start that fails half-way leaves no process."""
+        """p2pd with its sockets in the peer's folder; remembers itself, so that a start that fails
+        half-way leaves no process.
+        """
 
         _UNIX_SOCKET_PREFIX = "/unix" + prefix
 
@@ -171,7 +182,8 @@ def _p2p_in_folder(prefix: str, opened: list[Any]) -> Any:
             opened.append(self)
 
         def _terminate(self) -> None:
-            # Called again when it is collected; by then the folder may be closed, and nothing of its sockets is left to remove.
+            # Called again when it is collected; by then the folder may be closed, and nothing of
+            # its sockets is left to remove.
             with contextlib.suppress(OSError):
                 super()._terminate()
 
@@ -219,7 +231,8 @@ async def open_node(
             validator = SignedRecordValidator(identity, now_s)
             node = await DHTNode.create(
                 p2p=p2p,
-                node_id=DHTID.generate(source=identity.peer_id),  # the same after a restart: no ghost in others' tables
+                # The same after a restart: no ghost in others' tables
+                node_id=DHTID.generate(source=identity.peer_id),
                 num_replicas=_REPLICAS,
                 wait_timeout=_CALL_LIMIT_S,
                 record_validator=validator,
@@ -258,11 +271,14 @@ async def _end_daemon(p2p: Any) -> None:
             child.kill()
         await child.wait()
     finally:
-        child._transport.close()  # also when the wait was cancelled: a loop that ends now would leave it open
+        # Also when the wait was cancelled: a loop that ends now would leave it open
+        child._transport.close()
 
 
 def quiet_hivemind() -> None:
-    """Hand hivemind's log lines to `swarmfree.wire.hivemind` instead of its own handler on stderr, without the harmless ones."""
+    """Hand hivemind's log lines to `swarmfree.wire.hivemind` instead of its own handler on stderr,
+    without the harmless ones.
+    """
     # How it finds p2pd in its package is deprecated in Python 3.11 and 3.12.
     warnings.filterwarnings("ignore", "path is deprecated", DeprecationWarning, module=r"hivemind\.p2p")
     use_hivemind_log_handler("nowhere")
@@ -286,7 +302,9 @@ class _Forward(logging.Handler):
 
 
 class HarmlessWarnings(logging.Filter):
-    """Drops lines of hivemind and p2pd that are no news: a peer that went away, and a daemon that was told to end."""
+    """Drops lines of hivemind and p2pd that are no news: a peer that went away, and a daemon that
+    was told to end.
+    """
 
     PHRASES = (
         "use of closed network connection",
@@ -303,7 +321,9 @@ class HarmlessWarnings(logging.Filter):
 
 
 def _tcp_addresses(multiaddrs: Sequence[str]) -> tuple[Address, ...]:
-    """Plain TCP addresses; those that only this machine can reach stay away where there are others."""
+    """Plain TCP addresses; those that only this machine can reach stay away where there are
+    others.
+    """
     found: list[Address] = []
     for text in multiaddrs:
         with contextlib.suppress(ConfigError):

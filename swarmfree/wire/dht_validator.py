@@ -1,7 +1,9 @@
-"""Which records a directory node keeps and believes: signed by the owner named in their subkey, small, and soon to expire.
+"""Which records a directory node keeps and believes: signed by the owner named in their subkey,
+small, and soon to expire.
 
-hivemind's own validator lets unsigned records pass, and one unsigned value under a key hides all signed ones; here they are
-refused by whoever would store them and by whoever reads them. What a record means is not looked at.
+hivemind's own validator lets unsigned records pass, and one unsigned value under a key hides all
+signed ones; here they are refused by whoever would store them and by whoever reads them. What a
+record means is not looked at.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ def hivemind_key(identity: Identity) -> Any:
 
 
 class SignedRecordValidator(RSASignatureValidator):  # type: ignore[misc]  # hivemind has no types
-    """Signs this peer's records, and refuses every record that is not signed by the owner in its subkey.
+    """Signs this peer's records, and refuses every record that is not signed by the owner in its
+    subkey.
 
-    The same records are seen many times (each of five replicas answers every reader), so verdicts are remembered by digest.
+    The same records are seen many times (each of five replicas answers every reader), so verdicts
+    are remembered by digest.
     """
 
     def __init__(self, identity: Identity, now_s: Any) -> None:
@@ -63,7 +67,9 @@ class SignedRecordValidator(RSASignatureValidator):  # type: ignore[misc]  # hiv
         return verdict
 
     def owner_of(self, subkey: object) -> str | None:
-        """Peer id of the owner named in a subkey (as it was before packing); None where it names none."""
+        """Peer id of the owner named in a subkey (as it was before packing); None where it names
+        none.
+        """
         if not isinstance(subkey, bytes) or not subkey.startswith(_OWNER_BEGIN) or not subkey.endswith(_OWNER_END):
             return None
         peer_id = self._peer_ids.get(subkey)

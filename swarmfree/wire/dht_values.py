@@ -1,4 +1,6 @@
-"""What goes in and out of a directory node, as values; apart from the node, which loads hivemind."""
+"""What goes in and out of a directory node, as values; apart from the node, which loads
+hivemind.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from dataclasses import dataclass
 
 
 class DhtFault(Exception):
-    """The directory could not do it now; the text says why. `answered` is True where the other side is alive and says no."""
+    """The directory could not do it now; the text says why. `answered` is True where the other side
+    is alive and says no.
+    """
 
     def __init__(self, why: str, *, answered: bool = False) -> None:
         """Keep the sentence."""
@@ -34,9 +38,11 @@ class SignedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where and how a node listens. Port 0 is given by the system; `beyond_nat` turns on relays, UPnP and reachability checks.
+    """Where and how a node listens. Port 0 is given by the system; `beyond_nat` turns on relays,
+    UPnP and reachability checks.
 
-    `announced` is what others are told to call, where that is another address: host, and port or 0 for the one listened on.
+    `announced` is what others are told to call, where that is another address: host, and port or 0
+    for the one listened on.
     """
 
     host: str

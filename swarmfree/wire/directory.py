@@ -1,11 +1,15 @@
-"""The directory of a run on hivemind's DHT: small signed records that expire, of who is there, the manifest and genesis.
+"""The directory of a run on hivemind's DHT: small signed records that expire, of who is there, the
+manifest and genesis.
 
-Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement and libp2p entry points),
-``<run>.manifest`` and ``<run>.genesis`` (copies, believed for their hash and the organiser's signature), and under the key
-``swarmfree.runs``, which all runs share, what run a peer serves, so that a wrong address can be told from a dead one. Losing the
-directory for a while costs newcomers only: a temporary fault is never raised, and what could not be stored is stored later.
+Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement
+and libp2p entry points), ``<run>.manifest`` and ``<run>.genesis`` (copies, believed for their hash
+and the organiser's signature), and under the key ``swarmfree.runs``, which all runs share, what run
+a peer serves, so that a wrong address can be told from a dead one. Losing the directory for a while
+costs newcomers only: a temporary fault is never raised, and what could not be stored is stored
+later.
 
-The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is bounded.
+The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is
+bounded.
 """
 
 from __future__ import annotations
@@ -73,10 +77,12 @@ class DirectorySettings:
         folder: the peer's own folder; sockets, and the entry points it knows, lie there.
         host: IP address to listen on and to announce.
         dht_port: libp2p port, 0 = given by the system; an explicit one is kept for good.
-        entry_points: multiaddrs of peers to join through, from the invite; none for a bootstrap node.
+        entry_points: multiaddrs of peers to join through, from the invite; none for a bootstrap
+            node.
         patience_s: how long to look for somebody who answers there.
         beyond_nat: use relays and UPnP, and let others check that this peer can be reached.
-        announced: host and port that others are told to call, where these are not `host` and the port listened on (0 = that one).
+        announced: host and port that others are told to call, where these are not `host` and the
+            port listened on (0 = that one).
     """
 
     folder: str
@@ -97,7 +103,9 @@ class DirectorySettings:
 
 
 class DhtDirectory:
-    """Implements the port `Directory` for one run, and what a bootstrap node and a joiner need besides."""
+    """Implements the port `Directory` for one run, and what a bootstrap node and a joiner need
+    besides.
+    """
 
     def __init__(
         self,
@@ -115,9 +123,11 @@ class DhtDirectory:
             settings: this machine's choices.
             identity: signs what this peer publishes.
             fingerprint: of the run.
-            manifest: where it is known already (the organiser); otherwise `fetch_manifest` finds it.
+            manifest: where it is known already (the organiser); otherwise `fetch_manifest` finds
+                it.
             wall_s: Unix seconds.
-            on_replaced: told, in the loop that called `start`, after how many seconds a dead p2pd was replaced.
+            on_replaced: told, in the loop that called `start`, after how many seconds a dead p2pd
+                was replaced.
         """
         assert manifest is None or manifest.fingerprint() == fingerprint, "the manifest is the run's"
         self._settings = settings
@@ -175,7 +185,9 @@ class DhtDirectory:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Multiaddrs of this peer's libp2p daemon, without those that only this machine reaches where there are others."""
+        """Multiaddrs of this peer's libp2p daemon, without those that only this machine reaches
+        where there are others.
+        """
         return () if self._keeper is None else tuple(map(str, self._keeper.addresses))
 
     @property
@@ -194,7 +206,8 @@ class DhtDirectory:
         """The run's manifest, found under its fingerprint and checked against it.
 
         Raises:
-            InviteError: the peers at the entry points serve another run, or none of them has the manifest within `patience_s`.
+            InviteError: the peers at the entry points serve another run, or none of them has the
+                manifest within `patience_s`.
         """
         if self._manifest is not None:
             return self._manifest
@@ -227,7 +240,8 @@ class DhtDirectory:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def name_founder(self, founder: Founder, lease_s: float) -> Genesis:
-        """Make a genesis record and publish it; where one that counts more is known, that one stays.
+        """Make a genesis record and publish it; where one that counts more is known, that one
+        stays.
 
         Raises:
             ConfigError: this peer is not the run's organiser, or `founder` is no peer id.
@@ -242,7 +256,9 @@ class DhtDirectory:
         return self._genesis
 
     async def founder(self) -> Founder | None:
-        """Whom the newest genesis record names; None while there is none, or while the manifest is not known."""
+        """Whom the newest genesis record names; None while there is none, or while the manifest is
+        not known.
+        """
         if asyncio.get_running_loop().time() - self._genesis_read_s >= _GENESIS_S:
             await self._read_genesis()
         return None if self._genesis is None else Founder(self._genesis.number, self._genesis.founder)
@@ -257,7 +273,9 @@ class DhtDirectory:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
     async def publish_run(self, lease_s: float) -> None:
-        """Republish the manifest and, where known, the genesis record, unless enough others keep copies."""
+        """Republish the manifest and, where known, the genesis record, unless enough others keep
+        copies.
+        """
         if self._manifest is None or self._keeper is None:
             return
         now_s = self._wall_s()
@@ -282,14 +300,18 @@ class DhtDirectory:
     # -- peers
 
     async def announce(self, announcement: Announcement) -> None:
-        """Publish this peer's announcement, with its libp2p entry points, until it expires; later if it cannot be now."""
+        """Publish this peer's announcement, with its libp2p entry points, until it expires; later
+        if it cannot be now.
+        """
         assert announcement.endpoint.member.peer_id == self._identity.peer_id, "a peer speaks for itself only"
         expires_s = float(min(announcement.expires_s, self._wall_s() + LEASE_S_MAX))
         record = PeerRecord(dataclasses.replace(announcement, expires_s=expires_s), self.addresses[:ADDRESSES_MAX])
         await self._store({self._key("peers"): peer_record_to_bytes(record)}, expires_s)
 
     async def announcements(self) -> tuple[Announcement, ...]:
-        """All live announcements, one per peer, sorted by member; those seen last where the directory does not answer."""
+        """All live announcements, one per peer, sorted by member; those seen last where the
+        directory does not answer.
+        """
         found = await self._read((self._key("peers"),), _CALL_LIMIT_S)
         for record in found.get(self._key("peers"), ()):
             held = self._seen.get(record.owner)
@@ -305,7 +327,9 @@ class DhtDirectory:
         return tuple(sorted((seen.announcement for seen in self._seen.values()), key=lambda a: a.endpoint.member))
 
     async def entry_points(self) -> tuple[str, ...]:
-        """Multiaddrs of live peers for a new invite: this peer's first, then one of each other that is known; at most 8."""
+        """Multiaddrs of live peers for a new invite: this peer's first, then one of each other that
+        is known; at most 8.
+        """
         await self.announcements()
         found = await self._read((RUNS_KEY,), _CALL_LIMIT_S)
         others = {owner: seen.entry_points for owner, seen in self._seen.items()}
@@ -347,7 +371,9 @@ class DhtDirectory:
         return answer
 
     async def _join(self, keeper: DhtKeeper) -> None:
-        """Meet somebody at the entry points. A bootstrap node looks for the peers it knew, and goes on without them."""
+        """Meet somebody at the entry points. A bootstrap node looks for the peers it knew, and goes
+        on without them.
+        """
         entry_points = [parse_address(text) for text in self._settings.entry_points]
         remembered = [parse_address(text) for text in self._known]
         everywhere = list(dict.fromkeys(entry_points + remembered))
@@ -382,7 +408,9 @@ class DhtDirectory:
         return found
 
     def _learn(self, entry_points: Iterable[str]) -> None:
-        """Remember where live peers are, in memory and, when it changed, on disk: the bootstrap node may be gone next time."""
+        """Remember where live peers are, in memory and, when it changed, on disk: the bootstrap
+        node may be gone next time.
+        """
         others = tuple(text for text in entry_points if parse_address(text).peer_id != self._identity.peer_id)
         if not others or others == self._known or self._keeper is None:
             return

@@ -1,12 +1,14 @@
-"""Frames: how progress, messages and payloads share one gRPC stream without a protobuf object per chunk.
+"""Frames: how progress, messages and payloads share one gRPC stream without a protobuf object per
+chunk.
 
-A frame is one byte that says what it is, a length and that many bytes; the first chunk of a payload may follow in the same
-message the request or response that announces it. The byte is chosen so that the whole is exactly the protobuf message `Frame`
-of `proto/swarmfree/v1/swarm.proto`, which any other implementation may read and write with generated code. Nothing here touches
-the network or knows what a request means.
+A frame is one byte that says what it is, a length and that many bytes; the first chunk of a payload
+may follow in the same message the request or response that announces it. The byte is chosen so that
+the whole is exactly the protobuf message `Frame` of `proto/swarmfree/v1/swarm.proto`, which any
+other implementation may read and write with generated code. Nothing here touches the network or
+knows what a request means.
 
-Payloads stay in the pieces they came in until somebody needs them in one, and are then put together by one `bytes.join`, not in a
-preallocated buffer: a large announced size alone allocates nothing.
+Payloads stay in the pieces they came in until somebody needs them in one, and are then put together
+by one `bytes.join`, not in a preallocated buffer: a large announced size alone allocates nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _VARINT_BYTES_MAX = 5
 
 
 class Malformed(Exception):
-    """Remote bytes make no sense: what was found and what was expected. Who knows the peer turns it into `ProtocolViolation`."""
+    """Remote bytes make no sense: what was found and what was expected. Who knows the peer turns it
+    into `ProtocolViolation`.
+    """
 
 
 class FrameKind(enum.IntEnum):
@@ -108,7 +112,9 @@ def chunk_frame(pieces: Pieces) -> bytes:
 
 
 def chunk_frames(payload: bytes, chunk_bytes: int, begin: int = 0) -> Iterator[bytes]:
-    """The payload from byte `begin` on as CHUNK frames of `chunk_bytes`, the last one shorter; none where nothing is left."""
+    """The payload from byte `begin` on as CHUNK frames of `chunk_bytes`, the last one shorter; none
+    where nothing is left.
+    """
     view = memoryview(payload)
     for start in range(begin, len(view), chunk_bytes):
         yield encode_frame(FrameKind.CHUNK, view[start : start + chunk_bytes])

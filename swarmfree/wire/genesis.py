@@ -1,9 +1,11 @@
-"""Genesis: who founds a run. A numbered record, made by the organiser and signed with its key; joining never creates one.
+"""Genesis: who founds a run. A numbered record, made by the organiser and signed with its key;
+joining never creates one.
 
-Of several the highest number counts: until a record is sealed the organiser may name another founder.
+Of several the highest number counts: until a record is sealed the organiser may name another
+founder.
 
-It is checked against the manifest, which names the organiser's peer id: whoever holds the fingerprint can tell a true
-genesis from a forged one without asking anybody.
+It is checked against the manifest, which names the organiser's peer id: whoever holds the
+fingerprint can tell a true genesis from a forged one without asking anybody.
 
 Source: protocol section 3.4.
 """
@@ -37,7 +39,8 @@ class Genesis:
         fingerprint: of the manifest, 64 hex digits.
         number: from 1; the higher one counts.
         founder: peer id of the first member; the first electorate is this peer alone.
-        organiser_key: the organiser's public key, DER SubjectPublicKeyInfo; its peer id must be the manifest's `organiser`.
+        organiser_key: the organiser's public key, DER SubjectPublicKeyInfo; its peer id must be the
+            manifest's `organiser`.
         signature: of `signed_bytes`, by the organiser.
     """
 
@@ -58,11 +61,15 @@ class Genesis:
         return _canonical(words)
 
     def counts_more_than(self, other: Genesis | None) -> bool:
-        """Whether peers that read both follow this one; an organiser that gave two the same number is not to be trusted, but all read the same."""
+        """Whether peers that read both follow this one; an organiser that gave two the same number
+        is not to be trusted, but all read the same.
+        """
         return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
 
     def canonical(self) -> bytes:
-        """The bytes that are published: JSON, sorted keys, no spaces, keys and signature in base64."""
+        """The bytes that are published: JSON, sorted keys, no spaces, keys and signature in
+        base64.
+        """
         return _canonical(
             {
                 "fingerprint": self.fingerprint,
@@ -78,7 +85,8 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder) -> Ge
     """Name the founder of a run.
 
     Raises:
-        ConfigError: `identity` is not the run's organiser, or `founder` is no peer id, or has no number.
+        ConfigError: `identity` is not the run's organiser, or `founder` is no peer id, or has no
+            number.
     """
     if identity.peer_id != manifest.organiser:
         raise ConfigError(f"only the organiser {manifest.organiser or '(none)'} can name a founder, not {identity.peer_id}")
@@ -114,7 +122,9 @@ def read_genesis(content: bytes, manifest: Manifest) -> Genesis:
 
 
 def newest_genesis(contents: Iterable[bytes], manifest: Manifest, known: Genesis | None) -> Genesis | None:
-    """Of what stands under the key, and of the one that is known, the genesis that counts; what is none is passed over."""
+    """Of what stands under the key, and of the one that is known, the genesis that counts; what is
+    none is passed over.
+    """
     for content in contents:
         try:
             genesis = read_genesis(content, manifest)

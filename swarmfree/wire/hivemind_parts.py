@@ -1,7 +1,8 @@
 """What the directory uses of hivemind, loaded without the rest of it.
 
-`import hivemind` runs a file that loads averagers, optimizers and experts, and SciPy with them: 45 MB and 0.6 s of
-processor in each peer, for nothing that is used here. So the package is put in place without running that file; its parts are loaded as usual.
+`import hivemind` runs a file that loads averagers, optimizers and experts, and SciPy with them: 45
+MB and 0.6 s of processor in each peer, for nothing that is used here. So the package is put in
+place without running that file; its parts are loaded as usual.
 """
 
 from __future__ import annotations

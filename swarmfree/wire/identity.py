@@ -1,7 +1,9 @@
-"""Who a peer is: an RSA-2048 key in its folder, and the libp2p peer id that follows from its public half.
+"""Who a peer is: an RSA-2048 key in its folder, and the libp2p peer id that follows from its public
+half.
 
-The file is a libp2p `PrivateKey` protobuf, as p2pd reads it, so that one key names the peer in the directory, signs its
-records and signs genesis. RSA because hivemind's record validators know no other kind. Nothing here talks to the network.
+The file is a libp2p `PrivateKey` protobuf, as p2pd reads it, so that one key names the peer in the
+directory, signs its records and signs genesis. RSA because hivemind's record validators know no
+other kind. Nothing here talks to the network.
 
 Source: libp2p specification, peer-ids (keys, peer ids); facts of hivemind 1.1.12.
 """
@@ -28,7 +30,8 @@ LIFE_FILE = "life"
 KEY_SIZE_BITS = 2048
 _FILE_SIZE_BYTES_MAX = 1 << 14
 _PEER_ID_LETTERS_MAX = 64
-# Protobuf of both libp2p key messages: field 1 (key type, varint) = 0 for RSA, then field 2 (bytes) with its length as a varint.
+# Protobuf of both libp2p key messages: field 1 (key type, varint) = 0 for RSA, then field 2 (bytes)
+# with its length as a varint.
 _RSA_KEY_HEADER = b"\x08\x00\x12"
 _SHA256_MULTIHASH = b"\x12\x20"
 _IDENTITY_MULTIHASH = b"\x00\x24"
@@ -51,15 +54,19 @@ class Identity:
     private_key: rsa.RSAPrivateKey = field(repr=False)
 
     def sign(self, data: bytes) -> bytes:
-        """RSA PKCS#1 v1.5 signature over SHA-256 of `data`, 256 bytes; the same bytes every time."""
+        """RSA PKCS#1 v1.5 signature over SHA-256 of `data`, 256 bytes; the same bytes every
+        time.
+        """
         return self.private_key.sign(data, padding.PKCS1v15(), hashes.SHA256())
 
 
 def load_or_create_identity(folder: str | Path) -> Identity:
-    """The identity kept in `folder`; it is drawn and written (mode 0600, whole or not at all) where there is none.
+    """The identity kept in `folder`; it is drawn and written (mode 0600, whole or not at all) where
+    there is none.
 
     Raises:
-        ConfigError: the folder cannot be used, or the file is damaged or is no RSA key of 2048 bits.
+        ConfigError: the folder cannot be used, or the file is damaged or is no RSA key of 2048
+            bits.
     """
     path = Path(folder) / IDENTITY_FILE
     try:
@@ -83,7 +90,9 @@ def load_or_create_identity(folder: str | Path) -> Identity:
 
 
 def peer_id_of(public_key: bytes) -> str:
-    """The libp2p peer id of an RSA public key (DER SubjectPublicKeyInfo): base58 of the SHA-256 multihash of its protobuf."""
+    """The libp2p peer id of an RSA public key (DER SubjectPublicKeyInfo): base58 of the SHA-256
+    multihash of its protobuf.
+    """
     return base58_encode(_SHA256_MULTIHASH + hashlib.sha256(public_key_message(public_key)).digest())
 
 
@@ -106,7 +115,8 @@ def public_key_from_message(message: bytes) -> bytes:
 
 
 def peer_id_of_ssh(public_key: bytes) -> str:
-    """The libp2p peer id of an RSA public key in OpenSSH form (``ssh-rsa AAAA...``), as hivemind writes owners.
+    """The libp2p peer id of an RSA public key in OpenSSH form (``ssh-rsa AAAA...``), as hivemind
+    writes owners.
 
     Raises:
         ValueError: it is no RSA key of 2048 bits.
@@ -121,7 +131,9 @@ def peer_id_of_ssh(public_key: bytes) -> str:
 
 
 def verify(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` was made by `Identity.sign` over `data` with the private half of `public_key`; False for what is no key."""
+    """Whether `signature` was made by `Identity.sign` over `data` with the private half of
+    `public_key`; False for what is no key.
+    """
     try:
         key = serialization.load_der_public_key(public_key)
         if not isinstance(key, rsa.RSAPublicKey):
@@ -133,7 +145,9 @@ def verify(public_key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def is_peer_id(text: str) -> bool:
-    """Whether `text` is a libp2p peer id in base58: a SHA-256 multihash, or an Ed25519 key carried whole."""
+    """Whether `text` is a libp2p peer id in base58: a SHA-256 multihash, or an Ed25519 key carried
+    whole.
+    """
     if len(text) > _PEER_ID_LETTERS_MAX:
         return False
     try:
@@ -144,10 +158,12 @@ def is_peer_id(text: str) -> bool:
 
 
 def draw_incarnation(token_hex: Callable[[int], str], life_number: int = 0) -> str:
-    """One life's name, 16 hex digits: the number of the life, so that later ones sort after it, then eight that are drawn.
+    """One life's name, 16 hex digits: the number of the life, so that later ones sort after it,
+    then eight that are drawn.
 
     Args:
-        token_hex: source of randomness, given how many bytes: `secrets.token_hex` in a real process.
+        token_hex: source of randomness, given how many bytes: `secrets.token_hex` in a real
+            process.
         life_number: see `next_life_number`; 0 for whoever never is a member.
     """
     incarnation = f"{life_number:08x}{token_hex(4)}"
@@ -156,7 +172,8 @@ def draw_incarnation(token_hex: Callable[[int], str], life_number: int = 0) -> s
 
 
 def next_life_number(folder: str, wall_s: float) -> int:
-    """A number above that of every earlier life in this folder: Unix seconds, or one more than last time where the clock was set back.
+    """A number above that of every earlier life in this folder: Unix seconds, or one more than last
+    time where the clock was set back.
 
     Raises:
         ConfigError: the folder cannot be written.

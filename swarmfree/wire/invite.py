@@ -1,9 +1,10 @@
-"""The invite: one line that a volunteer pastes; the run's fingerprint and where to find peers of it.
+"""The invite: one line that a volunteer pastes; the run's fingerprint and where to find peers of
+it.
 
-``swarmfree1`` and then base32 in lower case: letters and digits only, so that no shell, mail program or double click breaks
-it. Inside: the length, the fingerprint, the entry points in binary and a checksum, so that a cut or mistyped invite is told
-apart from a run that is gone. An invite is no secret and proves nothing; the fingerprint is what a joiner checks the
-manifest against.
+``swarmfree1`` and then base32 in lower case: letters and digits only, so that no shell, mail
+program or double click breaks it. Inside: the length, the fingerprint, the entry points in binary
+and a checksum, so that a cut or mistyped invite is told apart from a run that is gone. An invite is
+no secret and proves nothing; the fingerprint is what a joiner checks the manifest against.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class Invite:
 
     Args:
         fingerprint: of the run's manifest, 64 hex digits.
-        entry_points: libp2p multiaddrs of peers through which the directory can be joined, best first; 1 to 8.
+        entry_points: libp2p multiaddrs of peers through which the directory can be joined, best
+            first; 1 to 8.
     """
 
     fingerprint: str
@@ -49,7 +51,8 @@ def encode_invite(invite: Invite) -> str:
     """The line that `decode_invite` reads.
 
     Raises:
-        ConfigError: the fingerprint or an address is malformed, or there are none or too many addresses.
+        ConfigError: the fingerprint or an address is malformed, or there are none or too many
+            addresses.
     """
     if not re.fullmatch(r"[0-9a-f]{64}", invite.fingerprint):
         raise ConfigError(f"fingerprint {invite.fingerprint!r}: 64 hex digits expected")
@@ -63,7 +66,8 @@ def encode_invite(invite: Invite) -> str:
 
 
 def decode_invite(text: str) -> Invite:
-    """Read an invite as a person pasted it; blanks, line breaks, quotes, brackets, capitals and a second copy do no harm.
+    """Read an invite as a person pasted it; blanks, line breaks, quotes, brackets, capitals and a
+    second copy do no harm.
 
     Raises:
         InviteError: one line that says what is wrong and how to mend it.
@@ -94,7 +98,8 @@ def decode_invite(text: str) -> Invite:
 
 
 def _one_of(line: str) -> str:
-    """The invite in a line that has it once, or several times alike; no invite has its own beginning in it.
+    """The invite in a line that has it once, or several times alike; no invite has its own
+    beginning in it.
 
     Raises:
         InviteError: several that differ.
@@ -155,7 +160,9 @@ def _pack(address: Address) -> bytes:
 
 
 def _unpack(data: bytes) -> tuple[Address, bytes]:
-    """The first address in `data`, and what follows it; ValueError or IndexError where there is none."""
+    """The first address in `data`, and what follows it; ValueError or IndexError where there is
+    none.
+    """
     kind, host_size_bytes = KINDS[data[0]], data[1]
     port_at = 2 + host_size_bytes
     host_bytes, peer_at = data[2:port_at], port_at + 3

@@ -1,7 +1,7 @@
 """The libp2p addresses of a run's peers that were seen last, in a file of the peer's folder.
 
-A bootstrap node that was restarted finds the swarm again through them, and so does a peer whose bootstrap node is gone. The
-file is a help, never needed: it is read and written with no complaint.
+A bootstrap node that was restarted finds the swarm again through them, and so does a peer whose
+bootstrap node is gone. The file is a help, never needed: it is read and written with no complaint.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def read_known_peers(folder: str | Path, fingerprint: str) -> tuple[str, ...]:
-    """Multiaddrs kept for this run; none where there is no file, or it is of another run or damaged."""
+    """Multiaddrs kept for this run; none where there is no file, or it is of another run or
+    damaged.
+    """
     path = Path(folder) / KNOWN_PEERS_FILE
     try:
         with path.open("rb") as file:

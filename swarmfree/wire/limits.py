@@ -1,4 +1,6 @@
-"""Limits: how much, how long and how often on the wire, and what gRPC is told about it. One machine's choice; nobody else needs to agree."""
+"""Limits: how much, how long and how often on the wire, and what gRPC is told about it. One
+machine's choice; nobody else needs to agree.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from swarmfree.wire.frames import CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
 Option = tuple[str, int | str]
 UNCOMPRESSED = 1
-"""Of gRPC's algorithms that one alone: eight kilobytes unpack to eight megabytes, before anybody could look at them."""
+"""Of gRPC's algorithms that one alone: eight kilobytes unpack to eight megabytes, before anybody
+could look at them.
+"""
 SMALL = frozenset(
     {
         "Claim",
@@ -38,7 +42,8 @@ class WireLimits:
 
     Args:
         progress_s: while a handler runs, a progress frame goes out this often.
-        drain_s: how long to wait for a caller's first frame, and for it to close its side after it was answered early.
+        drain_s: how long to wait for a caller's first frame, and for it to close its side after it
+            was answered early.
         chunk_bytes: payload bytes per frame sent.
         bounds: what a message of the run can say.
         payload_bytes_max: larger payloads are refused; `bounds` knows less of each kind.
@@ -47,7 +52,8 @@ class WireLimits:
         header_bytes_max: of a request's header, which is read before all else.
         metadata_bytes_max: of what HTTP carries beside a message.
         streams_max: calls of one connection at once.
-        calls_max: calls open at once, their handlers at work or their answers under way, also those whose callers are gone; others are refused.
+        calls_max: calls open at once, their handlers at work or their answers under way, also those
+            whose callers are gone; others are refused.
         caller_calls_max: the same of one caller.
         held_bytes_max: of payloads, come or to go, of calls that are open.
         caller_held_bytes_max: the same of one caller.
@@ -55,7 +61,8 @@ class WireLimits:
         unread_bytes_max: of answers that are under way to one caller.
         channels_max: connections kept; the longest unused goes first.
         keepalive_s: an otherwise quiet connection is pinged this often.
-        ping_timeout_s: a ping without answer for so long breaks the connection. gRPC's keepalive timeout alone does not see a frozen peer.
+        ping_timeout_s: a ping without answer for so long breaks the connection. gRPC's keepalive
+            timeout alone does not see a frozen peer.
         connect_s: a connection must stand after so long.
         reconnect_s_max: a peer that comes back at its address is found after so long at the latest.
     """
@@ -101,7 +108,9 @@ class WireLimits:
         return self.small_bytes_max if rpc_name in SMALL else self.message_bytes_max
 
     def channel_options(self) -> list[Option]:
-        """What a channel is made with: own connections, quick failure, quick return, no silent retries."""
+        """What a channel is made with: own connections, quick failure, quick return, no silent
+        retries.
+        """
         return [
             *self._common_options(),
             ("grpc.enable_retries", 0),

@@ -1,7 +1,8 @@
-"""An event loop in a thread of its own, and how other loops ask it to do something. It knows nothing of what is done there.
+"""An event loop in a thread of its own, and how other loops ask it to do something. It knows
+nothing of what is done there.
 
-Child processes started in that loop get a process group of their own: Ctrl-C in a terminal is for this program, which then
-ends its children in order.
+Child processes started in that loop get a process group of their own: Ctrl-C in a terminal is for
+this program, which then ends its children in order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class ThreadEnded(Exception):
 
 
 class LoopThread:
-    """One thread with one loop. When it is stopped, whatever still runs in the loop is cancelled and the thread ends."""
+    """One thread with one loop. When it is stopped, whatever still runs in the loop is cancelled
+    and the thread ends.
+    """
 
     def __init__(self, name: str) -> None:
         """Name the thread; nothing runs yet."""
@@ -44,7 +47,9 @@ class LoopThread:
         threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True).start()
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T] | None:
-        """Run the coroutine that `make` makes in the loop; None if the thread has ended or was never started."""
+        """Run the coroutine that `make` makes in the loop; None if the thread has ended or was
+        never started.
+        """
         if self._loop is None or self._ended.done():
             return None
         begun = self._owned(make)
@@ -61,7 +66,9 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(callback)
 
     async def attempt(self, make: Callable[[], Coroutine[Any, Any, T]], limit_s: float) -> T | BaseException:
-        """Do something in the loop and wait for it here, at most `limit_s`; a failure of any kind is returned, not raised."""
+        """Do something in the loop and wait for it here, at most `limit_s`; a failure of any kind
+        is returned, not raised.
+        """
         future = self.submit(make)
         if future is None:
             return ThreadEnded(f"{self._name} has ended")
@@ -103,7 +110,8 @@ class LoopThread:
     async def _until_stopped(self) -> None:
         await self._stop.wait()
         for task in self._owned_tasks:
-            if not task.cancelling():  # what was cancelled before is cleaning up: a second time would cut that short
+            # What was cancelled before is cleaning up: a second time would cut that short
+            if not task.cancelling():
                 task.cancel()
         if self._owned_tasks:
             await asyncio.wait(self._owned_tasks, timeout=_CLEAN_UP_LIMIT_S)
@@ -113,7 +121,9 @@ class LoopThread:
 
 
 class _OwnGroupLoop(asyncio.SelectorEventLoop):
-    """Starts every child process in a process group of its own, and knows the connections that a library leaves open."""
+    """Starts every child process in a process group of its own, and knows the connections that a
+    library leaves open.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +135,9 @@ class _OwnGroupLoop(asyncio.SelectorEventLoop):
         return transport
 
     def drop_connections(self) -> None:
-        """Close what is still open: streams to a daemon that died, for one, which hivemind forgets."""
+        """Close what is still open: streams to a daemon that died, for one, which hivemind
+        forgets.
+        """
         for transport in tuple(self._connections):
             if not transport.is_closing():
                 transport.abort()

@@ -1,7 +1,8 @@
 """Network: the `Network` port over grpc.aio, both calling and being called.
 
-It binds one port, names this peer by it, checks that who calls means this run, this protocol and this life, and owns every task of `server` and
-`client`. What is said is the trainer's affair. Connections are TLS 1.3, and both ends prove which peer they are (`certificate`).
+It binds one port, names this peer by it, checks that who calls means this run, this protocol and
+this life, and owns every task of `server` and `client`. What is said is the trainer's affair.
+Connections are TLS 1.3, and both ends prove which peer they are (`certificate`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _FAREWELL_S = 0.2  # For callers to hear that their calls are over; then the con
 class GrpcNetwork:
     """Calls to other peers, and calls from them, over gRPC.
 
-    Start it, give it a handler, and close it, best as a context manager; once closed it stays closed.
+    Start it, give it a handler, and close it, best as a context manager; once closed it stays
+    closed.
 
     Args:
         run: fingerprint of the manifest; calls of other runs are refused.
@@ -43,7 +45,8 @@ class GrpcNetwork:
         incarnation: which of its lives this is.
         host: address or name to listen on, and to be called at unless `announced` says otherwise.
         port: 0 = given by the system.
-        announced: host and port that others are told to call, where they are not those listened on; port 0 = the one listened on.
+        announced: host and port that others are told to call, where they are not those listened on;
+            port 0 = the one listened on.
         limits: bounds on sizes, times and counts.
         revision: of the protocol; calls of others are refused.
     """
@@ -93,7 +96,8 @@ class GrpcNetwork:
         return self._client.frames_received
 
     async def start(self) -> None:
-        """Open the port and begin to answer; until `serve` has been called every call is refused with `not_yet`.
+        """Open the port and begin to answer; until `serve` has been called every call is refused
+        with `not_yet`.
 
         Raises:
             SwarmfreeError: the port is taken or the host is not this machine's.
@@ -115,7 +119,9 @@ class GrpcNetwork:
         self._here = Endpoint(self._member, (str(address),))
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Take no more calls, give those under way `grace_s`, then end everything that belongs to this network. May be called twice."""
+        """Take no more calls, give those under way `grace_s`, then end everything that belongs to
+        this network. May be called twice.
+        """
         if self._listener is None:
             return
         listener, self._listener = self._listener, None
@@ -136,7 +142,9 @@ class GrpcNetwork:
         await self.close()
 
     def serve(self, handler: Handler) -> Handler:
-        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the caller as `Refused`. Nobody watches own calls."""
+        """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the
+        caller as `Refused`. Nobody watches own calls.
+        """
         self._server.handler = handler
         return handler
 
@@ -164,7 +172,9 @@ class GrpcNetwork:
         return reply
 
     async def _call_packed(self, to: Endpoint, rpc: Rpc, header: Header, request: Request, silence_s: float) -> Reply:
-        """As what has changed for this receiver; once more alone, where it has not got what that was packed with."""
+        """As what has changed for this receiver; once more alone, where it has not got what that
+        was packed with.
+        """
         for alone in (False, True):
             encoded, body = self._packer.pack(rpc, header, request, to.member, alone=alone)
             try:

@@ -1,4 +1,6 @@
-"""Which address of this machine others can call: found by asking the system for the way to them. Nothing is sent."""
+"""Which address of this machine others can call: found by asking the system for the way to them.
+Nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Reach:
 
 
 def own_address(entry_points: Sequence[str]) -> str:
-    """IP address of this machine on the way to the first entry point that another machine has; where there is none, to the first one.
+    """IP address of this machine on the way to the first entry point that another machine has;
+    where there is none, to the first one.
 
     Args:
         entry_points: multiaddrs; none = the address on the default route.
@@ -53,7 +56,8 @@ def reach_of(host: str, entry_points: Sequence[str], *, is_announced: bool) -> R
     """Where to listen, and what to announce.
 
     Args:
-        host: an IP address of this machine; 0.0.0.0 or :: for all of them; `AUTO` = what `own_address` finds.
+        host: an IP address of this machine; 0.0.0.0 or :: for all of them; `AUTO` = what
+            `own_address` finds.
         entry_points: multiaddrs of the peers that are joined; none for a bootstrap node.
         is_announced: others are told another address.
 

@@ -1,9 +1,12 @@
-"""Packing: the three messages that name every member to every member (Open, Seal, Commit) travel as what has changed since the last ones.
+"""Packing: the three messages that name every member to every member (Open, Seal, Commit) travel as
+what has changed since the last ones.
 
-The content of such a request is compressed (zstd) with what the receiver got last from this sender as the dictionary: plans and records change
-little from one iteration to the next, so their weight hardly grows with the swarm. The sender counts on what was acknowledged, the receiver keeps
-the last few; where it lacks one, it says so, and the content comes once more, compressed alone. Bodies are named by digest and nothing else is
-shared, so a lost answer or a restart costs one more request. Nothing above the wire knows of this.
+The content of such a request is compressed (zstd) with what the receiver got last from this sender
+as the dictionary: plans and records change little from one iteration to the next, so their weight
+hardly grows with the swarm. The sender counts on what was acknowledged, the receiver keeps the last
+few; where it lacks one, it says so, and the content comes once more, compressed alone. Bodies are
+named by digest and nothing else is shared, so a lost answer or a restart costs one more request.
+Nothing above the wire knows of this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Trying an address before anything is built on it: gRPC's and libp2p's own failures come late and have no reason in them."""
+"""Trying an address before anything is built on it: gRPC's and libp2p's own failures come late and
+have no reason in them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Quotas: what each caller, and all of them together, use of this peer at once, and what happens to a call beyond that."""
+"""Quotas: what each caller, and all of them together, use of this peer at once, and what happens to
+a call beyond that.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class CallSlot:
             self._quotas.leave(self._caller, self._held_bytes)
 
     def hold(self, size_bytes: int) -> None:
-        """Bytes of its payload have come, or of its answer are to go, and are kept until the call has ended.
+        """Bytes of its payload have come, or of its answer are to go, and are kept until the call
+        has ended.
 
         Raises:
             Refused: `not_yet`, its caller has more under way than one may.
@@ -105,7 +108,8 @@ class Quotas:
 
 
 class AnswerGate:
-    """Lets only so many bytes of answers be under way to one caller: whoever reads none gets no more of them made.
+    """Lets only so many bytes of answers be under way to one caller: whoever reads none gets no
+    more of them made.
 
     Args:
         room_bytes: that may be unread.
@@ -126,7 +130,9 @@ class AnswerGate:
 
     @asynccontextmanager
     async def room(self, size_bytes: int) -> AsyncIterator[None]:
-        """Wait until there is room for so many bytes, and keep it inside; one frame alone always has it."""
+        """Wait until there is room for so many bytes, and keep it inside; one frame alone always
+        has it.
+        """
         while self._under_way_bytes and self._under_way_bytes + size_bytes > self._room_bytes:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)

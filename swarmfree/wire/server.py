@@ -1,7 +1,9 @@
-"""Server: being called. Checks headers, runs the handler, sends progress while it works, then the response or the refusal.
+"""Server: being called. Checks headers, runs the handler, sends progress while it works, then the
+response or the refusal.
 
-The handler runs in a task of the network's own group and never in the RPC's, so a caller that hangs up or dies does not cancel work that
-somebody else may still ask for. The RPC's coroutine is the only one that writes to its stream. What is asked is the handler's affair.
+The handler runs in a task of the network's own group and never in the RPC's, so a caller that hangs
+up or dies does not cancel work that somebody else may still ask for. The RPC's coroutine is the
+only one that writes to its stream. What is asked is the handler's affair.
 
 Source: protocol section 3.9; facts on cancellation of the ring prototype (hazard H1).
 """
@@ -49,8 +51,8 @@ class Doorkeeper(Protocol):
 class Outcome:
     """What became of one handler: an encoded response and its payload, or an error.
 
-    Entered around the handler's work it keeps whatever happens there, so that a broken handler is an answer to one caller and not the end of
-    the task group. Cancellation passes through.
+    Entered around the handler's work it keeps whatever happens there, so that a broken handler is
+    an answer to one caller and not the end of the task group. Cancellation passes through.
     """
 
     __slots__ = ("bell", "error", "is_done", "payload", "response")
@@ -82,7 +84,8 @@ class Nothing:
 
 
 class Upload:
-    """The payload that a caller sends with or after its request; the rest of it is read only when the handler asks.
+    """The payload that a caller sends with or after its request; the rest of it is read only when
+    the handler asks.
 
     Args:
         context: the RPC's stream; after the first frame this object alone reads from it.
@@ -124,7 +127,9 @@ class Upload:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing more can come, or nothing has been expected yet: the caller closes its side without being told."""
+        """Nothing more can come, or nothing has been expected yet: the caller closes its side
+        without being told.
+        """
         return self._assignment is None or self._assignment.is_complete
 
     def expect(self, assignment: PayloadReader, chunk: memoryview | None, *, waits: bool) -> None:
@@ -162,7 +167,9 @@ class Upload:
         return await asyncio.shield(self._payload)
 
     async def drain(self) -> None:
-        """Throw away what still comes, until the caller closes its side; who asks for it from now on is too late."""
+        """Throw away what still comes, until the caller closes its side; who asks for it from now
+        on is too late.
+        """
         self._is_discarding = True
         self._fail(PeerUnreachable("the call was answered before its payload was asked for"))
         if self._task is None:
@@ -255,7 +262,9 @@ class Server:
         self.handler: Handler | None = None
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
-        """All RPCs of the service, with bytes in and out: what they mean is decoded here, so that nonsense gets a sentence."""
+        """All RPCs of the service, with bytes in and out: what they mean is decoded here, so that
+        nonsense gets a sentence.
+        """
         return grpc.method_handlers_generic_handler(SERVICE.full_name, {rpc.name: self._method(rpc) for rpc in RPCS})
 
     def cancel_handlers(self) -> None:
@@ -350,7 +359,9 @@ class Server:
             await self._drain(upload)
 
     def _admitted(self, rpc: Rpc, data: bytes | memoryview, context: Context) -> Admitted:
-        """The header before all else, then whether this peer serves, then the request: what costs most is looked at last."""
+        """The header before all else, then whether this peer serves, then the request: what costs
+        most is looked at last.
+        """
         limits = self._limits
         header = decode_header(rpc, data, limits.header_bytes_max)
         _require_own_name(header, proven_caller(context.auth_context()))
@@ -390,7 +401,9 @@ class Server:
         task.add_done_callback(self._handling.discard)
 
     async def _show_progress(self, context: Context, outcome: Outcome, upload: Upload | None) -> None:
-        """Wait for the handler; meanwhile be heard every `progress_s`, and ask for the payload once it is wanted."""
+        """Wait for the handler; meanwhile be heard every `progress_s`, and ask for the payload once
+        it is wanted.
+        """
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._limits.progress_s
         while not outcome.is_done:
@@ -415,7 +428,9 @@ class Server:
             await self._write(context, chunk_frame(chunk))
 
     async def _write(self, context: Context, frame: bytes) -> None:
-        """One frame, once there is room among what this caller has not taken yet; a caller that takes nothing for long is cut off."""
+        """One frame, once there is room among what this caller has not taken yet; a caller that
+        takes nothing for long is cut off.
+        """
         gate = self._gate(proven_caller(context.auth_context()))
         try:
             async with gate.room(len(frame)), asyncio.timeout(self._limits.write_s):
@@ -433,7 +448,9 @@ class Server:
         return gate
 
     async def _end(self, context: Context, upload: Upload, error: Refused | Malformed | None) -> NoReturn:
-        """Refuse, but first make the caller stop sending: a status that comes while it writes would be lost in its library."""
+        """Refuse, but first make the caller stop sending: a status that comes while it writes would
+        be lost in its library.
+        """
         if not upload.is_complete:
             await self._write(context, frames.HALT)
             await self._drain(upload)
@@ -447,7 +464,9 @@ class Server:
             log.warning("a caller did not close its side within %g s", self._limits.drain_s)
 
     def _refusal(self, rpc: Rpc, error: BaseException | None) -> Refused | None:
-        """What the caller is told about a handler that ended without a reply; None where it was cancelled."""
+        """What the caller is told about a handler that ended without a reply; None where it was
+        cancelled.
+        """
         if isinstance(error, Refused):
             return error
         if error is None or isinstance(error, asyncio.CancelledError):

@@ -1,7 +1,8 @@
 """The certificate that answers at a peer's address, looked at before anything is said there.
 
-gRPC in Python lets nobody look at a server's certificate, but takes one as the only one it talks to. So a TLS handshake of our own comes first; it
-ends before our half of it is sent, and the certificate that came then has to prove the peer that is meant.
+gRPC in Python lets nobody look at a server's certificate, but takes one as the only one it talks
+to. So a TLS handshake of our own comes first; it ends before our half of it is sent, and the
+certificate that came then has to prove the peer that is meant.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ async def find_peer(addresses: Sequence[Address], limit_s: float) -> ProvenAddre
     """Of a peer's addresses the first where that peer answers; each has its part of the time.
 
     Raises:
-        PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, or another peer, is there.
+        PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, or another
+            peer, is there.
         ProtocolViolation: what answers is no peer.
     """
     failures: list[CallFailed] = []

@@ -1,11 +1,14 @@
-"""Where p2pd's control sockets lie: in the peer's own folder, whatever its length, and gone with the process however it ends.
+"""Where p2pd's control sockets lie: in the peer's own folder, whatever its length, and gone with
+the process however it ends.
 
-A unix socket's path may have 107 bytes, and a peer's folder may be deeper than that. So the sockets are bound through the
-open folder (``/proc/<pid>/fd/<n>/name``), and once p2pd listens its socket is reached through a descriptor and its name is
-removed: after SIGKILL nothing lies about. Where there is no /proc, plain paths are used; what a killed process left there is
-removed at the next start.
+A unix socket's path may have 107 bytes, and a peer's folder may be deeper than that. So the sockets
+are bound through the open folder (``/proc/<pid>/fd/<n>/name``), and once p2pd listens its socket is
+reached through a descriptor and its name is
+removed: after SIGKILL nothing lies about. Where there is no /proc, plain paths are used; what a
+killed process left there is removed at the next start.
 
-The peer's folder is locked as long as this is open: two peers in one folder would have one identity.
+The peer's folder is locked as long as this is open: two peers in one folder would have one
+identity.
 """
 
 from __future__ import annotations
@@ -27,10 +30,12 @@ class SocketFolder:
     """The sockets of one process in one peer's folder."""
 
     def __init__(self, folder: str | Path, *, proc: Path = Path("/proc")) -> None:
-        """Lock `folder`, make its folder of sockets and remove stale ones; `proc` is where the system shows processes.
+        """Lock `folder`, make its folder of sockets and remove stale ones; `proc` is where the
+        system shows processes.
 
         Raises:
-            ConfigError: another process uses the folder, it cannot be written, or its path is too long where there is no /proc.
+            ConfigError: another process uses the folder, it cannot be written, or its path is too
+                long where there is no /proc.
         """
         self._folder = Path(folder).absolute() / SOCKETS_FOLDER
         self._pinned: list[int] = []
@@ -56,7 +61,8 @@ class SocketFolder:
         return f"/proc/{os.getpid()}/fd/{self._sockets}/" if self._through_proc else f"{self._folder}/"
 
     def pin(self, name: str) -> str:
-        """Make the socket `name`, which is being listened on, outlive its name, and give the path to connect to.
+        """Make the socket `name`, which is being listened on, outlive its name, and give the path
+        to connect to.
 
         Raises:
             OSError: there is no such socket.
@@ -108,7 +114,8 @@ class SocketFolder:
 
 
 def require_unused(folder: Path) -> None:
-    """Whether no running peer uses a folder, as far as can be said before it is used; it need not be there.
+    """Whether no running peer uses a folder, as far as can be said before it is used; it need not
+    be there.
 
     Raises:
         ConfigError: one does.

@@ -1,7 +1,8 @@
-"""Status: the one table between our errors and gRPC status codes, for the side that refuses and the side that hears it.
+"""Status: the one table between our errors and gRPC status codes, for the side that refuses and the
+side that hears it.
 
-The code is for anybody's tools; what decides is the kind in the trailing metadata, because there are fewer fitting codes than
-kinds. Nothing here sends anything.
+The code is for anybody's tools; what decides is the kind in the trailing metadata, because there
+are fewer fitting codes than kinds. Nothing here sends anything.
 """
 
 from __future__ import annotations

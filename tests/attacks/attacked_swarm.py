@@ -1,4 +1,6 @@
-"""A swarm of real servers on this machine, in one process, with integers for tensors: what the attacker attacks."""
+"""A swarm of real servers on this machine, in one process, with integers for tensors: what the
+attacker attacks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An attacker, written from `docs/protocol.md`, the proto files and public libraries: of the peers it uses what `proto/` generates alone."""
+"""An attacker, written from `docs/protocol.md`, the proto files and public libraries: of the peers
+it uses what `proto/` generates alone.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,9 @@ async def get_plan(channel: Any, asked: Any) -> bytes:
 
 
 async def say(channel: Any, rpc: str, request: Any) -> bytes:
-    """Send any request, in the shape that the service gives its RPC; the bytes of the response, without what is streamed besides."""
+    """Send any request, in the shape that the service gives its RPC; the bytes of the response,
+    without what is streamed besides.
+    """
     method = swarm_pb2.DESCRIPTOR.services_by_name["Swarm"].methods_by_name[rpc]
     path, data = f"/swarmfree.v1.Swarm/{rpc}", request.SerializeToString()
     if not method.server_streaming:
@@ -185,7 +189,9 @@ async def say(channel: Any, rpc: str, request: Any) -> bytes:
 
 @contextlib.asynccontextmanager
 async def listening(papers: Papers | None, asked: list[bytes], rpc: str = "GetPlan", says: bytes = b"") -> AsyncIterator[int]:
-    """A server that keeps what it is asked, and says the same every time; its port. Without papers it speaks plain text."""
+    """A server that keeps what it is asked, and says the same every time; its port. Without papers
+    it speaks plain text.
+    """
 
     async def answer(data: bytes, _context: Any) -> bytes:
         asked.append(data)
@@ -253,7 +259,9 @@ async def replaying(recorded: bytes) -> AsyncIterator[int]:
 
 
 async def record_handshake(port: int) -> bytes:
-    """What a server says to a first greeting: its certificate and the proof that it has the key, for that one connection."""
+    """What a server says to a first greeting: its certificate and the proof that it has the key,
+    for that one connection.
+    """
     context = ssl.create_default_context()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     greeting = context.wrap_bio(incoming, outgoing, server_hostname=NAME)

@@ -1,4 +1,6 @@
-"""Messages of every type that look right and hold what harms: sound ones in which some values are others of the same type."""
+"""Messages of every type that look right and hold what harms: sound ones in which some values are
+others of the same type.
+"""
 
 from __future__ import annotations
 

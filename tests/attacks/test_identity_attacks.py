@@ -1,4 +1,6 @@
-"""Whoever speaks in another's name, or answers in another's place, is refused with the reason, and nothing that is said reaches it."""
+"""Whoever speaks in another's name, or answers in another's place, is refused with the reason, and
+nothing that is said reaches it.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,13 @@ async def peer_at(folder: Path) -> AsyncIterator[GrpcNetwork]:
         yield peer
 
 
-# ---- who calls -------------------------------------------------------------------------------------------------------
+# ---- who calls -----------------------------------------------------------------------------------
 
 
 async def test_an_honest_stranger_is_heard(folder: Path) -> None:
-    """The attacker's own tools work: under its own name anybody is answered, so what follows is refused for the reason that is named."""
+    """The attacker's own tools work: under its own name anybody is answered, so what follows is
+    refused for the reason that is named.
+    """
     papers = Papers("mallory")
     async with peer_at(folder) as peer, dialled(peer.here.addresses[0], papers) as channel:
         address = f"/ip4/127.0.0.1/tcp/1/p2p/{papers.peer_id}"
@@ -116,7 +120,9 @@ FAULTS = ["no extension", "copied", "over another key", "garbage", "endless", "w
 
 @pytest.mark.parametrize(("papers", "sentence"), FORGED, ids=FAULTS)
 async def test_a_forged_certificate_is_refused_by_its_fault(folder: Path, papers: Papers, sentence: str) -> None:
-    """A certificate that proves nobody, or has another's proof copied into it, is INVALID_ARGUMENT with what is wrong with it."""
+    """A certificate that proves nobody, or has another's proof copied into it, is INVALID_ARGUMENT
+    with what is wrong with it.
+    """
     async with peer_at(folder) as peer:
         for name in (MALLORY, VICTIM):
             code, detail = await refused(peer, papers, header(RUN, PROTOCOL_REVISION, peer_id_of(rsa_key(name))))
@@ -125,7 +131,9 @@ async def test_a_forged_certificate_is_refused_by_its_fault(folder: Path, papers
 
 
 async def test_a_header_in_another_name_is_refused(folder: Path) -> None:
-    """Who has a good certificate still speaks for itself alone: also not for the peer that it calls."""
+    """Who has a good certificate still speaks for itself alone: also not for the peer that it
+    calls.
+    """
     papers = Papers(MALLORY)
     async with peer_at(folder) as peer:
         for other in (peer_id_of(rsa_key(VICTIM)), peer.here.member.peer_id, "", papers.peer_id + "x"):
@@ -146,7 +154,7 @@ async def test_a_header_with_anothers_address_is_refused(folder: Path, end: str)
     assert "an address of another peer" in detail
 
 
-# ---- who answers -----------------------------------------------------------------------------------------------------
+# ---- who answers ---------------------------------------------------------------------------------
 
 
 async def failure(folder: Path, port: int, peer_id: str) -> CallFailed:
@@ -159,7 +167,9 @@ async def failure(folder: Path, port: int, peer_id: str) -> CallFailed:
 
 
 async def test_another_peer_at_the_address_is_named_and_not_asked(folder: Path) -> None:
-    """Where an honest certificate of another peer answers, the life that was called is over, and nobody else is asked in its place."""
+    """Where an honest certificate of another peer answers, the life that was called is over, and
+    nobody else is asked in its place.
+    """
     asked: list[bytes] = []
     async with listening(Papers(MALLORY), asked) as port:
         error = await failure(folder, port, peer_id_of(rsa_key(VICTIM)))
@@ -183,7 +193,9 @@ async def test_a_forged_certificate_at_the_address_is_a_violation(folder: Path, 
 
 @pytest.mark.parametrize(("begins", "ends"), [(-9, -2), (2, 9)])
 async def test_a_certificate_of_another_time_is_a_violation(folder: Path, begins: int, ends: int) -> None:
-    """A certificate that has expired, or does not hold yet, proves nobody, and the line has both dates."""
+    """A certificate that has expired, or does not hold yet, proves nobody, and the line has both
+    dates.
+    """
     asked: list[bytes] = []
     papers = Papers(MALLORY, begins=begins, ends=ends)
     async with listening(papers, asked) as port:
@@ -213,7 +225,9 @@ async def test_an_older_tls_at_the_address_is_a_violation(folder: Path, tmp_path
 
 
 async def test_a_replayed_handshake_is_a_violation(folder: Path) -> None:
-    """A certificate that is shown again by somebody without its key proves nobody: the handshake of another connection does not fit."""
+    """A certificate that is shown again by somebody without its key proves nobody: the handshake of
+    another connection does not fit.
+    """
     papers = Papers(VICTIM)
     async with listening(papers, []) as port:
         recorded = await record_handshake(port)
@@ -224,7 +238,9 @@ async def test_a_replayed_handshake_is_a_violation(folder: Path) -> None:
 
 
 async def test_a_man_in_the_middle_who_steps_in_later_hears_nothing(folder: Path) -> None:
-    """Who passes the first look on to the real peer, and answers the next connection himself, does not have the certificate that was seen."""
+    """Who passes the first look on to the real peer, and answers the next connection himself, does
+    not have the certificate that was seen.
+    """
     victim, asked = Papers(VICTIM), list[bytes]()
     async with (
         listening(victim, []) as there,

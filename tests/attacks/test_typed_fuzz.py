@@ -1,6 +1,8 @@
-"""Whatever strangers say and answer, in whatever order: a peer does not crash, does not hang and does not grow.
+"""Whatever strangers say and answer, in whatever order: a peer does not crash, does not hang and
+does not grow.
 
-`SWARMFREE_FUZZ_CASES=100000` plays so many cases, each with other values; without it a few, always the same ones.
+`SWARMFREE_FUZZ_CASES=100000` plays so many cases, each with other values; without it a few, always
+the same ones.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from tests.mutants.alone import MANIFEST, ME, plan
 CASES = int(os.environ.get("SWARMFREE_FUZZ_CASES", "0"))
 GAPS_S = (0.0, 0.0, 0.01, 0.3, 2.0, 12.0)
 RATES = (0.0, 0.0, 0.01, 0.05, 0.3)
-REFUSALS = [kind for kind in RefusalKind if kind is not RefusalKind.SUPERSEDED]  # that one ends a life, by design
+# That one ends a life, by design
+REFUSALS = [kind for kind in RefusalKind if kind is not RefusalKind.SUPERSEDED]
 LEADER = 1
 SETTLE_S = 40.0
 TASKS_MAX = 200
@@ -201,7 +204,8 @@ class Fuzz:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(STORIES)
-@example(Case(False, True, 0, 0.3, [(0, 30, 2**32 - 1), (0, 30, 2**32 - 1), (0, 0, 479617), (0, 0, 479617)]))  # a member, twice
+# A member, twice
+@example(Case(False, True, 0, 0.3, [(0, 30, 2**32 - 1), (0, 30, 2**32 - 1), (0, 0, 479617), (0, 0, 479617)]))
 def test_no_word_and_no_answer_ends_a_peer(case: Case) -> None:
     """Sound messages in which any value is another one: each ends in an answer or a refusal."""
 

@@ -1,4 +1,6 @@
-"""Valid protobuf that means harm, and calls that never end: refused by a named reason, or bounded; the peer goes on for others."""
+"""Valid protobuf that means harm, and calls that never end: refused by a named reason, or bounded;
+the peer goes on for others.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextlib.asynccontextmanager
 async def attacked(folder: Path, handler: Handler | None = None, limits: WireLimits = LIMITS) -> AsyncIterator[tuple[Any, ...]]:
-    """A peer, a channel of the stranger to it, and the requests that reached its trainer; at the end it still answers others."""
+    """A peer, a channel of the stranger to it, and the requests that reached its trainer; at the
+    end it still answers others.
+    """
     reached: list[Request] = []
 
     async def keep(header: Header, request: Request, incoming: Incoming) -> Reply:
@@ -167,7 +171,7 @@ async def test_harm_in_good_protobuf_is_refused_before_anybody_acts(folder: Path
         assert not reached
 
 
-# ---- sizes -----------------------------------------------------------------------------------------------------------
+# ---- sizes ---------------------------------------------------------------------------------------
 
 
 async def refused(channel: Any, name: str, message: Any, **choices: Any) -> tuple[grpc.StatusCode, str]:
@@ -220,7 +224,9 @@ async def test_a_small_request_is_small(folder: Path) -> None:
 
 @pytest.mark.parametrize("tells_size", [True, False])
 async def test_a_packed_bomb_is_not_unpacked(folder: Path, *, tells_size: bool) -> None:
-    """A thousand bytes that hold millions of empty members of a record: refused at once, whether they say how many they are or not."""
+    """A thousand bytes that hold millions of empty members of a record: refused at once, whether
+    they say how many they are or not.
+    """
     size_bytes = 7 << 20
     inner = messages_pb2.CommitRequest(record=record(electorate=[names_pb2.Member()])).SerializeToString()
     many = inner * (size_bytes // len(inner) + 1)
@@ -245,7 +251,9 @@ async def test_one_dictionary_is_not_taken_a_thousand_times(folder: Path) -> Non
 
 
 async def test_a_list_that_nobody_needs_is_not_read(folder: Path) -> None:
-    """As many empty members as fit into a request of the size that is taken: no value is made of them."""
+    """As many empty members as fit into a request of the size that is taken: no value is made of
+    them.
+    """
     message = messages_pb2.CommitRequest(header=own_header(), record=record(electorate=[names_pb2.Member()] * 200_000))
     async with attacked(folder) as (_, channel, _):
         begun_s = time.monotonic()
@@ -255,7 +263,7 @@ async def test_a_list_that_nobody_needs_is_not_read(folder: Path) -> None:
     assert "electorate of 200,000; at most 65,536 are read" in detail
 
 
-# ---- ends ------------------------------------------------------------------------------------------------------------
+# ---- ends ----------------------------------------------------------------------------------------
 
 QUICK = WireLimits(bounds=LIMITS.bounds, drain_s=0.3, write_s=0.5, progress_s=0.1, caller_calls_max=4, unread_bytes_max=1 << 20)
 TRAIN_REQUEST = {"key": key(), "source": source(), "payload": {"size_bytes": 400_000}}
@@ -297,7 +305,9 @@ async def test_an_upload_that_stands_still_is_ended(folder: Path) -> None:
 
 
 async def test_one_caller_has_so_many_calls_and_others_have_theirs(folder: Path) -> None:
-    """Four streams that stay open are all that a stranger gets; another caller is answered meanwhile."""
+    """Four streams that stay open are all that a stranger gets; another caller is answered
+    meanwhile.
+    """
 
     async def never(_header: Header, _request: Request, _incoming: Incoming) -> Reply:
         await asyncio.get_running_loop().create_future()
@@ -313,7 +323,9 @@ async def test_one_caller_has_so_many_calls_and_others_have_theirs(folder: Path)
 
 
 async def test_answers_that_are_never_read_are_given_up(folder: Path) -> None:
-    """Whoever asks for state and does not read it is cut off, and what was made for it is let go."""
+    """Whoever asks for state and does not read it is cut off, and what was made for it is let
+    go.
+    """
 
     async def give(_header: Header, request: Request, _incoming: Incoming) -> Reply:
         assert isinstance(request, GetState)

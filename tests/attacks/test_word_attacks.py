@@ -1,4 +1,6 @@
-"""Words of a stranger who has the invite: each is refused by name where only a member may say it, and training goes on."""
+"""Words of a stranger who has the invite: each is refused by name where only a member may say it,
+and training goes on.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ async def present(swarm: Attacked) -> tuple[int, Any, Any]:
 
 
 async def test_a_stranger_leads_nobody() -> None:
-    """Words of a coordinator are taken from none who never had a place: not in its own term, not in another's, however high; nor a Commit."""
+    """Words of a coordinator are taken from none who never had a place: not in its own term, not in
+    another's, however high; nor a Commit.
+    """
     async with attacked_swarm() as swarm:
         stages = [peer.stage_member.replica_state.stage for peer in swarm.peers]
         number, record, plan = await present(swarm)
@@ -88,7 +92,9 @@ async def test_a_stranger_leads_nobody() -> None:
 
 
 async def test_a_goodbye_from_nobody_ends_nobody() -> None:
-    """The run is over, write your weights, join another lineage, follow this successor: of a stranger none of it is obeyed."""
+    """The run is over, write your weights, join another lineage, follow this successor: of a
+    stranger none of it is obeyed.
+    """
     here = names_pb2.Endpoint(member=own_term(1).member, addresses=(f"/ip4/127.0.0.1/tcp/1/p2p/{MALLORY.peer_id}",))
     words = [
         {"run_over": True},
@@ -106,7 +112,9 @@ async def test_a_goodbye_from_nobody_ends_nobody() -> None:
 
 
 async def test_work_is_done_for_members_alone() -> None:
-    """Activations, losses, pulls and contributions of a stranger are refused before their tensors are read, and the loss stays what it is."""
+    """Activations, losses, pulls and contributions of a stranger are refused before their tensors
+    are read, and the loss stays what it is.
+    """
     async with attacked_swarm() as swarm:
         _, _, plan = await present(swarm)
         for peer in swarm.peers:
@@ -121,13 +129,16 @@ async def test_work_is_done_for_members_alone() -> None:
                     "Pull": says.PullRequest(header=own_header(), key=key, side=names_pb2.SIDE_OUTPUT),
                 }[name]
                 code, why = await said(peer, name, request)
-                assert why in {"not_yet", "past", "stale"}, (name, code)  # by whether the iteration has ended meanwhile
+                # By whether the iteration has ended meanwhile
+                assert why in {"not_yet", "past", "stale"}, (name, code)
             assert await said(peer, "Reduce", says.ReduceRequest(header=own_header(), round="0" * 16)) == FORBIDDEN
         await swarm.goes_on()
 
 
 async def test_a_newer_life_is_its_peers_own_word() -> None:
-    """Hello in a member's name, of its next life, says nothing: the member has its place as before."""
+    """Hello in a member's name, of its next life, says nothing: the member has its place as
+    before.
+    """
     async with attacked_swarm() as swarm:
         victim = swarm.of_stage(1)
         asked = header(RUN, PROTOCOL_REVISION, victim.context.me.peer_id, victim.context.here.addresses)

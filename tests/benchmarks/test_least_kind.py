@@ -59,7 +59,9 @@ async def test_a_replica_that_leaves_is_capacity_until_its_process_has_ended(
     until_s: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it still trains after SIGTERM is no gift, nor is what it does after its goodbye; who is killed is gone at once."""
+    """What it still trains after SIGTERM is no gift, nor is what it does after its goodbye; who is
+    killed is gone at once.
+    """
     monkeypatch.setattr(churn_live.time, "time", lambda: 15.0)
     falls = churn_live._Falls(_Played(leaves=leaves), churn_live.LivePlan())  # type: ignore[arg-type]
     falls.there.append("replica-0")
@@ -91,7 +93,9 @@ class _Watched(_Played):
 
 
 async def test_of_each_number_of_replicas_the_faster_time_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The ideal is not what a swarm does that has just been started: one is watched again after the trace, as two are."""
+    """The ideal is not what a swarm does that has just been started: one is watched again after the
+    trace, as two are.
+    """
     rates = iter([100.0, 180.0, 190.0, 110.0])
 
     async def watch(*_: object) -> float:

@@ -1,4 +1,6 @@
-"""The pure parts of the benchmarks of joining, churn and failures, and a rehearsal of churn that is too short to say anything."""
+"""The pure parts of the benchmarks of joining, churn and failures, and a rehearsal of churn that is
+too short to say anything.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +54,13 @@ def _join(number: int, *, retention: float = 1.0, foreign_cores: float = 0.0) ->
     )
 
 
-# ---- commits ---------------------------------------------------------------------------------------------------------
+# ---- commits -------------------------------------------------------------------------------------
 
 
 def test_commits_are_counted_once_and_by_share() -> None:
-    """Tokens grow evenly between two commits, and a record that two coordinators told of counts once."""
+    """Tokens grow evenly between two commits, and a record that two coordinators told of counts
+    once.
+    """
     events = [(0.0, _committed(0)), (2.0, _committed(1)), (2.1, _committed(1)), (3.0, _committed(2, 50))]
     commits = Commits.of([Said(time_s, "source", event) for time_s, event in events])
     assert commits.times_s == (0.0, 2.0, 3.0)
@@ -79,11 +83,13 @@ def test_parts_of_the_time_add_up(gaps_s: list[float], one: float, other: float)
     assert commits.by(times_s[-1]) == pytest.approx(7 * len(gaps_s))
 
 
-# ---- turns -----------------------------------------------------------------------------------------------------------
+# ---- turns ---------------------------------------------------------------------------------------
 
 
 def test_only_the_time_in_turns_counts() -> None:
-    """A swarm that is stopped for half of the time is no slower, and what it committed before and afterwards is left out."""
+    """A swarm that is stopped for half of the time is no slower, and what it committed before and
+    afterwards is left out.
+    """
     turns = [(10.0, 11.0), (12.0, 13.0), (14.0, 15.0)]
     assert [keeping.running_s(turns, t) for t in (9.0, 10.5, 11.5, 12.5, 15.0, 16.0)] == [0.0, 0.5, 1.0, 1.5, 3.0, 3.0]
     commits = Commits((8.0, 10.5, 11.0, 12.5, 14.5, 20.0), (100,) * 6)
@@ -93,7 +99,9 @@ def test_only_the_time_in_turns_counts() -> None:
 
 
 def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
-    """Medians of the rounds, but the largest share of the limit of any; and a tight limit is one that what is logged otherwise does not fit in."""
+    """Medians of the rounds, but the largest share of the limit of any; and a tight limit is one
+    that what is logged otherwise does not fit in.
+    """
     off = keeping.Speed(100.0, 10.0, 1000.0, 0.0)
     pairs = [(keeping.Speed(99.0, 10.1, 1100.0, kept), off) for kept in (100.0, 190.0, 120.0)]
     assert keeping.report({"tight": pairs}) == {
@@ -108,7 +116,7 @@ def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
     assert log_mb > keeping.TIGHT_MB > keeping.LOG_MEMORY_MB
 
 
-# ---- join ------------------------------------------------------------------------------------------------------------
+# ---- join ----------------------------------------------------------------------------------------
 
 
 def test_the_joined_stage_is_large_enough() -> None:
@@ -119,7 +127,9 @@ def test_the_joined_stage_is_large_enough() -> None:
 
 
 def test_a_first_contribution_is_a_whole_iteration() -> None:
-    """A peer that came in the middle of an iteration has not surely contributed to it; in the next one it has."""
+    """A peer that came in the middle of an iteration has not surely contributed to it; in the next
+    one it has.
+    """
     plans = [(4, ["a"]), (5, ["a"]), (5, ["a", "new"])]
     opened = [Opened(iteration, 0, "", [["source"], members]) for iteration, members in plans]
     assert join.first_contribution(opened, "new") is None
@@ -128,7 +138,9 @@ def test_a_first_contribution_is_a_whole_iteration() -> None:
 
 
 def test_joins_report_the_worse_medians() -> None:
-    """With the joins that other programs disturbed or without them, as long as enough others were made."""
+    """With the joins that other programs disturbed or without them, as long as enough others were
+    made.
+    """
     joins = [
         _join(0, retention=0.5, foreign_cores=1.0),
         _join(1, retention=0.96),
@@ -151,7 +163,9 @@ def test_joins_report_the_worse_medians() -> None:
 
 @pytest.mark.timeout(180)
 async def test_a_joiner_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
-    """A real peer joins a real swarm of a tiny model: its times are in order, its state is its sibling's, the others went on."""
+    """A real peer joins a real swarm of a tiny model: its times are in order, its state is its
+    sibling's, the others went on.
+    """
     manifest = replace(join.RUN, model=join.QUICK_MODEL)
     own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *fork_server)
     (found,) = await join.measure(manifest, tmp_path / "run", joins=1, before_s=1.0, attempts=1, fork_server=own)
@@ -164,12 +178,14 @@ async def test_a_joiner_is_measured(tmp_path: Path, fork_server: tuple[str, ...]
     assert found.during > 0
 
 
-# ---- recovery --------------------------------------------------------------------------------------------------------
+# ---- recovery ------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(180)
 async def test_a_lost_stage_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
-    """A real stage of a tiny model is lost and merged: the times are in order, two neighbours' weights came, a standby's memory was watched."""
+    """A real stage of a tiny model is lost and merged: the times are in order, two neighbours'
+    weights came, a standby's memory was watched.
+    """
     (model,) = recovery.QUICK_MODELS.values()
     own = ("/usr/bin/env", f"TMPDIR={tmp_path}", *fork_server)
     (found,) = await recovery.measure(recovery.run_of(model, full=False), tmp_path / "run", 1, full=False, fork_server=own)
@@ -179,13 +195,17 @@ async def test_a_lost_stage_is_measured(tmp_path: Path, fork_server: tuple[str, 
 
 
 async def test_plain_streams_of_every_kind_carry_all_bytes() -> None:
-    """Each kind of plain streams brings both servers' bytes to one process, or its rate would be an error."""
+    """Each kind of plain streams brings both servers' bytes to one process, or its rate would be an
+    error.
+    """
     for kind in Kind:
         assert await pull(3 << 20, kind) > 0
 
 
 def test_the_least_kind_rate_and_memory_are_reported() -> None:
-    """The transfer is judged by all the time that others waited, over the fastest plain streams; memory over weights and moments alone."""
+    """The transfer is judged by all the time that others waited, over the fastest plain streams;
+    memory over weights and moments alone.
+    """
     (model,) = recovery.QUICK_MODELS.values()
     count = recovery.stage_parameters(model)
     loss = recovery.Loss(
@@ -207,7 +227,7 @@ def test_the_least_kind_rate_and_memory_are_reported() -> None:
     assert recovery.run_of(model, full=False).ring.part_bytes == 1 << 20
 
 
-# ---- churn -----------------------------------------------------------------------------------------------------------
+# ---- churn ---------------------------------------------------------------------------------------
 
 
 def test_the_ideal_is_the_integral_of_live_capacity() -> None:
@@ -221,7 +241,9 @@ def test_the_ideal_is_the_integral_of_live_capacity() -> None:
 
 
 def test_ratios_are_of_all_seeds_together() -> None:
-    """Tokens of all rehearsals over the ideal of all; against linear speed-up it is lower where speed-up is not linear."""
+    """Tokens of all rehearsals over the ideal of all; against linear speed-up it is lower where
+    speed-up is not linear.
+    """
     stories = (Story(10.0, 150, ((0.0, 2),), (1, 0, 1)), Story(10.0, 90, ((0.0, 1),), (0, 1, 1)))
     row = churn.Row(30.0, stories, {1: 10.0, 2: 18.0})
     assert row.ratio == pytest.approx(240 / 280)
@@ -230,14 +252,18 @@ def test_ratios_are_of_all_seeds_together() -> None:
 
 
 def test_two_replicas_rehearse_faster_than_one() -> None:
-    """The device is the bottleneck: with it two replicas train nearly twice what one does, and one as much as its engine's costs say."""
+    """The device is the bottleneck: with it two replicas train nearly twice what one does, and one
+    as much as its engine's costs say.
+    """
     speeds = {count: play(Trace(1, count, 6, 1.0), 8, calm=True).tokens_per_s for count in (1, 2)}
     assert 0.8 * 256 / 0.21 < speeds[1] < 256 / 0.21
     assert 1.6 < speeds[2] / speeds[1] <= 2.0
 
 
 def test_a_trace_is_the_same_again() -> None:
-    """A rehearsed trace has falls, its ratio lies below the ideal, and the same seed tells the same story."""
+    """A rehearsed trace has falls, its ratio lies below the ideal, and the same seed tells the same
+    story.
+    """
     trace = Trace(2, 3, 24, 6.0, away_min_s=3.0, away_max_s=6.0)
     story = play(trace, 8, calm=False)
     assert sum(story.falls[:2]) > 0
@@ -250,7 +276,9 @@ def test_a_trace_is_the_same_again() -> None:
 
 
 def test_a_real_story_is_told() -> None:
-    """The real run's ratio is its tokens over the integral of its live capacity, and its table shows it."""
+    """The real run's ratio is its tokens over the integral of its live capacity, and its table
+    shows it.
+    """
     story = churn_live.LiveStory({1: 10.0, 2: 16.0}, 10.0, 117.0, ((0.0, 2), (5.0, 1)), 1, 0, (0.5, 0.7), 0.0)
     assert story.ratio == pytest.approx(0.9)
     assert story.live_mean == pytest.approx(1.5)
@@ -262,7 +290,9 @@ def test_a_real_story_is_told() -> None:
 
 
 def test_churn_is_judged_by_the_least_of_all() -> None:
-    """Virtual and real time stand beside each other, and the last figure is the lowest of both, of any seed and any real run."""
+    """Virtual and real time stand beside each other, and the last figure is the lowest of both, of
+    any seed and any real run.
+    """
     seeds = tuple(Story(10.0, tokens, ((0.0, 2),), (1, 0, 1)) for tokens in (171, 162, 180))
     row, often = churn.Row(30.0, seeds, {1: 10.0, 2: 18.0}), churn.Row(10.0, seeds[1:2], {1: 10.0, 2: 36.0})
     real = [
@@ -289,12 +319,14 @@ def test_two_replicas_are_all_that_are_watched() -> None:
     assert churn_live.RUN.stages.body == STAGE
 
 
-# ---- flexitrain ------------------------------------------------------------------------------------------------------
+# ---- flexitrain ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_failures_lie_within_the_run(seed: int) -> None:
-    """One failure in the first half, several apart from each other in the first three quarters, none in the control; at any moment, or at commits."""
+    """One failure in the first half, several apart from each other in the first three quarters,
+    none in the control; at any moment, or at commits.
+    """
     found = flexitrain.plans(flexitrain.ITERATIONS, flexitrain.FAULTS, seed)
     assert found[flexitrain.NONE].kills == ()
     ((lost, _),) = found[flexitrain.LOST].kills
@@ -311,7 +343,9 @@ def test_failures_lie_within_the_run(seed: int) -> None:
 
 
 def test_gaps_are_relative_to_the_training_without_failures() -> None:
-    """Loss gap and throughput kept are over the calm training's; the table has the paper's figures below."""
+    """Loss gap and throughput kept are over the calm training's; the table has the paper's figures
+    below.
+    """
     calm = flexitrain.Story(2.0, 1000.0, 0, 0, 0, (), 0.0)
     lost = replace(calm, loss=2.01, tokens_per_s=800.0, kills=1, missed_s=(0.1,))
     stories = {flexitrain.NONE: calm, flexitrain.LOST: lost, flexitrain.RETURNED: replace(calm, loss=1.99, back=3)}

@@ -1,4 +1,6 @@
-"""The ring benchmark, on a run that is too small to say anything: its sides do the same work, and nothing outlives it."""
+"""The ring benchmark, on a run that is too small to say anything: its sides do the same work, and
+nothing outlives it.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ TINY = dataclasses.replace(
 
 @pytest.mark.timeout(300)
 async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
-    """Plain PyTorch with one and two threads, the swarm and the pipeline are measured, and have the same losses to 0.0001 nats."""
+    """Plain PyTorch with one and two threads, the swarm and the pipeline are measured, and have the
+    same losses to 0.0001 nats.
+    """
     (found,) = rounds = await compare(TINY, tmp_path / "run", rounds=1, warmup=1, iterations=2)
     assert set(found) == set(SIDES)
     for measured in found.values():
@@ -67,7 +71,9 @@ def _measurement(seconds: float, cpu_s: float) -> Measurement:
 
 
 def test_ratios_are_medians_of_the_rounds() -> None:
-    """Each round gives a ratio of its own, and the median of them is reported: a disturbed round moves nothing."""
+    """Each round gives a ratio of its own, and the median of them is reported: a disturbed round
+    moves nothing.
+    """
 
     def one(seconds: float, cpu_s: float) -> dict[str, Measurement]:
         plain = {PLAIN_ONE: _measurement(2.0, 2.0), PLAIN_TWO: _measurement(1.0, 1.0), PIPELINING: _measurement(1.25, 1.0)}
@@ -83,7 +89,9 @@ def test_ratios_are_medians_of_the_rounds() -> None:
 
 
 def test_the_swarm_is_set_over_the_faster_and_the_cheaper_plain_process() -> None:
-    """Two threads that wait for each other cost more than one: that makes the swarm no cheaper; where they are slower it is no faster."""
+    """Two threads that wait for each other cost more than one: that makes the swarm no cheaper;
+    where they are slower it is no faster.
+    """
     names = (SWARM, *(side + come for side in (PLAIN_ONE, PLAIN_TWO, PIPELINING) for come in ("", AS_IT_COMES)))
     found = {name: _measurement(1.0, 1.0) for name in names}
     found |= {name: _measurement(0.8, 0.5) for name in names if name.startswith(PLAIN_ONE)}
@@ -101,14 +109,18 @@ def test_a_loss_that_is_no_number_is_other_work() -> None:
 
 
 def test_the_definition_that_makes_the_swarm_look_worse_is_reported() -> None:
-    """Of two speeds the smaller one, of two costs the larger one, whichever definition it comes from."""
+    """Of two speeds the smaller one, of two costs the larger one, whichever definition it comes
+    from.
+    """
     assert [Ratio(1.0, 0.8).least_kind, Ratio(0.8, 1.0).least_kind] == [0.8, 0.8]
     assert [Ratio(1.0, 1.1, small_is_good=True).least_kind, Ratio(1.1, 1.0, small_is_good=True).least_kind] == [1.1, 1.1]
 
 
 @pytest.mark.parametrize(("name", "millions"), [("compute_bound", 25), ("hop_bound", 1)])
 def test_the_models_are_as_large_as_they_say(name: str, millions: int) -> None:
-    """The compute-bound model has about 25 million parameters, the other one about 1 million, in four body stages."""
+    """The compute-bound model has about 25 million parameters, the other one about 1 million, in
+    four body stages.
+    """
     manifest: Manifest = RUNS[name]
     count = sum(slot.stop - slot.start for stage in range(manifest.stage_count) for slot in layout_of(manifest, stage).slots)
     assert parameter_count(manifest.model) == count
@@ -117,7 +129,9 @@ def test_the_models_are_as_large_as_they_say(name: str, millions: int) -> None:
 
 
 def test_an_interrupted_benchmark_leaves_nothing() -> None:
-    """Ctrl-C while a side runs ends the benchmark with exit code 130 and one line; none of its processes is left."""
+    """Ctrl-C while a side runs ends the benchmark with exit code 130 and one line; none of its
+    processes is left.
+    """
     command = [sys.executable, "-m", "benchmarks.ring", "--quick", "--only", "hop_bound"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as benchmark:
         below: list[psutil.Process] = []

@@ -1,4 +1,6 @@
-"""The scale benchmark, on swarms too small to say anything: what it counts is what passed, and its directory finds everybody."""
+"""The scale benchmark, on swarms too small to say anything: what it counts is what passed, and its
+directory finds everybody.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_every_size_of_swarm_has_its_peers() -> None:
 
 
 def test_counts_are_those_of_the_wire() -> None:
-    """Bytes are those of the encoded message with its header; the control of a swarm all passes its coordinator today."""
+    """Bytes are those of the encoded message with its header; the control of a swarm all passes its
+    coordinator today.
+    """
     header = Header("f" * 64, PROTOCOL_REVISION, Endpoint(Member("QmA", "1" * 16), ("/ip4/127.0.0.1/tcp/1",)), "2" * 16)
     request = Goodbye(run_over=False, finished=False, why="gone", write_weights=False)
     scales = WireScales()
@@ -48,7 +52,9 @@ def test_counts_are_those_of_the_wire() -> None:
 
 
 def test_a_report_has_every_size() -> None:
-    """The last line has the figures of each size of swarm, over all peers and over members alone, and of the look-ups the worst as well."""
+    """The last line has the figures of each size of swarm, over all peers and over members alone,
+    and of the look-ups the worst as well.
+    """
     found = measure(10, 2)
     standing_by = replace(found, peers=100, members=10)
     report = report_of([found, standing_by], Lookups(3, 3, (0.01, 0.03, 0.02), 2, ""), [found])

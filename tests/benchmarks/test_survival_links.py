@@ -24,7 +24,9 @@ async def _is_silent(reader: asyncio.StreamReader, for_s: float = 0.3) -> bool:
 
 
 async def test_a_cut_link_is_silent_until_it_is_mended() -> None:
-    """Between two peers nothing passes, on old and new connections alike; after mending it arrives. A cut of two others is not felt."""
+    """Between two peers nothing passes, on old and new connections alike; after mending it arrives.
+    A cut of two others is not felt.
+    """
     server = await asyncio.start_server(_echo, HOST, 0)
     async with Links(lambda: {os.getpid(): "here"}) as links:
         port = await links.open("there", server.sockets[0].getsockname()[1])

@@ -1,4 +1,6 @@
-"""Same as alone for a chaos run: equal losses pass, a wrong one is found, and what a rebuild changed is left out."""
+"""Same as alone for a chaos run: equal losses pass, a wrong one is found, and what a rebuild
+changed is left out.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def found_by(manifest: Manifest, text: str, folder: Path, losses: list[float]) -
 def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(
     manifest: Manifest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controls lie on both sides of the bound: other orders of summation below it, a microbatch counted twice far above."""
+    """The controls lie on both sides of the bound: other orders of summation below it, a microbatch
+    counted twice far above.
+    """
     monkeypatch.setattr(loss_judge, "ORDERS", 3)
     guess = found_by(manifest, text, tmp_path / "corpus", [5.5] * ITERATIONS)
     assert len(guess.violations()) == 1
@@ -73,7 +77,9 @@ def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(
 
 
 def test_nothing_is_compared_after_a_rebuild_or_a_gap(manifest: Manifest, text: str) -> None:
-    """A stage merged from neighbours goes its own way; copies of a sibling do not, nor do first weights."""
+    """A stage merged from neighbours goes its own way; copies of a sibling do not, nor do first
+    weights.
+    """
     judge = judge_of(manifest, text, [1.0, 2.0, 3.0, 4.0])
     for iteration, action in ((0, "Fresh"), (1, "Copy"), (3, "Merge")):
         judge.hear(PeerEvent(1.0, "a", StageBuilt(1, iteration, action, "Qm", 0.1, 0, "aa")))

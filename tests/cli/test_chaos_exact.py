@@ -1,4 +1,6 @@
-"""The exact judge of chaos runs: a right story passes, and each planted fault is found and named."""
+"""The exact judge of chaos runs: a right story passes, and each planted fault is found and
+named.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ SCALARS = StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9)
 
 
 class Story:
-    """A swarm of two replicas per stage in one process: real integer engines, watched, and what a coordinator would tell."""
+    """A swarm of two replicas per stage in one process: real integer engines, watched, and what a
+    coordinator would tell.
+    """
 
     def __init__(self) -> None:
         """First weights: one replica of each stage draws them, the other copies them."""
@@ -77,7 +81,9 @@ class Story:
     def train(
         self, numbers: Sequence[int] | None = None, steppers: Callable[[int, int], bool] = lambda stage, replica: True
     ) -> None:
-        """One iteration; `numbers` are the microbatches that are counted, by offset, all of them once unless given."""
+        """One iteration; `numbers` are the microbatches that are counted, by offset, all of them
+        once unless given.
+        """
         ends, body = self.engines[0][0], [replicas[0] for replicas in self.engines[1:]]
         losses = {}
         for ticket, offset in enumerate(range(MICROBATCHES) if numbers is None else numbers):
@@ -154,7 +160,9 @@ def test_what_is_told_survives_the_way_through_json(story: Story) -> None:
 
 
 def test_a_merged_stage_is_computed_again(story: Story) -> None:
-    """A rebuild from neighbours is right if its bytes are; with other weights than those decided it is not."""
+    """A rebuild from neighbours is right if its bytes are; with other weights than those decided it
+    is not.
+    """
     story.merge(2, 0.25)
     story.train()
     judge = judged(story.told)
@@ -221,7 +229,9 @@ def test_a_microbatch_that_does_not_count_once_is_named(story: Story, numbers: l
 
 
 def test_a_wrong_sum_is_found_without_any_step(story: Story) -> None:
-    """I1: the norms and the loss of the record show it, also where everybody died before stepping."""
+    """I1: the norms and the loss of the record show it, also where everybody died before
+    stepping.
+    """
     story.train([0, 1, 2, 3, 1], steppers=lambda stage, replica: False)
     violations = judged(story.told).violations()
     assert any("iteration 3" in line and "other squared norms" in line for line in violations), violations
@@ -269,7 +279,9 @@ def test_a_state_with_a_wrong_digest_is_found(story: Story) -> None:
 
 
 def test_who_steps_late_is_compared_as_well(story: Story) -> None:
-    """A member that was frozen steps with an old record long after: compared with what was right then."""
+    """A member that was frozen steps with an old record long after: compared with what was right
+    then.
+    """
     place = next(
         place
         for place, h in enumerate(story.told)

@@ -49,7 +49,9 @@ def _ended_by(number: signal.Signals, wait: str) -> tuple[int, str, float]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_a_command_cleanly(number: signal.Signals, code: int) -> None:
-    """Ctrl-C, SIGTERM and a terminal that is closed cancel the command's work, which cleans up, and give exit codes 130, 143 and 129."""
+    """Ctrl-C, SIGTERM and a terminal that is closed cancel the command's work, which cleans up, and
+    give exit codes 130, 143 and 129.
+    """
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("whoever runs the tests has this signal ignored")
     assert _ended_by(number, "await asyncio.sleep(60)")[:2] == (code, "cleaned\n")
@@ -88,7 +90,9 @@ def test_a_reader_that_goes_away_does_not_end_a_peer(capsys: pytest.CaptureFixtu
 
 
 def test_a_rehearsal_that_fails_prints_how_to_play_it_again() -> None:
-    """The result line says what was run; each seed that failed is named with its violation and its command; the exit code is 1."""
+    """The result line says what was run; each seed that failed is named with its violation and its
+    command; the exit code is 1.
+    """
     lines: list[str] = []
     rehearsing = Rehearsing(2, 7, "torch", lines.append)
     rehearsing._count_one(7, "", 4, 60.0, Counter({"kill": 2}))
@@ -114,7 +118,9 @@ def test_one_rehearsal_can_be_played_and_held() -> None:
     [("", 130, "swarmfree: interrupted\n"), ("interrupt.interrupt_by_exception();", 0, "")],
 )
 def test_ctrl_c_while_a_command_is_still_loading_is_one_line(then: str, code: int, words: str) -> None:
-    """Before a command's own handling of signals begins, Ctrl-C ends it at once with one line; where it was asked for, by an exception."""
+    """Before a command's own handling of signals begins, Ctrl-C ends it at once with one line;
+    where it was asked for, by an exception.
+    """
     rest = "try:\n    os.kill(os.getpid(), 2); time.sleep(5)\nexcept KeyboardInterrupt:\n    sys.exit(0)"
     command = [sys.executable, "-c", f"import os, sys, time\nfrom swarmfree.cli import entry, interrupt\n{then}\n{rest}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -207,7 +213,9 @@ shutdown.leave(shutdown.run_until_told(work, leave))
 def test_what_has_something_to_leave_leaves_in_good_order(
     numbers: tuple[signal.Signals, ...], code: int, said: list[str], *, has_begun: bool
 ) -> None:
-    """SIGTERM and a closed terminal let it end by itself, within a limit; Ctrl-C and a second SIGTERM do not, a second word of the terminal does."""
+    """SIGTERM and a closed terminal let it end by itself, within a limit; Ctrl-C and a second
+    SIGTERM do not, a second word of the terminal does.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         pytest.skip("whoever runs the tests has this signal ignored")
     command = [sys.executable, "-c", LEAVER.format(has_begun=has_begun, limit_s=15 if len(numbers) > 1 else 0.5)]
@@ -220,7 +228,8 @@ def test_what_has_something_to_leave_leaves_in_good_order(
             if number is not signal.SIGINT and not heard:
                 heard = process.stdout.readline()
             else:
-                time.sleep(0.05)  # nothing is said about it, and signals that wait are not taken in order
+                # Nothing is said about it, and signals that wait are not taken in order
+                time.sleep(0.05)
         try:
             rest, words = process.communicate(timeout=20)
         finally:
@@ -258,7 +267,9 @@ shutdown.leave(shutdown.run_until_told(work, leave))
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
 def test_who_leaves_when_its_terminal_is_closed_can_show_nothing_any_more(tmp_path: Path, terminal: str) -> None:
-    """An ssh session that ends takes the screen and standard error away; the peer finishes what it began all the same."""
+    """An ssh session that ends takes the screen and standard error away; the peer finishes what it
+    began all the same.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         pytest.skip("whoever runs the tests has this signal ignored")
     window, inside = os.openpty()

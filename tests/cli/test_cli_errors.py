@@ -56,7 +56,9 @@ def _told_in_one_line(result: Result, code: int, *words: str) -> None:
 )
 @pytest.mark.parametrize("command", [("config", "show"), ("bootstrap",), ("local", "--peers", "4")])
 def test_a_bad_value_is_one_line(run_file: str, change: str, words: tuple[str, ...], command: tuple[str, ...]) -> None:
-    """An unknown or mistyped key, or a broken relation, is told with key, value and rule, by every command that reads a run config."""
+    """An unknown or mistyped key, or a broken relation, is told with key, value and rule, by every
+    command that reads a run config.
+    """
     _told_in_one_line(_invoke(*command, "--run", run_file, "--set", change), 2, *words)
 
 
@@ -80,7 +82,9 @@ def test_a_run_config_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 def test_a_local_swarm_that_cannot_be_is_one_line(
     run_file: str, tmp_path: Path, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    """Too few peers, a kill that can never strike, or a mistyped option is told before anything is started or written."""
+    """Too few peers, a kill that can never strike, or a mistyped option is told before anything is
+    started or written.
+    """
     _told_in_one_line(_invoke("local", "--run", run_file, "--out", str(tmp_path / "report"), *options), 2, *words)
     assert not (tmp_path / "report").exists()
 
@@ -136,7 +140,9 @@ def test_a_chaos_that_cannot_be_is_one_line(
 def test_text_that_cannot_be_learned_from_is_one_line(
     run_file: str, tmp_path: Path, text: str | None, words: tuple[str, ...]
 ) -> None:
-    """A data path that is missing, empty or too short is told by the bootstrap node before anything is published."""
+    """A data path that is missing, empty or too short is told by the bootstrap node before anything
+    is published.
+    """
     data = tmp_path / "text.txt"
     if text is not None:
         data.write_text(text)
@@ -176,7 +182,9 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("arguments", [("local",), ("report", "."), ("chaos",), ("study", "recovery", "--out", "x")])
 def test_a_command_of_the_lab_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
-    """Where the extra `lab` is not installed, its commands name what is missing and how to install it."""
+    """Where the extra `lab` is not installed, its commands name what is missing and how to install
+    it.
+    """
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "psutil", None)
     told = f"{arguments[0]} needs matplotlib, psutil, which a peer does not need"
@@ -206,7 +214,9 @@ def test_what_config_show_prints_can_be_fed_back(run_file: str, tmp_path: Path) 
 
 
 def test_what_a_config_would_need_here_is_said_beside_it(run_file: str) -> None:
-    """Rows of the vocabulary that text never uses, and a batch that no machine holds, are told on stderr, where nobody feeds them back."""
+    """Rows of the vocabulary that text never uses, and a batch that no machine holds, are told on
+    stderr, where nobody feeds them back.
+    """
     plain = _invoke("config", "show", "--run", run_file)
     assert plain.stderr.startswith("swarmfree local: ")
     assert plain.stderr.count("\n") == 1
@@ -234,7 +244,9 @@ def test_exit_codes_follow_the_kind_of_error(error: SwarmfreeError, code: int) -
 
 
 def test_a_group_of_operating_failures_is_one_and_a_bug_is_none() -> None:
-    """Failures that tasks gathered are told as the first of them; a programmer's error among them is not hidden."""
+    """Failures that tasks gathered are told as the first of them; a programmer's error among them
+    is not hidden.
+    """
     disk, bug = SwarmfreeError("disk full"), ValueError("bug")
     assert one_of(ExceptionGroup("g", [ExceptionGroup("h", [disk])])) is disk
     assert one_of(ExceptionGroup("g", [disk, bug])) is None
@@ -291,7 +303,9 @@ def test_one_strange_file_among_texts_is_named(tmp_path: Path) -> None:
 
 
 def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, run_file: str) -> None:
-    """A taken port, a host of another machine and a folder that is a file are told at once, by bootstrap and by peer."""
+    """A taken port, a host of another machine and a folder that is a file are told at once, by
+    bootstrap and by peer.
+    """
     invite = encode_invite(Invite("0" * 64, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
     (tmp_path / "file").write_text("")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -305,7 +319,9 @@ def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, 
 
 
 def test_what_a_volunteer_names_is_looked_at_before_anything_is_loaded(tmp_path: Path) -> None:
-    """Text that is not there, and a folder that another running peer uses, are one line within a moment."""
+    """Text that is not there, and a folder that another running peer uses, are one line within a
+    moment.
+    """
     invite = encode_invite(Invite("0" * 64, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER_ID}",)))
     own = tmp_path / "peer"
     asked = ("peer", invite, "--folder", str(own), "--data", str(tmp_path / "nowhere"))

@@ -1,4 +1,6 @@
-"""What a mistyped command line is told: what was given, what is expected, what was perhaps meant."""
+"""What a mistyped command line is told: what was given, what is expected, what was perhaps
+meant.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _told(*arguments: str) -> str:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_told_in_our_words(arguments: tuple[str, ...], line: str) -> None:
-    """A value that an option cannot have is told with the option, the value and the rule, in no library's words."""
+    """A value that an option cannot have is told with the option, the value and the rule, in no
+    library's words.
+    """
     assert _told(*arguments) == line
 
 

@@ -35,7 +35,9 @@ def test_a_shell_is_offered_what_may_follow(line: str, offered: list[str]) -> No
 
 
 def test_a_shell_is_told_how_to_ask() -> None:
-    """The script for bash names the command, and the options that install and show it stand in the help."""
+    """The script for bash names the command, and the options that install and show it stand in the
+    help.
+    """
     asked = os.environ | {"_SWARMFREE_COMPLETE": "source_bash"}
     command = [sys.executable, "-m", "swarmfree"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, env=asked)

@@ -47,7 +47,9 @@ def _founding(folder: Path, manifest: Manifest, data: Path | str = "", data_path
 
 
 def test_a_manifest_is_completed_once(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
-    """The manifest gets corpus, sizes and organiser; a restart in the same folder gives the same one without reading the corpus."""
+    """The manifest gets corpus, sizes and organiser; a restart in the same folder gives the same
+    one without reading the corpus.
+    """
     made = _founding(tmp_path / "node", small_manifest, text)._manifest(identity)
     assert made.organiser == identity.peer_id
     assert made.data.name == "text.txt"
@@ -59,7 +61,9 @@ def test_a_manifest_is_completed_once(tmp_path: Path, small_manifest: Manifest, 
 
 
 def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
-    """Another run config, other text or another identity in the same folder is refused and named."""
+    """Another run config, other text or another identity in the same folder is refused and
+    named.
+    """
     folder = tmp_path / "node"
     _founding(folder, small_manifest, text)._manifest(identity)
     other = dataclasses.replace(small_manifest, run=RunSection(name="small", iterations=99))
@@ -75,7 +79,9 @@ def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: 
 def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(
     tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity
 ) -> None:
-    """A run config that was printed by another node, with its corpus hash and organiser, makes no run of this one."""
+    """A run config that was printed by another node, with its corpus hash and organiser, makes no
+    run of this one.
+    """
     named = dataclasses.replace(small_manifest, data=DataSection(corpus_hash="ab" * 32))
     with pytest.raises(DataError, match="but the run learns from python-stdlib with hash abababababab"):
         _founding(tmp_path / "a", named, text)._manifest(identity)
@@ -84,7 +90,9 @@ def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(
 
 
 def test_a_given_name_of_the_text_is_kept(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
-    """A name in the run config stays; without one the corpus names itself. The path in the run config counts where no other is given."""
+    """A name in the run config stays; without one the corpus names itself. The path in the run
+    config counts where no other is given.
+    """
     named = dataclasses.replace(small_manifest, data=DataSection(name="my-poem"))
     assert _founding(tmp_path / "node", named, data_path=str(text))._manifest(identity).data.name == "my-poem"
 
@@ -105,7 +113,9 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
 
 
 async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_path: Path, small_manifest: Manifest) -> None:
-    """A node that has seen a record sealed names nobody, though after a restart it finds a newcomer alone: the run would begin twice."""
+    """A node that has seen a record sealed names nobody, though after a restart it finds a newcomer
+    alone: the run would begin twice.
+    """
 
     class Directory:
         announce = publish_run = name_founder = None
@@ -141,14 +151,18 @@ def test_a_kept_port_is_used_and_damage_is_named(tmp_path: Path, small_manifest:
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, identity: Identity) -> None:
-    """A kept manifest that cannot be read is not made again in silence: that would be another run."""
+    """A kept manifest that cannot be read is not made again in silence: that would be another
+    run.
+    """
     (tmp_path / MANIFEST_FILE).write_text("{}")
     with pytest.raises(ConfigError, match=r"manifest\.json is damaged"):
         _founding(tmp_path, small_manifest)._manifest(identity)
 
 
 async def test_a_founder_is_written_down_before_it_is_published() -> None:
-    """A node that is killed in between names the same one again; where the directory knows of one that counts more, that one is kept."""
+    """A node that is killed in between names the same one again; where the directory knows of one
+    that counts more, that one is kept.
+    """
     kept: list[Founder] = []
     known: list[Founder] = []
 

@@ -1,4 +1,6 @@
-"""A local swarm of stand-in processes as a person sees it: lines, report, Ctrl-C, a full disk, a closed stdout."""
+"""A local swarm of stand-in processes as a person sees it: lines, report, Ctrl-C, a full disk, a
+closed stdout.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def _behaviour(tmp_path: Path, **steps: list[Any]) -> None:
 def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
     out = tmp_path / "report"
     order = order_of(small_manifest, out, peers=4, standbys=0, respawn=False, kills=(), run_arguments=(), peer_arguments=())
-    # On a busy machine a stand-in takes many seconds to start; whoever is sent home before has said nothing.
+    # On a busy machine a stand-in takes many seconds to start; whoever is sent home before has said
+    # nothing.
     order = dataclasses.replace(
         order, peer_arguments=(), program=(sys.executable, str(PROGRAM)), fork_server=(), end_grace_s=600.0
     )
@@ -69,7 +72,9 @@ def _run(tmp_path: Path, small_manifest: Manifest, *, is_json: bool) -> int:
 
 
 def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
-    """Plain lines, a summary on stdout, and a folder with events, figure, summary and logs; the events fold to what was summed up."""
+    """Plain lines, a summary on stdout, and a folder with events, figure, summary and logs; the
+    events fold to what was summed up.
+    """
     _behaviour(tmp_path)
     assert _run(tmp_path, small_manifest, is_json=False) == 0
     out = capsys.readouterr().out.splitlines()
@@ -87,7 +92,9 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
 
 
 def test_machines_get_one_object_per_line(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
-    """With JSON every line of stdout is an object; the first describes the run, the last is the summary."""
+    """With JSON every line of stdout is an object; the first describes the run, the last is the
+    summary.
+    """
     _behaviour(tmp_path)
     assert _run(tmp_path, small_manifest, is_json=True) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -108,7 +115,9 @@ def test_a_failing_peer_gives_its_line_and_code(
 def test_a_full_disk_is_told_at_once_and_the_run_goes_on(
     tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """When the report cannot be written, one line says so, the run ends as it would, and only the exit code differs."""
+    """When the report cannot be written, one line says so, the run ends as it would, and only the
+    exit code differs.
+    """
     _behaviour(tmp_path)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, old[1]))
@@ -129,7 +138,9 @@ def test_a_full_disk_is_told_at_once_and_the_run_goes_on(
 def test_a_run_whose_events_are_lost_is_no_whole_success(
     tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though there is room again for summary and page, the exit code and the summary say that something is missing."""
+    """Though there is room again for summary and page, the exit code and the summary say that
+    something is missing.
+    """
 
     def fail(*_: object) -> None:
         raise ReportError("events.jsonl cannot be written: No space left on device")
@@ -148,7 +159,9 @@ def _start(tmp_path: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("lines_before", [1, 4])
 def test_ctrl_c_ends_with_a_summary(tmp_path: Path, lines_before: int) -> None:
-    """Ctrl-C after the first line of output, or later, ends within 5 s with a summary and exit code 130."""
+    """Ctrl-C after the first line of output, or later, ends within 5 s with a summary and exit code
+    130.
+    """
     _behaviour(tmp_path, **{"peer-1": [_commit(0)], "*": [{"time_s": 1.0, "kind": "Note", "text": "up"}]})
     with _start(tmp_path) as process:
         assert process.stdout is not None
@@ -165,7 +178,9 @@ def test_ctrl_c_ends_with_a_summary(tmp_path: Path, lines_before: int) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_swarm(tmp_path: Path) -> None:
-    """When nobody reads the output any more, the swarm ends cleanly with exit code 141 and no complaint."""
+    """When nobody reads the output any more, the swarm ends cleanly with exit code 141 and no
+    complaint.
+    """
     _behaviour(tmp_path, **{"peer-1": [], "*": [{"time_s": 1.0, "kind": "Note", "text": "up"}]})
     with _start(tmp_path) as process:
         assert process.stdout is not None

@@ -55,7 +55,9 @@ async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, capsys: pyte
 
 
 def test_what_is_kept_is_weighed(tmp_path: Path) -> None:
-    """What a peer keeps for others is the size of the files in its folder; a folder that is not there holds nothing."""
+    """What a peer keeps for others is the size of the files in its folder; a folder that is not
+    there holds nothing.
+    """
     assert size_bytes(tmp_path / "none") == 0
     (tmp_path / "a.kept").write_bytes(b"x" * 700)
     (tmp_path / "b.kept").write_bytes(b"x" * 300)
@@ -63,7 +65,9 @@ def test_what_is_kept_is_weighed(tmp_path: Path) -> None:
 
 
 async def test_a_plan_of_another_shape_is_not_shown(tmp_path: Path) -> None:
-    """A coordinator that tells a plan with more or fewer stages than the run has draws nothing on a standby's screen."""
+    """A coordinator that tells a plan with more or fewer stages than the run has draws nothing on a
+    standby's screen.
+    """
     manifest, asked = Manifest(), asyncio.Event()
     for count in (manifest.stage_count, manifest.stage_count - 1):
         plan = SimpleNamespace(replicas=((),) * count)

@@ -20,7 +20,9 @@ from swarmfree.wire.invite import Invite
 
 
 def test_a_peer_shows_something_before_it_loads_anything_heavy() -> None:
-    """With a peer's choices checked and its screen at hand, gRPC, hivemind, NumPy, torch and the trainer are not loaded yet."""
+    """With a peer's choices checked and its screen at hand, gRPC, hivemind, NumPy, torch and the
+    trainer are not loaded yet.
+    """
     heavy = "{'torch', 'hivemind', 'numpy', 'scipy', 'grpc', 'safetensors', 'swarmfree.trainer.peer', 'swarmfree.wire.network'}"
     code = (
         "import sys, swarmfree.cli.early_checks, swarmfree.cli.shutdown, swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_screen;"
@@ -32,7 +34,9 @@ def test_a_peer_shows_something_before_it_loads_anything_heavy() -> None:
 
 
 def test_a_peer_needs_nothing_of_the_lab() -> None:
-    """All that a peer, a bootstrap node, `status`, `sample` and `rehearse` load is loaded where no package of the extra `lab` is installed."""
+    """All that a peer, a bootstrap node, `status`, `sample` and `rehearse` load is loaded where no
+    package of the extra `lab` is installed.
+    """
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({LAB_PACKAGES}));"
         "import swarmfree.cli.main, swarmfree.cli.peer_start, swarmfree.cli.peer_run, swarmfree.cli.bootstrap_node;"
@@ -46,7 +50,9 @@ def test_a_peer_needs_nothing_of_the_lab() -> None:
 
 
 def test_others_are_told_the_address_that_they_can_call() -> None:
-    """The one given with --announce, else the one on the way to the invite, else the one that is listened on."""
+    """The one given with --announce, else the one on the way to the invite, else the one that is
+    listened on.
+    """
     listens = LocalConfig("folder", host="192.0.2.1")
     found = dataclasses.replace(listens, announced_host="192.0.2.7")
     assert announced_of(listens) == ("192.0.2.1", 0)
@@ -55,7 +61,9 @@ def test_others_are_told_the_address_that_they_can_call() -> None:
 
 
 def test_what_is_kept_for_others_is_the_smaller_of_two_limits(tmp_path: Path) -> None:
-    """The run's limit holds where the peer's own is larger, and the other way round; the peer's lines say which."""
+    """The run's limit holds where the peer's own is larger, and the other way round; the peer's
+    lines say which.
+    """
     limits = Manifest().recovery
     for memory_mb, disk_mb in ((7, 9), (limits.kept_ram_mb_max + 1, limits.kept_mb_max + 1)):
         local = LocalConfig(str(tmp_path), memory_mb_max=memory_mb, disk_mb_max=disk_mb)

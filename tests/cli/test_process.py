@@ -20,7 +20,9 @@ THREAD = threading.current_thread().name
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority of their own")
 async def test_a_peer_starts_behind_those_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is heavy is loaded by a thread that gives way to others and ends; the peer's own threads, old and new, do not give way."""
+    """What is heavy is loaded by a thread that gives way to others and ends; the peer's own
+    threads, old and new, do not give way.
+    """
     (tmp_path / "probed_module.py").write_text(PROBE)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

@@ -45,7 +45,9 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_report_is_drawn_again_from_its_events_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figure, page and summary come back, also of a run that was cut off, from another folder; with `--out` the report stays as it was."""
+    """Figure, page and summary come back, also of a run that was cut off, from another folder; with
+    `--out` the report stays as it was.
+    """
     write_events(tmp_path / "r")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -83,7 +85,9 @@ def test_a_folder_that_is_no_report_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_model_writes(tmp_path: Path, small_manifest: Manifest) -> None:
-    """The prompt, and then as many bytes as were asked for; the same for the same seed; from the report or from its weights."""
+    """The prompt, and then as many bytes as were asked for; the same for the same seed; from the
+    report or from its weights.
+    """
     write_weights(tmp_path / "weights", small_manifest)
     asked = ("sample", str(tmp_path), "def main(", "--tokens", "30", "--temperature", "1")
     code, said = run(*asked)
@@ -95,7 +99,9 @@ def test_a_model_writes(tmp_path: Path, small_manifest: Manifest) -> None:
 
 
 def test_samples_are_of_before_after_and_the_end(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Each model that was kept writes once; the page has what it wrote; what was not kept is not made up."""
+    """Each model that was kept writes once; the page has what it wrote; what was not kept is not
+    made up.
+    """
     folder = write_events(tmp_path / "r")
     write_weights(folder / "weights", small_manifest)
     assert "it writes before" not in run("report", str(folder), "--out", str(tmp_path / "alone"))[1]
@@ -109,7 +115,9 @@ def test_samples_are_of_before_after_and_the_end(tmp_path: Path, small_manifest:
 
 
 def test_a_sample_is_one_line() -> None:
-    """Line breaks are shown as arrows, control characters as dots, and white space is drawn together."""
+    """Line breaks are shown as arrows, control characters as dots, and white space is drawn
+    together.
+    """
     lines = sample_lines([{"when": "at the end", "prompt": "def ", "text": "f(x):\n    return\x1b[2J \x00x"}])
     assert lines == ["it writes at the end: def f(x): ⏎ return·[2J ·x"]
 

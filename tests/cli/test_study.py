@@ -67,7 +67,9 @@ async def ended_early(one: RecoveryStudy, said: list[str]) -> None:
 
 
 def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp_path: Path) -> None:
-    """Every trial has a curve; replayed stages are what they were; what was tried is not tried again; another study is refused the folder."""
+    """Every trial has a curve; replayed stages are what they were; what was tried is not tried
+    again; another study is refused the folder.
+    """
     said: list[str] = []
     out = tmp_path / "out"
     assert asyncio.run(study(text, out, said).run()) == 0

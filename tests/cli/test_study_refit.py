@@ -13,7 +13,9 @@ from swarmfree.protocol.records import bits_float32
 
 
 def test_a_refit_steps_at_a_rate_of_its_own() -> None:
-    """Whatever the run's schedule, decay and clip are; the first step's bias correction is that of one step."""
+    """Whatever the run's schedule, decay and clip are; the first step's bias correction is that of
+    one step.
+    """
     optimizer = OptimizerSection(rate=2e-3, schedule="cosine", warmup_iterations=100, weight_decay=0.1, clip_norm=0.01)
     first, last = refit_scalars(optimizer, 300, 0), refit_scalars(optimizer, 300, 299)
     assert bits_float32(first.step_size) * (1 - optimizer.beta1) == pytest.approx(RATE_FACTOR * 2e-3, rel=1e-5)
@@ -22,7 +24,9 @@ def test_a_refit_steps_at_a_rate_of_its_own() -> None:
 
 
 def test_a_replay_without_moments_keeps_the_rate_and_the_clip_of_the_record() -> None:
-    """And corrects the bias of moments as young as they are; with the count of the record it is its step; before the shadow nothing moves."""
+    """And corrects the bias of moments as young as they are; with the count of the record it is its
+    step; before the shadow nothing moves.
+    """
     manifest = Manifest(run=RunSection(name="r", seed=1, iterations=1000))
     logged = step_scalars(manifest.optimizer, 1000, 500, 501, 1.1, 0.25)
     assert restarted_scalars(manifest, 500, 1.1, 0.25, 501, moves=True) == logged

@@ -1,4 +1,6 @@
-"""Trials of the recovery study, each rule by itself: who loses, keeps, weighs, redoes and waits for what."""
+"""Trials of the recovery study, each rule by itself: who loses, keeps, weighs, redoes and waits for
+what.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def weights(run: TrialRun, stage: int) -> torch.Tensor:
 
 
 def test_a_checkpoint_rolls_back_everything_the_data_too(base: Path) -> None:
-    """What is learned again is the run without failures to the bit: weights, moments, counts of steps and the place in the data go back together."""
+    """What is learned again is the run without failures to the bit: weights, moments, counts of
+    steps and the place in the data go back together.
+    """
     right = run_of(base, "none").play(lambda _: None)
     found = run_of(base, "checkpoint-10", (3, 2), (14, 4)).play(lambda _: None)
     assert found["learned"] == right["learned"]
@@ -106,7 +110,9 @@ def test_a_checkpoint_rolls_back_everything_the_data_too(base: Path) -> None:
     ("strategy", "share"), [("norm2", 4 / 5), ("norm", 2 / 3), ("clipped", 0.5001 / 0.7502), ("uniform", 1 / 2), ("copy", 1.0)]
 )
 def test_checkfree_weighs_the_neighbours_by_their_norms(base: Path, strategy: str, share: float) -> None:
-    """Squared norms of 1/4 before and 1/16 after: each rule has its own shares, and what comes out is the mean by them, without moments."""
+    """Squared norms of 1/4 before and 1/16 after: each rule has its own shares, and what comes out
+    is the mean by them, without moments.
+    """
     run = run_of(base, strategy)
     norms = [1.0, 1.0, 0.25, 1.0, 0.0625, 1.0, 1.0]
     before = lose(run, (3,), norms)
@@ -118,7 +124,9 @@ def test_checkfree_weighs_the_neighbours_by_their_norms(base: Path, strategy: st
 
 
 def test_the_bound_on_weights_holds_and_is_counted(base: Path) -> None:
-    """A norm a million times the other weighs ten times as much, and the recovery says that the bound did it; within the bound it says no."""
+    """A norm a million times the other weighs ten times as much, and the recovery says that the
+    bound did it; within the bound it says no.
+    """
     run = run_of(base, "norm2")
     before = lose(run, (3,), [1.0, 1.0, 1e6, 1.0, 1.0, 1.0, 1.0])
     assert torch.allclose(weights(run, 3), (10 * before[2] + before[4]) / 11, atol=1e-6)
@@ -132,7 +140,9 @@ def test_the_bound_on_weights_holds_and_is_counted(base: Path) -> None:
 
 
 def test_checkfree_plus_swaps_routes_and_goes_on_from_a_swapped_base(base: Path) -> None:
-    """Every second microbatch; nobody else swaps. An end of the body that is lost is a copy of its neighbour, which learned its place."""
+    """Every second microbatch; nobody else swaps. An end of the body that is lost is a copy of its
+    neighbour, which learned its place.
+    """
     run = run_of(base, "checkfree+")
     model = run._training.model
     assert (model.route(0), model.route(1)) == ([1, 2, 3, 4, 5, 6], [2, 1, 3, 4, 6, 5])
@@ -154,7 +164,9 @@ def test_checkfree_plus_swaps_routes_and_goes_on_from_a_swapped_base(base: Path)
     ],
 )
 def test_what_is_not_as_it_was_learns_at_the_higher_rate(base: Path, strategy: str, stage: int, *, is_faster: bool) -> None:
-    """As in the product: merged, copied, drawn and refitted stages by a factor of 1.1, once; shadows, replays and checkpoints at the rate of all."""
+    """As in the product: merged, copied, drawn and refitted stages by a factor of 1.1, once;
+    shadows, replays and checkpoints at the rate of all.
+    """
     run = run_of(base, strategy)
     for _ in range(2):
         lose(run, (stage,))
@@ -179,7 +191,9 @@ def test_a_shadow_is_as_old_as_its_name_says(base: Path) -> None:
 
 
 def test_a_replay_stalls_for_what_it_computes_and_is_exact(base: Path) -> None:
-    """Thirteen iterations of one stage of six stall two, of two adjacent ones four; the loss is that of the run without failures, but later."""
+    """Thirteen iterations of one stage of six stall two, of two adjacent ones four; the loss is
+    that of the run without failures, but later.
+    """
     right = run_of(base, "none", length=40).play(lambda _: None)
     for stages, stalled in (((3,), 2), ((3, 4), 4), ((2, 4), 4)):
         found = run_of(base, "replay", *((13, stage) for stage in stages), length=40).play(lambda _: None)
@@ -192,7 +206,9 @@ def test_a_replay_stalls_for_what_it_computes_and_is_exact(base: Path) -> None:
 
 
 def test_a_refit_stalls_for_its_steps_and_more_losses_wait_meanwhile(base: Path) -> None:
-    """Sixty steps of one stage of six are ten iterations: the trial learns nothing for as long, and has learned so much less at equal time."""
+    """Sixty steps of one stage of six are ten iterations: the trial learns nothing for as long, and
+    has learned so much less at equal time.
+    """
     found = run_of(base, "refit", (4, 3), length=20).play(lambda _: None)
     assert [one["cost"] for one in found["recoveries"]] == [pytest.approx(STEPS / BODY)]
     assert found["stalled"] == STEPS // BODY
@@ -243,7 +259,9 @@ def test_a_replay_from_rounded_activations_is_near_but_not_exact(base: Path) -> 
 
 
 def test_of_several_lost_at_once_none_is_made_of_another(base: Path) -> None:
-    """Stages 3 and 4 are lost: the first to be rebuilt is made of 2 and 5, nearer to 2; where 2 and 4 are lost, 2 is made of 1 and 3."""
+    """Stages 3 and 4 are lost: the first to be rebuilt is made of 2 and 5, nearer to 2; where 2 and
+    4 are lost, 2 is made of 1 and 3.
+    """
     norms = [1.0] * (BODY + 1)
     run = run_of(base, "norm2")
     before = lose(run, (3, 4), norms)
@@ -280,7 +298,9 @@ def test_a_trial_from_scratch_begins_with_first_weights(base: Path) -> None:
 
 
 def test_all_strategies_of_a_kind_are_played_under_the_same_traces() -> None:
-    """And no two traces of the whole study are the same, none is empty; merges under at least eight, with as many of each seed."""
+    """And no two traces of the whole study are the same, none is empty; merges under at least
+    eight, with as many of each seed.
+    """
     traces: dict[tuple[str, int], set[tuple[tuple[int, int], ...]]] = {}
     for trial in trials_of(FULL):
         traces.setdefault((trial.trace, trial.base_seed), set()).add(trial.losses)
@@ -313,7 +333,9 @@ def test_losses_of_a_rate_are_as_many_as_it_says() -> None:
 
 
 def test_finished_models_are_tried_on_parts_of_the_held_out_text_and_on_another(tmp_path: Path) -> None:
-    """Three parts in order, which do not overlap; the same text is not tried twice; and a trial tells its losses on each."""
+    """Three parts in order, which do not overlap; the same text is not tried twice; and a trial
+    tells its losses on each.
+    """
     for name, letter in (("a", "a"), ("b", "b")):
         (tmp_path / name).write_text(letter * 4000 + name)
     own, other = (prepare_corpus(str(tmp_path / name), tmp_path / "cache", 50) for name in ("a", "b"))

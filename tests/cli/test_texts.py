@@ -15,7 +15,9 @@ RECIPES = ("peers/README.md", "bootstrap/README.md")
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_unit_waits_for_the_end_and_does_not_retry_what_cannot_work(unit: str) -> None:
-    """The unit leaves more time than SIGTERM takes, and starts nothing again after bad input, the end of the run or a refusal."""
+    """The unit leaves more time than SIGTERM takes, and starts nothing again after bad input, the
+    end of the run or a refusal.
+    """
     lines = (ROOT / unit).read_text().splitlines()
     assert "TimeoutStopSec=25" in lines
     assert LEAVE_END_S < 20.0

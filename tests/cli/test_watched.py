@@ -28,7 +28,9 @@ def test_a_small_state_is_told_once_and_whole(small_manifest: Manifest) -> None:
 
 
 def test_a_step_is_told_with_what_it_came_from(small_manifest: Manifest) -> None:
-    """Torch's states are too large to tell: their digests are told, and the step is the same as without a watcher."""
+    """Torch's states are too large to tell: their digests are told, and the step is the same as
+    without a watcher.
+    """
     told: list[Event] = []
     plain = make_engine(EngineKind.TORCH, small_manifest, 1)
     engine = watched(make_engine(EngineKind.TORCH, small_manifest, 1), told.append, is_small=False)
@@ -50,7 +52,9 @@ def test_integer_tokens_are_the_same_for_everybody(small_manifest: Manifest) -> 
 
 
 async def test_the_loop_tells_before_it_hears_that_the_work_is_done() -> None:
-    """What a device thread tells is told by the loop, and earlier than whoever waited for the work goes on."""
+    """What a device thread tells is told by the loop, and earlier than whoever waited for the work
+    goes on.
+    """
     told: list[Event] = []
     tell = from_any_thread(asyncio.get_running_loop(), told.append)
     await asyncio.to_thread(tell, Note("from afar"))

@@ -1,4 +1,6 @@
-"""The screens of a longer made-up run: eight peers, stage 2 lost with both replicas in iteration 150 and replayed by the standby."""
+"""The screens of a longer made-up run: eight peers, stage 2 lost with both replicas in iteration
+150 and replayed by the standby.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def nats(bits: float) -> float:
 
 
 def _bits(iteration: int) -> float:
-    """A training loss that falls from 8 to about 2.4 bits per byte, with a little noise that is the same each time."""
+    """A training loss that falls from 8 to about 2.4 bits per byte, with a little noise that is the
+    same each time.
+    """
     return 2.4 + 5.6 * math.exp(-iteration / 35) + 0.05 * math.sin(iteration * 1.7)
 
 
@@ -62,7 +66,9 @@ def opening(*, peers_up: int = len(PLACES)) -> Iterator[ObservedEvent]:
 
 
 def training(first: int, last: int, at_s: float, builder: str = "") -> Iterator[ObservedEvent]:
-    """Iterations from `first` to before `last`, an evaluation before every 20th; `builder` serves stage 2 once the others are gone."""
+    """Iterations from `first` to before `last`, an evaluation before every 20th; `builder` serves
+    stage 2 once the others are gone.
+    """
     places = dict(PLACES)
     if builder:
         places |= {"peer-3": -1, "peer-7": -1, builder: 2}

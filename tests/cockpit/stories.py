@@ -1,4 +1,6 @@
-"""A made-up but realistic run as events: six peers and a standby, stage 2 wiped out in iteration 3 and rebuilt by merge."""
+"""A made-up but realistic run as events: six peers and a standby, stage 2 wiped out in iteration 3
+and rebuilt by merge.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def iteration(
 
 
 def wiped_out() -> list[ObservedEvent]:
-    """Iteration 3 opens; both replicas of stage 2 are killed; the standby merges its neighbours; iteration 3 commits after all."""
+    """Iteration 3 opens; both replicas of stage 2 are killed; the standby merges its neighbours;
+    iteration 3 commits after all.
+    """
     killed_s = 19.4
     three, six = (str(member_of(n)) for n in ("peer-3", "peer-6"))
     standby = member_of("standby-1").peer_id

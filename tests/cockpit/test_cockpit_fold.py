@@ -35,7 +35,9 @@ from tests.cockpit.stories import START_S, a_join, beginning, iteration, member_
 
 
 def test_every_observed_event_survives_its_line() -> None:
-    """A event written as a line of JSON and read again makes the same line, and folds to the same state."""
+    """A event written as a line of JSON and read again makes the same line, and folds to the same
+    state.
+    """
     lines = [json.dumps(observed_event_to_json(observed_event, 2)) for observed_event in whole_story()]
     again = [observed_event_from_json(json.loads(line)) for line in lines]
     assert [json.dumps(observed_event_to_json(observed_event, 2)) for observed_event in again] == lines
@@ -58,7 +60,9 @@ def test_what_is_no_observed_event_is_refused(line: dict[str, object]) -> None:
 
 
 def test_the_beginning_shows_who_serves_what() -> None:
-    """After the places are given, each stage has its replicas, the standby waits, and nobody waits for anything."""
+    """After the places are given, each stage has its replicas, the standby waits, and nobody waits
+    for anything.
+    """
     state = fold_all(beginning())
     assert [[p.name for p in state.replicas(s)] for s in range(4)] == [
         ["peer-1"],
@@ -79,7 +83,9 @@ def test_what_everybody_waits_for_is_news_once() -> None:
 
 
 def test_commits_give_speed_and_time_left() -> None:
-    """Tokens per second follow the last iterations' own durations, the remaining time the whole time from commit to commit."""
+    """Tokens per second follow the last iterations' own durations, the remaining time the whole
+    time from commit to commit.
+    """
     state = fold_all([*beginning(), *iteration(0, 10), *iteration(1, 14)])
     assert state.tokens_per_s == 8192
     assert state.remaining_s(START_S + 15) == 4 * 4.0
@@ -95,14 +101,18 @@ def test_a_commit_told_twice_counts_once() -> None:
 
 
 def test_an_evaluation_in_a_record_counts_once() -> None:
-    """A held-out loss that stands in an event of its own and in the record is one evaluation; in the record alone also."""
+    """A held-out loss that stands in an event of its own and in the record is one evaluation; in
+    the record alone also.
+    """
     commit = IterationCommitted(0, 0, 5.0, 4.0, 8192, 1.0, [1.0], "00")
     assert len(fold_all([told(1, "peer-1", Evaluated(0, 4.0)), told(2, "peer-1", commit)]).evaluations) == 1
     assert [e.loss for e in fold_all([told(2, "peer-1", commit)]).evaluations] == [4.0]
 
 
 def test_the_story_of_a_lost_stage_is_whole() -> None:
-    """Kill, notice, decision with reason and weights, norms found, build, loss before and after, and the next commit are all there."""
+    """Kill, notice, decision with reason and weights, norms found, build, loss before and after,
+    and the next commit are all there.
+    """
     (story,) = fold_all(whole_story()).lost_stages
     assert (story.stage, story.iteration, story.victims, story.builder) == (2, 3, ("peer-3", "peer-6"), "standby-1")
     moments = (story.killed_s, story.noticed_s, story.decided_s, story.built_s, story.resumed_s)
@@ -121,7 +131,9 @@ def test_the_story_of_a_lost_stage_is_whole() -> None:
 
 
 def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
-    """It is told by a source, the commit by the coordinator: whichever comes first, the story has both."""
+    """It is told by a source, the commit by the coordinator: whichever comes first, the story has
+    both.
+    """
     observed_events = [*beginning(), *iteration(2, 14), *wiped_out()]
     evaluated = next(h for h in observed_events if isinstance(h, PeerEvent) and isinstance(h.event, Evaluated))
     late = fold_all([*(h for h in observed_events if h is not evaluated), evaluated])
@@ -131,7 +143,9 @@ def test_the_loss_after_a_rebuild_may_be_told_after_the_next_commit() -> None:
 
 
 def test_a_stage_lost_twice_has_two_stories() -> None:
-    """A second loss of the same stage begins a story of its own; a repeated notice of the first does not."""
+    """A second loss of the same stage begins a story of its own; a repeated notice of the first
+    does not.
+    """
     last = str(member_of("standby-1"))
     again: list[ObservedEvent] = [
         ProcessKilled(START_S + 30, "standby-1", "peer", "by hand"),
@@ -147,7 +161,9 @@ def test_a_stage_lost_twice_has_two_stories() -> None:
 
 
 def test_a_lost_member_knows_its_kill_and_the_next_commit() -> None:
-    """Each fenced member is tied to the SIGKILL of that very life, and to the commit that followed."""
+    """Each fenced member is tied to the SIGKILL of that very life, and to the commit that
+    followed.
+    """
     lost = fold_all(whole_story()).lost_members
     assert [(m.name, m.stage, m.killed_s, m.resumed_iteration) for m in lost] == [
         ("peer-3", 2, START_S + 19.4, 3),
@@ -156,7 +172,9 @@ def test_a_lost_member_knows_its_kill_and_the_next_commit() -> None:
 
 
 def test_a_member_called_for_once_more_in_vain_is_one_loss() -> None:
-    """The replica that died first is called for again when its sibling is dead too, and lost again: a stage of two has two victims."""
+    """The replica that died first is called for again when its sibling is dead too, and lost again:
+    a stage of two has two victims.
+    """
     three = member_of("peer-3")
     again = told(20.0, "peer-1", MemberLost(str(three), three.peer_id, 2, "connection broke"))
     story = whole_story()
@@ -176,14 +194,18 @@ def test_a_second_life_is_not_taken_for_the_first() -> None:
 
 
 def test_a_joiner_is_a_join_and_a_builder_is_not() -> None:
-    """A newcomer that copies a living stage is a join; who rebuilds a lost stage, or draws first weights, is none."""
+    """A newcomer that copies a living stage is a join; who rebuilds a lost stage, or draws first
+    weights, is none.
+    """
     fresh = told(6.5, "peer-1", StageBuilt(1, 0, "Fresh", member_of("peer-2").peer_id, 0.1, 0, "aa" * 32))
     state = fold_all([*beginning(), fresh, *whole_story()[len(beginning()) :]])
     assert [(j.name, j.stage) for j in state.joins] == [("peer-3", 2)]
 
 
 def test_swapped_lines_tell_the_same_story() -> None:
-    """Lines of different processes that arrive in another order than they were told change nothing but the news."""
+    """Lines of different processes that arrive in another order than they were told change nothing
+    but the news.
+    """
     observed_events = whole_story()
     swapped = list(observed_events)
     for index, (one, two) in enumerate(itertools.pairwise(observed_events)):
@@ -231,7 +253,9 @@ def test_the_fold_leaves_its_input_alone() -> None:
 
 
 def test_every_event_has_one_bounded_line() -> None:
-    """Each event of a whole story is described in one line without breaks, and a long one is cut."""
+    """Each event of a whole story is described in one line without breaks, and a long one is
+    cut.
+    """
     for observed_event in whole_story():
         if isinstance(observed_event, PeerEvent):
             line = describe(observed_event.event)

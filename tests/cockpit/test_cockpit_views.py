@@ -35,7 +35,9 @@ def _text(renderable: RenderableType, width: int = 140) -> str:
 
 
 def test_plain_lines_tell_news_and_progress() -> None:
-    """Without a terminal each news is a line, and progress comes at most every so many seconds, the last one at the end."""
+    """Without a terminal each news is a line, and progress comes at most every so many seconds, the
+    last one at the end.
+    """
     out, state = io.StringIO(), SwarmState()
     view = PlainView(out, interval_s=5.0)
     for observed_event in whole_story():
@@ -111,7 +113,9 @@ def test_progress_before_the_first_commit_says_what_is_missing() -> None:
 
 
 def test_a_rebuild_has_neither_speed_nor_time_left() -> None:
-    """While a stage is lost, the progress line says so in place of tokens per second and time left."""
+    """While a stage is lost, the progress line says so in place of tokens per second and time
+    left.
+    """
     until_built = [h for h in wiped_out() if h.time_s <= START_S + 20.5]
     state = fold_all([*beginning(), *iteration(2, 14), *until_built])
     assert progress_line(state) == "iteration 3 of 6, loss 6.492 bits per byte, stage 2 is being rebuilt"
@@ -145,7 +149,9 @@ def _status(*, answered: bool) -> RunStatus:
 
 
 def test_status_says_where_the_run_is() -> None:
-    """Status shows the iteration, the losses, speed and time left, and for each stage its members and the risk."""
+    """Status shows the iteration, the losses, speed and time left, and for each stage its members
+    and the risk.
+    """
     status = dataclasses.replace(_status(answered=True), iteration_s=0.5)
     text = _text(status_picture(status))
     for part in (
@@ -161,7 +167,9 @@ def test_status_says_where_the_run_is() -> None:
 
 
 def test_status_names_no_dead_members() -> None:
-    """Who does not answer serves no stage, whatever plan and directory still say; a stage without anybody is lost."""
+    """Who does not answer serves no stage, whatever plan and directory still say; a stage without
+    anybody is lost.
+    """
     dead = str(member_of("peer-3"))
     status = dataclasses.replace(
         _status(answered=True), gone=frozenset({dead}), waiting_for="stage 2 lost, waiting for a standby", iteration_s=0.5
@@ -176,7 +184,9 @@ def test_status_names_no_dead_members() -> None:
 
 
 def test_status_tells_no_invite_that_is_the_one_at_hand() -> None:
-    """An invite of the bootstrap node's own address, or of the very addresses at hand, is none that would serve without it."""
+    """An invite of the bootstrap node's own address, or of the very addresses at hand, is none that
+    would serve without it.
+    """
     announced = _status(answered=False).announcements
     node, visitor = "/ip4/127.0.0.1/tcp/1/p2p/QmNode", "/ip4/127.0.0.1/tcp/2/p2p/QmVisitor"
     mine = f"/ip4/127.0.0.1/tcp/3/p2p/{member_of('peer-1').peer_id}"
@@ -232,7 +242,9 @@ async def test_a_watch_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_status_where_nobody_answers_still_says_how_far_the_run_was() -> None:
-    """Iterations that the directory or an earlier look told are not forgotten when no member answers, and no stage is called lost."""
+    """Iterations that the directory or an earlier look told are not forgotten when no member
+    answers, and no stage is called lost.
+    """
     gone = frozenset(str(member_of(f"peer-{number}")) for number in range(1, 5))
     text = _text(status_picture(dataclasses.replace(_status(answered=False), gone=gone)))
     assert "3 of 100 iterations" in text and "not seen" in text and "LOST" not in text
@@ -242,7 +254,9 @@ def test_status_where_nobody_answers_still_says_how_far_the_run_was() -> None:
 
 
 def test_status_of_a_run_that_everybody_left_claims_nothing() -> None:
-    """Where a founder was named and nobody is left, status says neither that no iteration is done nor that nobody came yet."""
+    """Where a founder was named and nobody is left, status says neither that no iteration is done
+    nor that nobody came yet.
+    """
     text = _text(status_picture(dataclasses.replace(_status(answered=False), announcements=())))
     assert "nobody can say how many of 100 iterations are done" in text
     assert "the run is over, or was lost" in text and "yet" not in text and " 0 of" not in text
@@ -255,7 +269,9 @@ def test_status_before_anybody_came_says_so() -> None:
 
 
 def test_status_of_a_run_that_is_over_says_so() -> None:
-    """Where all iterations are decided and nobody answers, the run is over, and no stage is lost."""
+    """Where all iterations are decided and nobody answers, the run is over, and no stage is
+    lost.
+    """
     over = dataclasses.replace(_status(answered=False), announcements=(), seen=100)
     text = _text(status_picture(over))
     assert over.is_over and "100 of 100 iterations" in text and "the run is over" in text

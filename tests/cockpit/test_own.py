@@ -1,4 +1,6 @@
-"""What a volunteer sees: its place, its share, what it keeps, and the losses of a swarm that others coordinate."""
+"""What a volunteer sees: its place, its share, what it keeps, and the losses of a swarm that others
+coordinate.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def name(who: str) -> str:
 
 
 def test_a_member_that_does_not_coordinate_sees_loss_speed_and_time_left() -> None:
-    """From its own books a member knows iteration, loss, speed and time left, and who serves what."""
+    """From its own books a member knows iteration, loss, speed and time left, and who serves
+    what.
+    """
     own = trained(up(), 30)
     swarm = own.swarm
     assert swarm.committed_count == 30
@@ -114,7 +118,9 @@ def test_a_member_that_does_not_coordinate_sees_loss_speed_and_time_left() -> No
 
 
 def test_a_volunteer_sees_its_place_and_its_share() -> None:
-    """The screen says which stage this peer serves and with whom, which part of the work it does, and what it keeps of what it may keep."""
+    """The screen says which stage this peer serves and with whom, which part of the work it does,
+    and what it keeps of what it may keep.
+    """
     own = trained(up(), 30)
     lines = [line.plain.strip() for line in own_lines(own)]
     assert lines == [
@@ -126,7 +132,9 @@ def test_a_volunteer_sees_its_place_and_its_share() -> None:
 
 
 def test_another_stage_begins_another_share() -> None:
-    """What a peer did for a stage that it serves no longer is no part of its share of the next one."""
+    """What a peer did for a stage that it serves no longer is no part of its share of the next
+    one.
+    """
     own = look(trained(up(), 6), glance(7, contributions=700, stage=2), START_S + 20)
     assert own.share is None
     own = look(own, glance(9, contributions=704, stage=2), START_S + 22)
@@ -141,7 +149,9 @@ def test_which_stage_is_one_death_from_lost_is_said() -> None:
 
 
 def test_a_loss_that_the_coordinator_waits_for_is_seen_by_all() -> None:
-    """What the coordinator waits for says that a stage is lost; the next plan says who rebuilt it, and the next commit ends the story."""
+    """What the coordinator waits for says that a stage is lost; the next plan says who rebuilt it,
+    and the next commit ends the story.
+    """
     own = trained(up(), 5)
     own = look(own, glance(5, waiting_for=f"stage 2{LOST_ENDS}"), START_S + 16)
     assert "LOST" in next(line for line in text(own).splitlines() if line.startswith(" stage 2"))
@@ -156,7 +166,9 @@ def test_a_loss_that_the_coordinator_waits_for_is_seen_by_all() -> None:
 
 
 def test_a_loss_that_was_over_before_the_next_look_is_told_too() -> None:
-    """A stage whose members are all others in the next plan, and which that plan calls rebuilt, was lost in between."""
+    """A stage whose members are all others in the next plan, and which that plan calls rebuilt, was
+    lost in between.
+    """
     places = (*PLACES[:2], ("spare",), *PLACES[3:])
     own = look(trained(up(), 5), glance(5, plan=plan(5, places, rebuilt=(2,))), START_S + 15.2)
     texts = [news.text for news in own.swarm.news]
@@ -165,7 +177,9 @@ def test_a_loss_that_was_over_before_the_next_look_is_told_too() -> None:
 
 
 def test_a_stage_that_only_this_peer_could_not_reach_was_not_lost() -> None:
-    """Where an iteration is decided though a stage seemed lost from here, nothing was lost, and nothing stays on the screen."""
+    """Where an iteration is decided though a stage seemed lost from here, nothing was lost, and
+    nothing stays on the screen.
+    """
     own = look(trained(up(), 5), glance(5, lost=(2,)), START_S + 15.5)
     assert [story.stage for story in own.swarm.unfolding] == [2]
     own = look(own, glance(6), START_S + 16)
@@ -173,7 +187,9 @@ def test_a_stage_that_only_this_peer_could_not_reach_was_not_lost() -> None:
 
 
 def test_whoever_leaves_and_comes_is_told() -> None:
-    """A replica that is missing in the next plan, and one that is new in it, are news of one line each."""
+    """A replica that is missing in the next plan, and one that is new in it, are news of one line
+    each.
+    """
     places = (*PLACES[:2], ("left", "fresh"), *PLACES[3:])
     own = look(trained(up(), 5), glance(6, plan=plan(6, places)), START_S + 16)
     texts = [news.text for news in own.swarm.news]
@@ -196,7 +212,9 @@ def test_you_rebuilt_stays_in_bold() -> None:
 
 
 def test_a_copied_stage_is_no_rebuilt_one() -> None:
-    """Who copied a replica reads that, and nothing was lost; who draws first weights reads which stage it serves."""
+    """Who copied a replica reads that, and nothing was lost; who draws first weights reads which
+    stage it serves.
+    """
     copied = Made(Copy(1, (endpoint("twin"),), "why"), 4, 0.3, 1000, exact=False)
     own = look(trained(up(), 3), glance(4, made=copied), START_S + 14)
     assert any(n.text == "you hold stage 1: copied from a replica in 0.3 s" for n in own.swarm.news)
@@ -206,7 +224,9 @@ def test_a_copied_stage_is_no_rebuilt_one() -> None:
 
 
 def test_a_standby_says_that_it_stands_by() -> None:
-    """A peer without a stage says what it is there for, and sees the swarm by what the coordinator tells it."""
+    """A peer without a stage says what it is there for, and sees the swarm by what the coordinator
+    tells it.
+    """
     own = look(up(), glance(3, stage=-1), START_S + 5)
     assert f"ready to rebuild a stage ({name('me')})" in own_lines(own)[0].plain
     assert own.swarm.committed_count == 3
@@ -227,7 +247,9 @@ def test_what_the_coordinator_tells_itself_is_not_told_twice() -> None:
 
 
 def test_a_loss_that_is_told_before_the_last_record_was_read_stays() -> None:
-    """The coordinator hears of a loss in the iteration under way while its screen has not read the one before: the stage is lost all the same."""
+    """The coordinator hears of a loss in the iteration under way while its screen has not read the
+    one before: the stage is lost all the same.
+    """
     own = hear(trained(up(), 5), StageLost(2, 6, str(member_of("right"))), START_S + 16)
     own = look(own, glance(6, coordinator=member_of("me"), here=member_of("me")), START_S + 17)
     assert own.swarm.committed_count == 6
@@ -235,7 +257,9 @@ def test_a_loss_that_is_told_before_the_last_record_was_read_stays() -> None:
 
 
 def test_own_notes_have_no_name_before_them() -> None:
-    """What this peer tells itself needs nobody's name; its place is seen on its books, and its end is told."""
+    """What this peer tells itself needs nobody's name; its place is seen on its books, and its end
+    is told.
+    """
     own = hear(up(), Note("a word"), START_S + 2)
     own = hear(own, Placed(member_of("me").peer_id, 1), START_S + 2)
     own = hear(own, Ended(0, "the run is over"), START_S + 3)
@@ -243,7 +267,9 @@ def test_own_notes_have_no_name_before_them() -> None:
 
 
 def test_every_peer_tells_a_line_every_ten_seconds() -> None:
-    """In a pipe a peer tells one line every ten seconds, whoever coordinates and however fast iterations are, and news as they come."""
+    """In a pipe a peer tells one line every ten seconds, whoever coordinates and however fast
+    iterations are, and news as they come.
+    """
     out = io.StringIO()
     view = PlainView(out, 10.0, by_clock=True)
     own = up()
@@ -272,7 +298,9 @@ def test_lost_stages_are_read_off_what_is_waited_for(says: str, stages: tuple[in
 
 
 def test_who_stands_by_is_read_off_the_directory() -> None:
-    """Nobody is said to stand by before the directory was read; then those are there whom it names, and nobody else."""
+    """Nobody is said to stand by before the directory was read; then those are there whom it names,
+    and nobody else.
+    """
     own = trained(up(), 3)
     assert "standing by  not known yet" in text(own)
     spare, other = member_of("spare"), member_of("other")
@@ -285,7 +313,9 @@ def test_who_stands_by_is_read_off_the_directory() -> None:
 
 
 def moments() -> dict[str, OwnState]:
-    """Before, while and after the volunteer, which stands by, rebuilds a stage that others served."""
+    """Before, while and after the volunteer, which stands by, rebuilds a stage that others
+    served.
+    """
     standby, places = {"stage": -1}, (PLACES[0], ("twin",), *PLACES[2:])
     spare = (member_of("other"),)
     own = up()
@@ -306,7 +336,9 @@ def moments() -> dict[str, OwnState]:
 @pytest.mark.parametrize("size", [(60, 23), (80, 23), (120, 40)])
 @pytest.mark.parametrize("name", ["before", "during", "after"])
 def test_the_screen_of_a_volunteer_is_the_one_kept(request: pytest.FixtureRequest, name: str, size: tuple[int, int]) -> None:
-    """Before, while and after it rebuilds a stage, a volunteer's screen is the one that was looked at, as text and as a picture."""
+    """Before, while and after it rebuilds a stage, a volunteer's screen is the one that was looked
+    at, as text and as a picture.
+    """
     own, window, write = moments()[name], Window(*size), request.config.getoption("--write-screens")
     lines = picture(own.swarm, own.swarm.now_s, window, own_lines(own), own.name)
     where = f"{name}-{size[0]}x{size[1]}"

@@ -1,4 +1,6 @@
-"""The screen at 60, 80x24 and 120 columns before, during and after a loss: as text, as colours, and never too large."""
+"""The screen at 60, 80x24 and 120 columns before, during and after a loss: as text, as colours, and
+never too large.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ WINDOWS = {
 @pytest.mark.parametrize("size", WINDOWS)
 @pytest.mark.parametrize("name", screens())
 def test_the_screen_is_the_golden_one(request: pytest.FixtureRequest, name: str, size: str) -> None:
-    """At each moment and in each window the screen is, letter for letter, the one that was looked at and kept."""
+    """At each moment and in each window the screen is, letter for letter, the one that was looked
+    at and kept.
+    """
     state, now_s = screens()[name]
     text = drawn(picture(state, now_s, WINDOWS[size]))
     require_kept(GOLDEN / f"{name}-{size}.txt", text, write=request.config.getoption("--write-screens"))
@@ -79,7 +83,9 @@ def test_names_stay_in_their_columns() -> None:
 
 
 def test_a_lost_stage_says_who_rebuilds_it_and_how() -> None:
-    """The row of a lost stage says for how long it is lost, by whom and how it is made again; neither speed nor time left is claimed meanwhile."""
+    """The row of a lost stage says for how long it is lost, by whom and how it is made again;
+    neither speed nor time left is claimed meanwhile.
+    """
     state, now_s = screens()["during"]
     text = drawn(picture(state, now_s, Window(120, 40)))
     assert "✕ peer-3     ✕ peer-7     LOST 0.7 s: standby-1 replays 10 iterations, about 2.1 s" in text
@@ -103,14 +109,18 @@ def test_no_word_of_grpc_is_shown() -> None:
 
 
 def test_evaluations_and_goodbyes_are_no_news() -> None:
-    """What every run does again and again has its own place on the screen, and scrolls no story away."""
+    """What every run does again and again has its own place on the screen, and scrolls no story
+    away.
+    """
     state, _ = screens()["end"]
     assert not [n for n in state.news if "held-out" in n.text or "weights of stage" in n.text or n.text.startswith("ends")]
     assert [n.text for n in state.news][-1].startswith("training goes on: iteration 150")
 
 
 def test_colours_say_no_more_than_words() -> None:
-    """A lost stage is red, one that has a single replica yellow, and without colours every word is still there."""
+    """A lost stage is red, one that has a single replica yellow, and without colours every word is
+    still there.
+    """
     state, now_s = screens()["during"]
     lines = picture(state, now_s, WINDOWS["120x40"])
     coloured = in_colour(lines, WINDOWS["120x40"])
@@ -127,7 +137,9 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
 
 
 def test_many_stages_show_those_in_danger() -> None:
-    """Where there are more stages than rows, those with the fewest replicas are shown and the others are counted."""
+    """Where there are more stages than rows, those with the fewest replicas are shown and the
+    others are counted.
+    """
     state, now_s = screens()["before"]
     state = dataclasses.replace(state, stage_count=60)
     text = drawn(picture(state, now_s, Window(80, 23)))
@@ -150,7 +162,9 @@ def test_a_loss_does_not_spoil_the_time_left() -> None:
 
 
 def test_the_curve_falls_as_the_loss_does() -> None:
-    """The curve has as many blocks as it may, the first full and the last empty where the loss falls; one loss alone makes none."""
+    """The curve has as many blocks as it may, the first full and the last empty where the loss
+    falls; one loss alone makes none.
+    """
     assert curve([8 - n / 10 for n in range(60)], 8) == "█▇▆▅▄▃▂▁"
     assert curve([3.0, 3.0], 8) == "▁▁"
     assert curve([3.0], 8) == ""
@@ -169,7 +183,9 @@ def test_times_are_told_as_roughly_as_they_are_known() -> None:
 
 
 def test_a_text_is_broken_between_words() -> None:
-    """A summary is as wide as its window: words stay whole, and a line that goes on stands further in."""
+    """A summary is as wide as its window: words stay whole, and a line that goes on stands further
+    in.
+    """
     text = (
         "stage 2 lost in iteration 151 (killed: peer-3, peer-7)\n  noticed after 0.04 s, decided after 0.05 s, built after 0.81 s"
     )
@@ -183,7 +199,9 @@ def test_a_text_is_broken_between_words() -> None:
 
 
 def test_texts_of_failed_calls_are_told_in_plain_words() -> None:
-    """What gRPC says of a call stays in the events; a note that quotes it says in a few words what it means."""
+    """What gRPC says of a call stays in the events; a note that quotes it says in a few words what
+    it means.
+    """
     note = Note(f"aFWScm.b98 does not answer; nobody else holds stage 2: {GRPC.replace('peer', 'peer aFWScm.b98', 1)}")
     assert describe(note) == "aFWScm.b98 does not answer; nobody else holds stage 2: its connection broke"
     assert plain_reason(GRPC) == "its connection broke"
@@ -198,7 +216,9 @@ def test_ids_are_told_in_one_form() -> None:
 
 
 def test_a_window_that_is_too_low_shows_the_stages_in_danger() -> None:
-    """Where not every stage has a line, those with the fewest replicas have one, and what is left out is safer."""
+    """Where not every stage has a line, those with the fewest replicas have one, and what is left
+    out is safer.
+    """
     state, now_s = screens()["before"]
     counts = [len(state.holders(stage)) for stage in range(state.stage_count)]
     lines = [line.plain for line in picture(state, now_s, Window(80, 12))]
@@ -211,7 +231,9 @@ def test_a_window_that_is_too_low_shows_the_stages_in_danger() -> None:
 
 
 def test_a_rebuild_is_expected_to_last_as_long_as_the_last_one_of_its_kind() -> None:
-    """A merge says nothing about a replay, and without any replay before it what the iterations took does."""
+    """A merge says nothing about a replay, and without any replay before it what the iterations
+    took does.
+    """
     state = fold_all([*beginning(), *iteration(2, 14), *wiped_out()])
     (merged,) = state.lost_stages
     again = dataclasses.replace(merged, stage=1, iteration=4, built_s=None, resumed_s=None, build_seconds=None)

@@ -1,9 +1,11 @@
-"""Stands in for the command line in tests of the lab: a bootstrap node and peers that say what they are told, and obey signals.
+"""Stands in for the command line in tests of the lab: a bootstrap node and peers that say what they
+are told, and obey signals.
 
-The behaviour of a peer is in a file ``behaviour.json`` beside its report folder: name -> list of steps. A step is a line to print, or
-``{"until": name}`` (wait for a file that the test makes), ``{"exit": code, "line": text}`` (empty: a crash, null: no word),
-``{"deaf": true}`` (ignore SIGTERM) or ``{"child": true}`` (start a daemon). Steps are taken by life: ``name#2`` are those of the
-second life, where there are any.
+The behaviour of a peer is in a file ``behaviour.json`` beside its report folder: name -> list of
+steps. A step is a line to print, or ``{"until": name}`` (wait for a file that the test makes),
+``{"exit": code, "line": text}`` (empty: a crash, null: no word), ``{"deaf": true}`` (ignore
+SIGTERM) or ``{"child": true}`` (start a daemon). Steps are taken by life: ``name#2`` are those of
+the second life, where there are any.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the fork servers of a test session's swarms are forked from it.
+"""``python -m tests.lab.nursery SOCKET PARENT_PID``: loads torch and hivemind once; the fork
+servers of a test session's swarms are forked from it.
 
-A fork server takes four seconds of a processor to load, as much as the peers of a small swarm take to start. `nursery_fork_server` is what is
-started in place of
-``python -m swarmfree.cli.fork_server``: it hands its socket and its outputs to the nursery, whose fork is the fork server from then on, and ends
-with it.
+A fork server takes four seconds of a processor to load, as much as the peers of a small swarm take
+to start. `nursery_fork_server` is what is started in place of ``python -m
+swarmfree.cli.fork_server``: it hands its socket and its outputs to the nursery, whose fork is the
+fork server from then on, and ends with it.
 
-Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were started. A fork was started with the nursery's: so that
-stands in a room of fixed length, into which the fork writes the folder of its own test.
+Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were
+started. A fork was started with the nursery's: so that stands in a room of fixed length, into which
+the fork writes the folder of its own test.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ nursery.recv(1)
 
 
 def nursery_fork_server(path: Path) -> tuple[str, ...]:
-    """How to start a fork server that is forked from the nursery at this socket; ``TMPDIR`` has to be set."""
+    """How to start a fork server that is forked from the nursery at this socket; ``TMPDIR`` has to
+    be set.
+    """
     return sys.executable, "-S", "-c", HAND_OVER, str(path)
 
 
@@ -87,7 +91,9 @@ def main(door: socket.socket) -> None:
 
 
 def be_fork_server(temporary: bytes, channel: int, parent_pid: int) -> None:
-    """Be the fork server of a swarm with this folder for temporary files, at this socket; `asking` stays open for as long as it lives."""
+    """Be the fork server of a swarm with this folder for temporary files, at this socket; `asking`
+    stays open for as long as it lives.
+    """
     os.setsid()
     write_environment(temporary)
     os.environ["TMPDIR"] = temporary.decode()
@@ -97,7 +103,9 @@ def be_fork_server(temporary: bytes, channel: int, parent_pid: int) -> None:
 
 
 def write_environment(temporary: bytes) -> None:
-    """Show this folder in the environment that other processes see: fields 50 and 51 of ``stat`` say where that lies, see proc(5)."""
+    """Show this folder in the environment that other processes see: fields 50 and 51 of ``stat``
+    say where that lies, see proc(5).
+    """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin = int(fields[47])
     place = Path("/proc/self/environ").read_bytes().index(VARIABLE + ROOM) + len(VARIABLE)

@@ -1,4 +1,6 @@
-"""Runs of any length with any losses, made up as events: what figures, pages and comparisons are drawn from in tests."""
+"""Runs of any length with any losses, made up as events: what figures, pages and comparisons are
+drawn from in tests.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ THEIR_WORDS = "Heartbeat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A stage that is killed whole in an iteration, comes back by an action, and costs so many bits: 0 is bit for bit."""
+    """A stage that is killed whole in an iteration, comes back by an action, and costs so many
+    bits: 0 is bit for bit.
+    """
 
     iteration: int
     stage: int

@@ -1,4 +1,6 @@
-"""The plan of a chaos run and its victims: a pure function of the seed, exponential gaps, and nobody struck who is spared."""
+"""The plan of a chaos run and its victims: a pure function of the seed, exponential gaps, and
+nobody struck who is spared.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,17 @@ def test_the_plan_is_a_function_of_its_arguments() -> None:
 
 
 def test_the_plan_of_a_seed_does_not_change() -> None:
-    """The first strikes of seed 1 are those that they were when this was written: a failed run can be played again."""
+    """The first strikes of seed 1 are those that they were when this was written: a failed run can
+    be played again.
+    """
     first = [(round(s.at_s, 3), s.kind.value, round(s.for_s, 3)) for s in draw_plan(1, 600.0).strikes[:4]]
     assert first == FIRST_OF_SEED_1
 
 
 def test_gaps_are_exponential_and_kinds_come_by_weight() -> None:
-    """Over many strikes the mean gap is the one asked for, as is its deviation, and each kind has its share."""
+    """Over many strikes the mean gap is the one asked for, as is its deviation, and each kind has
+    its share.
+    """
     strikes = draw_plan(7, 50_000.0).strikes
     gaps = [after.at_s - before.at_s for before, after in itertools.pairwise(strikes)]
     assert statistics.mean(gaps) == pytest.approx(5.0, rel=0.05)
@@ -69,7 +75,9 @@ def test_gaps_are_exponential_and_kinds_come_by_weight() -> None:
 
 @given(seed=st.integers(0, 2**32), wipes=st.booleans())
 def test_every_strike_keeps_its_limits(seed: int, wipes: bool) -> None:  # noqa: FBT001 - drawn
-    """Times rise and stay below the end, what lasts has its length, and whole stages go only where that was asked for."""
+    """Times rise and stay below the end, what lasts has its length, and whole stages go only where
+    that was asked for.
+    """
     plan = draw_plan(seed, 120.0, wipes=wipes)
     assert [s.index for s in plan.strikes] == list(range(len(plan.strikes)))
     assert [s.at_s for s in plan.strikes] == sorted(s.at_s for s in plan.strikes)
@@ -97,7 +105,9 @@ def test_an_impossible_plan_is_refused(duration_s: float, gap_s: float, kinds: t
 
 
 def test_the_choice_of_a_victim_is_seeded_and_ignores_order() -> None:
-    """The same people give the same victim, in whatever order they are listed; over many strikes everybody allowed is hit."""
+    """The same people give the same victim, in whatever order they are listed; over many strikes
+    everybody allowed is hit.
+    """
     assert take_aim(KILL, 1, WHOLE, Sparing()) == take_aim(KILL, 1, WHOLE[::-1], Sparing())
     strikes = [dataclasses.replace(KILL, index=index) for index in range(200)]
     hit = {name for strike in strikes for name in take_aim(strike, 1, WHOLE, Sparing()).names}
@@ -112,7 +122,9 @@ def test_ends_are_spared_where_that_is_asked_for() -> None:
 
 
 def test_who_is_unsound_or_not_yet_a_member_keeps_no_stage_alive() -> None:
-    """With its sibling frozen, or still loading, a replica is the last one and is spared; the unsound one is not hit twice."""
+    """With its sibling frozen, or still loading, a replica is the last one and is spared; the
+    unsound one is not hit twice.
+    """
     for sibling in (
         Candidate("peer-5", 1, is_serving=True, is_sound=False),
         Candidate("peer-5", 1, is_serving=False),
@@ -137,7 +149,9 @@ def test_no_strike_takes_the_last_sound_replica(seed: int, people: list[Candidat
 
 
 def test_a_wipe_takes_one_body_stage_whole() -> None:
-    """Where nobody is spared a wipe hits all replicas of one body stage, never the ends, never the last body stage; else nobody."""
+    """Where nobody is spared a wipe hits all replicas of one body stage, never the ends, never the
+    last body stage; else nobody.
+    """
     wipes = [Strike(index, 1.0, StrikeKind.WIPE) for index in range(50)]
     hit = {take_aim(wipe, 1, WHOLE, Sparing(last_replicas=False)).names for wipe in wipes}
     assert hit == {("peer-3", "peer-5"), ("peer-4",)}
@@ -146,7 +160,9 @@ def test_a_wipe_takes_one_body_stage_whole() -> None:
 
 
 def test_the_last_source_stays_also_where_nobody_is_spared() -> None:
-    """A kill may take the last replica of a body stage then, but not that of the ends, which no neighbour could rebuild."""
+    """A kill may take the last replica of a body stage then, but not that of the ends, which no
+    neighbour could rebuild.
+    """
     there = [c for c in WHOLE if c.name != "peer-2"]
     strikes = [dataclasses.replace(KILL, index=index) for index in range(200)]
     hit = {name for strike in strikes for name in take_aim(strike, 1, there, Sparing(last_replicas=False)).names}

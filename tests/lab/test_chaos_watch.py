@@ -1,4 +1,6 @@
-"""What chaos watches without knowing any number: agreement among peers, and the bound on an iteration."""
+"""What chaos watches without knowing any number: agreement among peers, and the bound on an
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def agreement_of(*told: tuple[str, Event]) -> list[str]:
 
 
 def test_peers_that_agree_violate_nothing() -> None:
-    """Equal steps, equal lineages, each iteration once, the same record told twice by two coordinators."""
+    """Equal steps, equal lineages, each iteration once, the same record told twice by two
+    coordinators.
+    """
     told: list[tuple[str, Event]] = [
         ("a", commit(0)),
         ("a", Stepped(1, "aa")),
@@ -83,7 +87,9 @@ def test_a_contradiction_is_found(told: list[tuple[str, Event]], found: str) -> 
 
 
 def test_the_bound_grows_with_what_disturbs() -> None:
-    """Each disturbance, newcomer and delay adds what the run's own limits say; undisturbed, only the calm time is allowed."""
+    """Each disturbance, newcomer and delay adds what the run's own limits say; undisturbed, only
+    the calm time is allowed.
+    """
     one = Disturbance("a", 10.0, 12.0)
     assert bound_s(MANIFEST, 5.0, [], 0) == 5.0
     assert bound_s(MANIFEST, 5.0, [one], 0) == 5.0 + 3.0 + 4.0
@@ -101,7 +107,9 @@ def test_calm_is_measured_and_has_a_least() -> None:
 
 
 def test_a_disturbance_is_felt_until_it_has_been_noticed() -> None:
-    """It counts from its beginning to its end and the time to notice it, and not before or after."""
+    """It counts from its beginning to its end and the time to notice it, and not before or
+    after.
+    """
     it = Disturbance("a", 10.0, 12.0)
     felt = {since_s: bool(disturbed([it], MANIFEST, since_s, since_s + 1.0)) for since_s in (8.0, 9.5, 11.0, 14.5, 15.5)}
     assert felt == {8.0: False, 9.5: True, 11.0: True, 14.5: True, 15.5: False}
@@ -146,7 +154,9 @@ def test_who_serves_is_who_is_in_the_open_iteration_and_lives() -> None:
 
 
 def test_an_iteration_beyond_its_bound_is_found() -> None:
-    """Between two commits, and while none comes; a disturbance allows for more; before the chaos nothing is measured."""
+    """Between two commits, and while none comes; a disturbance allows for more; before the chaos
+    nothing is measured.
+    """
     hearing = Hearing()
     watch = hearing.watch
     hearing.hear(PeerEvent(10.0, "a", commit(0)), PeerEvent(100.0, "a", commit(1)))
@@ -166,7 +176,9 @@ def test_an_iteration_beyond_its_bound_is_found() -> None:
 
 
 def test_a_newcomer_is_waited_for_until_it_holds_its_state() -> None:
-    """From its place to the commit after its build, over commits in between, the bound grows by the wait for a joiner."""
+    """From its place to the commit after its build, over commits in between, the bound grows by the
+    wait for a joiner.
+    """
     hearing = Hearing()
     watch = hearing.watch
     watch.calm_s, watch.is_on = 5.0, True

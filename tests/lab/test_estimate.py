@@ -32,7 +32,9 @@ def test_the_number_of_parameters_is_the_models() -> None:
 
 
 def test_time_and_memory_grow_with_what_is_asked_for() -> None:
-    """Twice the iterations take twice the time, more peers more memory, more cores less time, each in proportion; a slower core more."""
+    """Twice the iterations take twice the time, more peers more memory, more cores less time, each
+    in proportion; a slower core more.
+    """
     manifest, longer = (read_run(RUN.replace("440", str(count)), "test").manifest for count in (440, 880))
     base = estimate(manifest, 8, 2, CORE)
     assert estimate(longer, 8, 2, CORE).seconds == 2 * base.seconds
@@ -45,7 +47,9 @@ def test_time_and_memory_grow_with_what_is_asked_for() -> None:
 
 
 def test_a_core_is_measured_within_a_moment() -> None:
-    """The quickest of some tries: two measurements of one machine are of one size, and take well below a second."""
+    """The quickest of some tries: two measurements of one machine are of one size, and take well
+    below a second.
+    """
     began_s = time.perf_counter()
     one, two = measure_core(), measure_core()
     assert time.perf_counter() - began_s < 2

@@ -1,4 +1,6 @@
-"""The figure of a run: its title, who served what when, where labels stand, and what is drawn of the loss."""
+"""The figure of a run: its title, who served what when, where labels stand, and what is drawn of
+the loss.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_what_was_interrupted_is_told_so() -> None:
 
 
 def test_a_run_that_got_worse_is_told_so() -> None:
-    """A model that ends worse than it began and than guessing has learned nothing, and the first line says so; one below that is not told it."""
+    """A model that ends worse than it began and than guessing has learned nothing, and the first
+    line says so; one below that is not told it.
+    """
     state = fold_all(RunMadeUp(()).observed_events)
     first, *_, last = state.evaluations
     better = replace(state, evaluations=(replace(first, loss=3.0), replace(last, loss=4.0)))
@@ -80,7 +84,9 @@ def test_a_run_that_got_worse_is_told_so() -> None:
 
 
 def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
-    """The cost is the held-out loss right after less the one before; exact replays cost nothing; regained is when training is where it was."""
+    """The cost is the held-out loss right after less the one before; exact replays cost nothing;
+    regained is when training is where it was.
+    """
     state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9), Loss(55, 1))).observed_events)
     merged, replayed = state.lost_stages
     assert cost_of(merged) == pytest.approx(0.9, abs=0.02)
@@ -90,7 +96,9 @@ def test_a_merge_costs_what_the_held_out_loss_rose_by() -> None:
 
 @pytest.mark.parametrize("iteration", [0, 3])
 def test_nothing_is_regained_that_was_not_there(iteration: int) -> None:
-    """A stage that is lost among the first iterations has no mean of five before it; that is no error, and no number is told."""
+    """A stage that is lost among the first iterations has no mean of five before it; that is no
+    error, and no number is told.
+    """
     state = fold_all(RunMadeUp((Loss(40, 2, "Merge", 0.9),)).observed_events)
     story = replace(state.lost_stages[0], resumed_iteration=iteration)
     assert (cost_of(story) or 0.0) > 0.0
@@ -106,7 +114,9 @@ def test_iterations_have_fractions() -> None:
 
 
 def test_who_served_what_when() -> None:
-    """Spells begin when somebody serves a stage and end with the kill; whoever brought a stage back is marked; the others serve to the end."""
+    """Spells begin when somebody serves a stage and end with the kill; whoever brought a stage back
+    is marked; the others serve to the end.
+    """
     _, spells = spells_of(whole_story())
     told = {(s.name, s.stage, s.ending, s.rebuilt) for s in spells}
     assert ("peer-3", 2, KILLED, False) in told
@@ -132,7 +142,9 @@ def test_who_served_what_when() -> None:
     ],
 )
 def test_no_label_lies_on_another_or_outside(losses: tuple[Loss, ...], width: float) -> None:
-    """Titles, labels of losses and names at line ends lie within the picture and beside each other, in a wide figure and in a narrow one."""
+    """Titles, labels of losses and names at line ends lie within the picture and beside each other,
+    in a wide figure and in a narrow one.
+    """
     figure = draw(story_of(RunMadeUp(losses).observed_events), width)
     texts = texts_of(figure)
     boxes = boxes_of(figure, texts)
@@ -144,7 +156,9 @@ def test_no_label_lies_on_another_or_outside(losses: tuple[Loss, ...], width: fl
 
 
 def test_labels_of_losses_stand_above_the_curves_and_off_each_others_lines() -> None:
-    """No label of a loss lies in the panel of the loss, and no line of another loss goes through it."""
+    """No label of a loss lies in the panel of the loss, and no line of another loss goes through
+    it.
+    """
     figure = draw(story_of(RunMadeUp(THREE).observed_events))
     labels = [text for text in figure.texts if text.get_text().startswith("stage ")]
     assert len(labels) == 3
@@ -168,7 +182,9 @@ def test_the_held_out_line_is_broken_at_each_rebuild() -> None:
 
 
 def test_the_steep_beginning_is_clipped_and_said() -> None:
-    """The y axis ends far below where the loss began, and a note says where that was; every later rise is inside."""
+    """The y axis ends far below where the loss began, and a note says where that was; every later
+    rise is inside.
+    """
     axes = draw(story_of(RunMadeUp((Loss(40, 2, "Merge", 1.5),), iterations=100).observed_events)).axes[0]
     assert axes.get_ylim()[1] < 7
     assert any(text.get_text().startswith("begins at\n9.") for text in axes.texts)
@@ -186,7 +202,9 @@ def test_many_losses_have_numbers() -> None:
 
 
 def test_equal_runs_have_equal_pictures() -> None:
-    """The figure holds neither a clock nor a draw: twice drawn it is byte for byte the same, as PNG and as SVG."""
+    """The figure holds neither a clock nor a draw: twice drawn it is byte for byte the same, as PNG
+    and as SVG.
+    """
     story = story_of(RunMadeUp((Loss(30, 1),)).observed_events)
     assert as_png(draw(story)) == as_png(draw(story))
     assert as_svg(draw(story), "a") == as_svg(draw(story), "a")
@@ -209,7 +227,9 @@ def test_smoothing_neither_lags_nor_ends_in_noise() -> None:
 
 
 def test_a_band_is_the_spread_over_trials() -> None:
-    """Mean and standard deviation are taken where every trial has a value; one trial has no band."""
+    """Mean and standard deviation are taken where every trial has a value; one trial has no
+    band.
+    """
     curve = mean_curve("x", [[(0, 1.0), (1, 2.0), (2, 9.0)], [(0, 3.0), (1, 2.0)]])
     assert curve == Curve("x", ((0, 2.0), (1, 2.0)), (pytest.approx(2**0.5), 0.0), 2)
     assert mean_curve("x", [[(0, 1.0)]]).spreads == ()

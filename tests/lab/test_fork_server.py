@@ -1,4 +1,6 @@
-"""The fork server: its children are processes of their own, and none outlives it or the process that started it."""
+"""The fork server: its children are processes of their own, and none outlives it or the process
+that started it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ async def launched(folder: Path) -> AsyncIterator[ForkServer]:
 
 
 async def test_children_have_words_and_codes_of_their_own(tmp_path: Path) -> None:
-    """Each child is a process in a session of its own, with its own output, exit code and random numbers; a crash is a traceback and code 1."""
+    """Each child is a process in a session of its own, with its own output, exit code and random
+    numbers; a crash is a traceback and code 1.
+    """
     said: dict[str, list[str]] = {name: [] for name in ("one", "two", "crash")}
     async with launched(tmp_path) as fork_server:
         one = await fork_server.start("one", ["one", "0"], tmp_path / "one.txt", said["one"].append)
@@ -76,7 +80,9 @@ async def test_signals_reach_a_child(tmp_path: Path) -> None:
 
 
 async def test_a_fork_server_takes_its_children_with_it(tmp_path: Path) -> None:
-    """When the fork server is killed, its children are killed, and whoever wants another one is told in one line."""
+    """When the fork server is killed, its children are killed, and whoever wants another one is
+    told in one line.
+    """
     ready: asyncio.Queue[str] = asyncio.Queue()
     async with launched(tmp_path) as fork_server:
         child = await fork_server.start("child", ["wait"], tmp_path / "log.txt", ready.put_nowait)
@@ -103,7 +109,9 @@ async def test_the_end_of_a_fork_server_ends_what_still_runs(tmp_path: Path) -> 
 
 
 async def test_a_fork_server_that_cannot_load_is_one_line(tmp_path: Path) -> None:
-    """Where the fork server fails before it has children, the first start says so and where its words are."""
+    """Where the fork server fails before it has children, the first start says so and where its
+    words are.
+    """
     fork_server = ForkServer()
     await fork_server.launch([sys.executable, "-c", "raise SystemExit('no such thing')"], tmp_path / "fork-server.txt")
     with pytest.raises(SwarmfreeError, match="child cannot be started: the fork server has ended"):
@@ -115,7 +123,9 @@ async def test_a_fork_server_that_cannot_load_is_one_line(tmp_path: Path) -> Non
 
 
 async def test_nobody_waits_for_a_start_that_begins_after_it_was_given_up(tmp_path: Path) -> None:
-    """A Ctrl-C may come between the order to start a child and the waiting for it: the order fails at once, though the fork server still loads."""
+    """A Ctrl-C may come between the order to start a child and the waiting for it: the order fails
+    at once, though the fork server still loads.
+    """
     fork_server = ForkServer()
     await fork_server.launch([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "fork-server.txt")
     fork_server.give_up()

@@ -23,7 +23,9 @@ def test_both_sides_agree_where_weights_are_kept() -> None:
 
 
 async def test_it_is_asked_again_until_all_stages_are_of_one_iteration(tmp_path: Path) -> None:
-    """A stage that has stepped on meanwhile leaves two torn models; the next question finds a whole one, and that is taken."""
+    """A stage that has stepped on meanwhile leaves two torn models; the next question finds a whole
+    one, and that is taken.
+    """
     asked: list[int] = []
 
     def ask() -> None:
@@ -37,7 +39,9 @@ async def test_it_is_asked_again_until_all_stages_are_of_one_iteration(tmp_path:
 
 
 async def test_weights_of_the_end_have_the_place_of_the_weights(tmp_path: Path) -> None:
-    """A run that is interrupted has its model where a finished one has it; old leavings are not taken for it."""
+    """A run that is interrupted has its model where a finished one has it; old leavings are not
+    taken for it.
+    """
     lay(tmp_path, 10, is_whole=True)  # of a state that was lost since
     assert await keep_as(tmp_path, "weights", lambda: lay(tmp_path, 9, is_whole=True), 5.0) == 9
     assert (tmp_path / "weights" / INDEX).exists()

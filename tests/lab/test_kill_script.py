@@ -72,7 +72,9 @@ def test_a_kill_that_can_never_strike_is_refused() -> None:
 
 
 def script(*kills: str) -> list[Kill]:
-    """Kills as they are typed, in short: ``2@5`` is all of stage 2 in iteration 5, ``2-@5`` one of them."""
+    """Kills as they are typed, in short: ``2@5`` is all of stage 2 in iteration 5, ``2-@5`` one of
+    them.
+    """
     return [Kill(int(text.split("@")[1]), int(text[0]), is_all="-" not in text) for text in kills]
 
 
@@ -94,7 +96,9 @@ def script(*kills: str) -> list[Kill]:
     ],
 )
 def test_a_script_after_which_nobody_can_go_on_is_refused(peers: int, standbys: int, kills: tuple[str, ...], why: str) -> None:
-    """Where too few peers, or none that can feed, would be left, the line says which kill, and what to add."""
+    """Where too few peers, or none that can feed, would be left, the line says which kill, and what
+    to add.
+    """
     with pytest.raises(ConfigError, match=why):
         check_kills(script(*kills), Population(peers, standbys, REPLICAS_MAX, respawn=False), iterations=100)
 
@@ -123,14 +127,18 @@ def test_a_peer_without_a_place_takes_a_lost_stage() -> None:
 
 
 def test_whoever_comes_back_makes_a_script_possible() -> None:
-    """With --respawn the same kill may strike again and again, unless it takes everybody who holds the model at once."""
+    """With --respawn the same kill may strike again and again, unless it takes everybody who holds
+    the model at once.
+    """
     check_kills(script("2@5", "2@6", "0@7"), Population(4, 0, REPLICAS_MAX, respawn=True), iterations=100)
     with pytest.raises(ConfigError, match="nobody who holds"):
         check_kills(script("0@5", "1@5", "2@5", "3@5"), Population(4, 0, REPLICAS_MAX, respawn=True), iterations=100)
 
 
 def test_the_moment_is_a_seeded_fraction_of_the_last_iteration() -> None:
-    """The same seed strikes at the same fraction of the last iteration's duration; other seeds and entries elsewhere, within bounds."""
+    """The same seed strikes at the same fraction of the last iteration's duration; other seeds and
+    entries elsewhere, within bounds.
+    """
     state = fold_all([*beginning(), *iteration(0, 10)])
     delays = [delay_s(Kill(1, 2), index, seed, state) for seed in range(20) for index in range(5)]
     assert delays == [delay_s(Kill(1, 2), index, seed, state) for seed in range(20) for index in range(5)]
@@ -139,7 +147,9 @@ def test_the_moment_is_a_seeded_fraction_of_the_last_iteration() -> None:
 
 
 def test_the_victims_serve_the_stage_now() -> None:
-    """All replicas of a stage, or a seeded one of them, or the bootstrap node; after a rebuild the newcomer is the one."""
+    """All replicas of a stage, or a seeded one of them, or the bootstrap node; after a rebuild the
+    newcomer is the one.
+    """
     state = fold_all([*beginning(), *iteration(0, 10)])
     assert victims(Kill(1, 2), 0, 0, state) == ("peer-3", "peer-6")
     ones = {victims(Kill(1, 2, is_all=False), index, 0, state) for index in range(20)}

@@ -1,4 +1,6 @@
-"""What becomes of a local swarm of stand-in processes when somebody else ends one of them: told, survived, started again where that was asked for."""
+"""What becomes of a local swarm of stand-in processes when somebody else ends one of them: told,
+survived, started again where that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ async def struck(tmp_path: Path, behaviour: dict[str, list[Any]] | None = None, 
         swarm.stop(SwarmExit(1, "the test is over"))
         await running
     async with asyncio.timeout(5):
-        while any(_runs(pid) for pid in heard.pids()):  # those of a dead fork server are the kernel's to end
+        # Those of a dead fork server are the kernel's to end
+        while any(_runs(pid) for pid in heard.pids()):
             await asyncio.sleep(0.01)
 
 
@@ -123,7 +126,9 @@ def _runs(pid: int) -> bool:
 
 
 async def test_a_peer_that_is_killed_from_outside_is_told_and_survived(tmp_path: Path) -> None:
-    """SIGKILL by hand is one line, in the view and in the summary; the other peer ends the run well."""
+    """SIGKILL by hand is one line, in the view and in the summary; the other peer ends the run
+    well.
+    """
     async with struck(tmp_path) as story:
         await story.up(BOOTSTRAP, "peer-1", "peer-2")
         story.send("peer-2")
@@ -138,7 +143,9 @@ async def test_a_peer_that_is_killed_from_outside_is_told_and_survived(tmp_path:
 
 @pytest.mark.parametrize("name", ["peer-2", BOOTSTRAP])
 async def test_who_is_killed_from_outside_comes_back(tmp_path: Path, name: str) -> None:
-    """With respawn a peer or the bootstrap node that somebody killed is started again in its folder, as after a scripted kill."""
+    """With respawn a peer or the bootstrap node that somebody killed is started again in its
+    folder, as after a scripted kill.
+    """
     async with struck(tmp_path, respawn=True) as story:
         await story.up(BOOTSTRAP, "peer-1", "peer-2")
         story.send(name)
@@ -164,7 +171,9 @@ async def test_nobody_needs_the_bootstrap_node_once_it_gave_its_invite(tmp_path:
 
 
 async def test_when_somebody_kills_every_peer_one_line_says_so(tmp_path: Path) -> None:
-    """Nobody is left who holds the model: the swarm ends, also where a standby lives and who is killed is started again."""
+    """Nobody is left who holds the model: the swarm ends, also where a standby lives and who is
+    killed is started again.
+    """
     steps: dict[str, list[Any]] = {
         "peer-1": [STEPPED, COMMIT],
         "peer-2": [STEPPED],
@@ -192,7 +201,9 @@ async def test_every_peer_comes_back_while_there_is_nothing_to_lose(tmp_path: Pa
 
 
 async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a process speaks before whoever started it goes on: its first words are those of the new life."""
+    """On a busy machine a process speaks before whoever started it goes on: its first words are
+    those of the new life.
+    """
     start = Starter.start
 
     async def busy(self: Starter, name: str, arguments: Any, log_path: Path, on_line: Callable[[str], None]) -> Any:
@@ -216,7 +227,9 @@ async def test_what_a_peer_says_before_its_start_is_known_is_not_lost(tmp_path: 
 
 
 async def test_a_peer_that_somebody_tells_to_leave_is_no_end_of_the_run(tmp_path: Path) -> None:
-    """A peer that leaves in good order, or is told to end before it can, ends with the others going on."""
+    """A peer that leaves in good order, or is told to end before it can, ends with the others going
+    on.
+    """
     async with struck(tmp_path, {"peer-2": LEAVES, "peer-3": []}, peer_count=3, end_grace_s=0.1) as story:
         await story.up("peer-1", "peer-3")
         story.send("peer-3", signal.SIGTERM)
@@ -239,7 +252,9 @@ async def test_a_peer_that_crashes_ends_the_swarm(tmp_path: Path) -> None:
 
 
 async def test_a_fork_server_that_is_killed_is_one_line(tmp_path: Path) -> None:
-    """All others die with the process that they were forked from, and that is what is said; each is known by its own name before."""
+    """All others die with the process that they were forked from, and that is what is said; each is
+    known by its own name before.
+    """
     fork_server = (sys.executable, "-c", PROGRAM_OF_FORK_SERVER)
     async with struck(tmp_path, fork_server=fork_server, respawn=True) as story:
         await story.up(BOOTSTRAP, "peer-1", "peer-2")
@@ -271,7 +286,9 @@ async def test_a_fork_server_that_is_killed_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_who_ended_a_process(code: int, sent: str) -> None:
-    """A signal other than that of a crash comes from outside, and so does being told to end; an exit code is the process's own word."""
+    """A signal other than that of a crash comes from outside, and so does being told to end; an
+    exit code is the process's own word.
+    """
     assert signal_from_outside(code) == sent
 
 
@@ -285,7 +302,9 @@ def test_who_ended_a_process(code: int, sent: str) -> None:
     ],
 )
 def test_the_last_word_of_a_process(tmp_path: Path, words: list[str], code: int, line: str) -> None:
-    """What it said of itself counts most, then how it crashed, then its exit code; a log is named where it has more of it."""
+    """What it said of itself counts most, then how it crashed, then its exit code; a log is named
+    where it has more of it.
+    """
     log = tmp_path / "log.txt"
     log.write_text("\n".join(words))
     assert last_word(words, code, log) == line.format(log=log)

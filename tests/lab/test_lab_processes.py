@@ -40,7 +40,9 @@ def test_lines_are_cut_wherever_the_chunks_end() -> None:
 
 
 def test_a_line_above_the_limit_is_left_out() -> None:
-    """However long a line is, memory stays bounded, the line is counted, and the next one is whole again."""
+    """However long a line is, memory stays bounded, the line is counted, and the next one is whole
+    again.
+    """
     cutter = LineCutter(size_max=10)
     assert cutter.feed(b"x" * 8) == []
     assert cutter.feed(b"x" * 8) == []
@@ -50,7 +52,9 @@ def test_a_line_above_the_limit_is_left_out() -> None:
 
 
 async def test_a_child_tells_its_lines_and_its_end(tmp_path: Path) -> None:
-    """Every line of stdout arrives before the end, also big ones; stderr goes to the log; the exit code is the child's."""
+    """Every line of stdout arrives before the end, also big ones; stderr goes to the log; the exit
+    code is the child's.
+    """
     lines: list[str] = []
     code = "import sys; print('a' * 300000); print('last'); sys.stderr.write('oops\\n'); sys.exit(7)"
     child = await start_child("child", _python(code), tmp_path / "log.txt", lines.append)
@@ -89,7 +93,9 @@ async def test_a_deaf_child_is_killed_after_the_grace(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_started_is_one_line(tmp_path: Path) -> None:
-    """A program that is not there, or a log that cannot be written, is an operating failure with a sentence."""
+    """A program that is not there, or a log that cannot be written, is an operating failure with a
+    sentence.
+    """
     with pytest.raises(SwarmfreeError, match="child cannot be started: No such file or directory"):
         await start_child("child", ["/nonexistent/program"], tmp_path / "log.txt", print)
     with pytest.raises(SwarmfreeError, match="child cannot be started"):
@@ -113,7 +119,9 @@ def _parent_of_a_bound_child() -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's request is Linux's")
 def test_a_child_dies_with_its_killed_parent() -> None:
-    """SIGKILL of the parent, which can clean up nothing, ends a child in a session of its own at once."""
+    """SIGKILL of the parent, which can clean up nothing, ends a child in a session of its own at
+    once.
+    """
     with subprocess.Popen(_python(_parent_of_a_bound_child()), stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline().split()[1])

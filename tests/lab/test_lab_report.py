@@ -39,7 +39,9 @@ def _write_story(folder: Path) -> SwarmState:
 
 
 def test_the_summary_says_all_of_a_lost_stage() -> None:
-    """When it was lost, noticed, decided with reason and both weights, built, resumed, and the loss before, right after and at the end."""
+    """When it was lost, noticed, decided with reason and both weights, built, resumed, and the loss
+    before, right after and at the end.
+    """
     summary = summarise(fold_all(whole_story()), 0, "")
     assert summary["is_finished"]
     assert (summary["iterations"], summary["tokens"], summary["processes"]) == (6, 6 * 8192, 8)
@@ -66,7 +68,9 @@ def test_the_summary_says_all_of_a_lost_stage() -> None:
 
 
 def test_a_window_gets_the_outcome_first_and_little_more() -> None:
-    """The brief summary begins with the outcome, has the numbers that are doubted, and names page and details; it fits any window."""
+    """The brief summary begins with the outcome, has the numbers that are doubted, and names page
+    and details; it fits any window.
+    """
     brief = summary_brief(summarise(fold_all(whole_story()), 0, ""), "reports/made-up")
     lines = brief.splitlines()
     assert lines[0].startswith("made-up: stage 2 was lost at iteration 3")
@@ -80,7 +84,9 @@ def test_a_window_gets_the_outcome_first_and_little_more() -> None:
 
 
 def test_what_a_network_library_says_stays_out_of_the_summary() -> None:
-    """A reason that only a library's author understands is told as a broken connection; one of our own is told as it is."""
+    """A reason that only a library's author understands is told as a broken connection; one of our
+    own is told as it is.
+    """
     theirs = "Heartbeat: UNAVAILABLE: ipv4:127.0.0.1:46839: recvmsg:Connection reset by peer (104)"
     assert plain_reason(theirs) == "its connection broke"
     assert (
@@ -120,7 +126,9 @@ def test_the_report_can_be_read_again(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    """A report whose writer was killed in the middle of a line is read up to that line; other damage is named with its line."""
+    """A report whose writer was killed in the middle of a line is read up to that line; other
+    damage is named with its line.
+    """
     _write_story(tmp_path)
     path = tmp_path / EVENTS_FILE
     count = len(list(read_events(tmp_path)))
@@ -134,7 +142,9 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_in_one_line_and_loses_nothing(tmp_path: Path) -> None:
-    """When the file cannot grow, what was written stays whole, one error says so, and later lines are dropped in silence."""
+    """When the file cannot grow, what was written stays whole, one error says so, and later lines
+    are dropped in silence.
+    """
     log, state = EventLog(tmp_path), fold_all(beginning())
     note = told(1, "peer-1", Note("x" * 500))
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -173,7 +183,9 @@ def test_a_report_is_not_written_over_another(tmp_path: Path) -> None:
 
 
 def test_three_reports_of_one_second_have_three_folders(tmp_path: Path) -> None:
-    """Whoever asks for a name that is taken gets another one, also where both ask at once; a parent that is a file is refused in one line."""
+    """Whoever asks for a name that is taken gets another one, also where both ask at once; a parent
+    that is a file is refused in one line.
+    """
     names = [new_folder(tmp_path / "reports", "run-20260101-120000").name for _ in range(3)]
     assert names == ["run-20260101-120000", "run-20260101-120000-2", "run-20260101-120000-3"]
     (tmp_path / "file").touch()

@@ -41,7 +41,9 @@ def _opened(iteration: int) -> dict[str, Any]:
 
 
 class Heard:
-    """Keeps what a swarm tells; makes a file for the stand-ins to wait for as soon as the state shows what the file is named after."""
+    """Keeps what a swarm tells; makes a file for the stand-ins to wait for as soon as the state
+    shows what the file is named after.
+    """
 
     def __init__(self, folder: Path, **marks: Callable[[SwarmState], bool]) -> None:
         self.observed_events: list[ObservedEvent] = []
@@ -93,7 +95,9 @@ DONE = {"exit": 0, "line": ""}
 
 
 async def test_a_run_ends_when_every_peer_has_ended(tmp_path: Path) -> None:
-    """Peers that end with 0 end the run with 0; the bootstrap node is ended then; nothing is left but the logs."""
+    """Peers that end with 0 end the run with 0; the bootstrap node is ended then; nothing is left
+    but the logs.
+    """
     heard = Heard(tmp_path, up=_all_up)
     done = [{"until": "up"}, DONE]
     assert await _run(tmp_path, {"peer-1": done, "peer-2": done}, heard) == SwarmExit(0)
@@ -109,7 +113,9 @@ async def test_a_peer_that_fails_ends_the_swarm_with_its_line(tmp_path: Path) ->
 
 
 async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: Path) -> None:
-    """Where a process crashes, the line says how that ended and where its log is; one that says nothing at all has no log to read."""
+    """Where a process crashes, the line says how that ended and where its log is; one that says
+    nothing at all has no log to read.
+    """
     ending = await _run(tmp_path, {"peer-2": [{"exit": 9, "line": ""}]}, Heard(tmp_path))
     assert ending.code == 1
     assert ending.line.startswith("peer-2: crashed: some traceback; see ")
@@ -120,7 +126,9 @@ async def test_a_peer_that_dies_without_a_word_is_named_with_its_log(tmp_path: P
 
 
 async def test_a_bootstrap_node_that_fails_ends_everything(tmp_path: Path) -> None:
-    """Bad input that the bootstrap node finds ends the swarm with its line before any peer is started."""
+    """Bad input that the bootstrap node finds ends the swarm with its line before any peer is
+    started.
+    """
     heard = Heard(tmp_path)
     ending = await _run(tmp_path, {"bootstrap": [{"exit": 2, "line": "port 4001 is taken"}]}, heard)
     assert ending == SwarmExit(2, "bootstrap: port 4001 is taken")
@@ -135,7 +143,9 @@ async def test_a_bootstrap_node_that_gives_no_invite_is_not_waited_for_long(tmp_
 
 
 async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
-    """A stop from outside ends everything, those that ignore SIGTERM too, and keeps the exit code it was given."""
+    """A stop from outside ends everything, those that ignore SIGTERM too, and keeps the exit code
+    it was given.
+    """
     ready = asyncio.Event()
     deaf = [{"deaf": True}, _event("Note", text="deaf now")]
 
@@ -160,7 +170,9 @@ async def test_a_stop_ends_all_within_the_grace(tmp_path: Path) -> None:
 
 
 async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_path: Path) -> None:
-    """When the iteration is opened, who serves the stage is killed; with respawn it is started again in the same folder."""
+    """When the iteration is opened, who serves the stage is killed; with respawn it is started
+    again in the same folder.
+    """
     heard = Heard(
         tmp_path,
         served=lambda state: bool(state.replicas(2)),
@@ -180,7 +192,9 @@ async def test_a_script_kills_the_replicas_of_a_stage_and_they_come_back(tmp_pat
 
 
 async def test_a_kill_without_a_victim_waits_for_the_next_iteration(tmp_path: Path) -> None:
-    """A stage that nobody serves when the kill is due is struck in the next iteration that is opened."""
+    """A stage that nobody serves when the kill is due is struck in the next iteration that is
+    opened.
+    """
     heard = Heard(
         tmp_path,
         up=_all_up,
@@ -223,7 +237,9 @@ async def test_when_all_peers_are_killed_the_run_has_failed(tmp_path: Path) -> N
 
 
 async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_is_an_error(tmp_path: Path) -> None:
-    """Once one peer is done, a standby gets a SIGTERM; a member that does not end within the limit is named."""
+    """Once one peer is done, a standby gets a SIGTERM; a member that does not end within the limit
+    is named.
+    """
     heard = Heard(tmp_path, served=lambda state: _all_up(state) and bool(state.replicas(1)))
     behaviour: dict[str, list[Any]] = {"peer-1": [{"until": "served"}, DONE], "peer-2": [_placed("peer-2", 1)]}
     ending = await _run(tmp_path, behaviour, heard, standby_count=1, end_grace_s=0.6)
@@ -233,7 +249,9 @@ async def test_a_standby_that_nobody_told_is_dismissed_and_a_member_that_stays_i
 
 
 async def test_lines_that_are_no_events_are_noted(tmp_path: Path) -> None:
-    """Output that is no event of ours does no harm and is noted; plain lines of peers are passed over."""
+    """Output that is no event of ours does no harm and is noted; plain lines of peers are passed
+    over.
+    """
     heard = Heard(tmp_path, noted=lambda _: len(heard.told(Note)) == 2)
     steps = ["a plain line", '{"half": ', _event("NoSuchEvent"), {"until": "noted"}, DONE]
     assert await _run(tmp_path, {"peer-1": steps, "peer-2": [{"until": "noted"}, DONE]}, heard) == SwarmExit(0)
@@ -277,7 +295,9 @@ async def _run_meddled(tmp_path: Path, behaviour: dict[str, list[Any]], late: La
 
 
 async def test_somebody_may_join_later_and_come_back_by_name(tmp_path: Path) -> None:
-    """A name that was not there is started with arguments of its own; after its end it may be started again, and lives twice."""
+    """A name that was not there is started with arguments of its own; after its end it may be
+    started again, and lives twice.
+    """
 
     async def meddle(swarm: LocalSwarm) -> None:
         await swarm.join("joiner-1")
@@ -326,7 +346,9 @@ async def _until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
-    """A peer that tells of a lost neighbour after the swarm was told to end is not heard: the ending did that."""
+    """A peer that tells of a lost neighbour after the swarm was told to end is not heard: the
+    ending did that.
+    """
     lost = _event("MemberLost", member="peer-2", peer_id="Qm2", stage=1, why="connection refused")
     weights = _event("WeightsWritten", stage=1, path="weights")
     late = [{"deaf": True}, _event("Note", text="up"), {"until": "told"}, lost, weights]
@@ -344,7 +366,9 @@ async def test_what_the_ending_itself_does_is_no_loss(tmp_path: Path) -> None:
 
 
 async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fewer peers live than there are stages for some time, one line says so once, however long that lasts, and what to do."""
+    """Where fewer peers live than there are stages for some time, one line says so once, however
+    long that lasts, and what to do.
+    """
     monkeypatch.setattr(swarm_module, "LOOK_S", 0.02)
     looks: list[str] = []
 
@@ -374,7 +398,9 @@ async def test_a_stage_that_nobody_can_take_is_told(tmp_path: Path, monkeypatch:
 
 
 def test_a_stage_that_somebody_may_take_is_waited_for() -> None:
-    """As many peers as stages are enough: one of them serves a stage that another one has too, or stands by."""
+    """As many peers as stages are enough: one of them serves a stage that another one has too, or
+    stands by.
+    """
     opened = SwarmState(started_s=1.0, first_opened_s=2.0, stage_count=3)
     peers = [PeerPicture(f"peer-{number}", "peer", stage=stage) for number, stage in enumerate((0, 1, 1))]
     assert not nobody_can_take(dataclasses.replace(opened, peers=tuple(peers)))

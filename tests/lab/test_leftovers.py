@@ -1,4 +1,6 @@
-"""What is left of a swarm is found by its folder for temporary files, whoever started it, and nothing else is."""
+"""What is left of a swarm is found by its folder for temporary files, whoever started it, and
+nothing else is.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def traces(tmp_path: Path) -> Iterator[Traces]:
 
 
 def test_everything_that_is_left_is_found_and_named(traces: Traces, tmp_path: Path) -> None:
-    """Processes, their children, ports, sockets and temporary files, each a line; ports only as long as somebody listens."""
+    """Processes, their children, ports, sockets and temporary files, each a line; ports only as
+    long as somebody listens.
+    """
     command = [*traces.program((sys.executable, "-c", LITTER)), str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,6 @@
-"""The page of a report and the comparison of several: whole in one file, true to the run, and nothing of a run runs in it."""
+"""The page of a report and the comparison of several: whole in one file, true to the run, and
+nothing of a run runs in it.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def report(folder: Path, run: RunMadeUp, config: str = "") -> Path:
 
 @pytest.mark.parametrize("losses", [(), (Loss(30, 1),), THREE])
 def test_a_page_is_whole_in_one_file(tmp_path: Path, losses: tuple[Loss, ...]) -> None:
-    """Every tag is closed, nothing is fetched, nothing runs; the outcome is its first line, and the figure is in it for two widths."""
+    """Every tag is closed, nothing is fetched, nothing runs; the outcome is its first line, and the
+    figure is in it for two widths.
+    """
     summary = write_page(report(tmp_path, RunMadeUp(losses), '[run]\nname = "made-up"\n'), tmp_path)
     text = (tmp_path / "report.html").read_text()
     page = Page(text)
@@ -109,7 +113,9 @@ def test_two_figures_of_a_page_share_no_names(tmp_path: Path) -> None:
 
 
 def test_the_figure_follows_a_dark_page(tmp_path: Path) -> None:
-    """Every colour of the figure is one of the page's variables, and each has a value for light and for dark."""
+    """Every colour of the figure is one of the page's variables, and each has a value for light and
+    for dark.
+    """
     write_page(report(tmp_path, RunMadeUp(THREE)), tmp_path)
     text = (tmp_path / "report.html").read_text()
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
@@ -123,7 +129,9 @@ def test_the_figure_follows_a_dark_page(tmp_path: Path) -> None:
 
 
 def test_the_timeline_tells_each_loss_in_order() -> None:
-    """Killed, missed, decided, back, by time; without the words of a network library; a very long one is cut."""
+    """Killed, missed, decided, back, by time; without the words of a network library; a very long
+    one is cut.
+    """
     from swarmfree.cockpit.fold import fold_all
 
     rows = timeline_of(fold_all(RunMadeUp((Loss(30, 1),)).observed_events))
@@ -140,7 +148,9 @@ def test_the_timeline_tells_each_loss_in_order() -> None:
 
 
 def test_a_long_timeline_keeps_its_end() -> None:
-    """Where there are more lines than anybody reads, the last one stays, and how many are left out is said; who joins as the run begins is none."""
+    """Where there are more lines than anybody reads, the last one stays, and how many are left out
+    is said; who joins as the run begins is none.
+    """
     state = fold_all(RunMadeUp(THREE).observed_events)
     joins = tuple(Joined(state.first_opened_s, f"early-{number}", 1) for number in range(3))
     rows = timeline_of(replace(state, joins=joins))
@@ -153,7 +163,9 @@ def test_a_long_timeline_keeps_its_end() -> None:
 
 
 def test_what_is_not_known_is_no_part_of_a_sum(tmp_path: Path) -> None:
-    """Where the held-out loss after one of several rebuilds is not known, neither the table nor the finding has a cost of all of them."""
+    """Where the held-out loss after one of several rebuilds is not known, neither the table nor the
+    finding has a cost of all of them.
+    """
     state = fold_all(RunMadeUp(THREE).observed_events)
     stories = (replace(state.lost_stages[0], loss_after=None), *state.lost_stages[1:])
     known, unknown = (Compared("a", tmp_path, each, "") for each in (state, replace(state, lost_stages=stories)))
@@ -165,7 +177,9 @@ def test_what_is_not_known_is_no_part_of_a_sum(tmp_path: Path) -> None:
 
 
 def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None:
-    """They make one curve with a band; another run makes another; a report without its config stands alone."""
+    """They make one curve with a band; another run makes another; a report without its config
+    stands alone.
+    """
     for seed in range(3):
         report(
             tmp_path / f"seed-{seed}", RunMadeUp((Loss(50, 2, "Merge", 0.8 + seed / 5),), seed=seed), f"[run]\nseed = {seed}\n"
@@ -183,7 +197,9 @@ def test_runs_that_differ_in_their_seed_alone_are_trials(tmp_path: Path) -> None
 
 
 def test_a_finding_says_where_runs_did_not_train_equally_long(tmp_path: Path) -> None:
-    """Of runs of different lengths the sentence says how many iterations they trained; of equally long ones it does not."""
+    """Of runs of different lengths the sentence says how many iterations they trained; of equally
+    long ones it does not.
+    """
     paths = [report(tmp_path / f"of-{count}", RunMadeUp(iterations=count)) for count in (30, 60)]
     paths.append(report(tmp_path / "other", RunMadeUp(seed=2)))
     assert finding(read_reports(paths[:2])).endswith("(they trained 30 to 60 iterations)")
@@ -191,7 +207,9 @@ def test_a_finding_says_where_runs_did_not_train_equally_long(tmp_path: Path) ->
 
 
 def test_a_comparison_is_a_figure_and_a_table(tmp_path: Path) -> None:
-    """Each report is a line of the CSV, under a name that no other has; what is no report is refused in one line."""
+    """Each report is a line of the CSV, under a name that no other has; what is no report is
+    refused in one line.
+    """
     one = report(tmp_path / "a" / "run", RunMadeUp(THREE))
     other = report(tmp_path / "b" / "run", RunMadeUp())
     reports = read_reports([one, other])

@@ -47,7 +47,9 @@ async def ask(stream: Stream, word: bytes) -> float:
 
 
 async def test_a_good_door_forwards_everything_in_order() -> None:
-    """Without a fault two megabytes come back as they were, and an end of one side reaches the other."""
+    """Without a fault two megabytes come back as they were, and an end of one side reaches the
+    other.
+    """
     content = random.Random(0).randbytes(1 << 21)
     async with echo_behind_door() as door, asyncio.timeout(20):
         reader, writer = await caller(door)
@@ -61,7 +63,9 @@ async def test_a_good_door_forwards_everything_in_order() -> None:
 
 
 async def test_a_delay_holds_for_connections_that_are_there_and_ends() -> None:
-    """Each direction comes late by the latency, jitter stays below its limit, order is kept, and afterwards nothing is late."""
+    """Each direction comes late by the latency, jitter stays below its limit, order is kept, and
+    afterwards nothing is late.
+    """
     async with echo_behind_door() as door, asyncio.timeout(20):
         stream = await caller(door)
         assert await ask(stream, b"before") < 0.2
@@ -97,7 +101,9 @@ async def test_a_cut_resets_what_is_there_and_what_comes() -> None:
 
 
 async def test_a_hole_accepts_and_forwards_nothing_until_it_ends() -> None:
-    """Old and new connections stay open in silence; what was said meanwhile arrives when the fault ends."""
+    """Old and new connections stay open in silence; what was said meanwhile arrives when the fault
+    ends.
+    """
     async with echo_behind_door() as door, asyncio.timeout(20):
         old = await caller(door)
         await ask(old, b"before")
@@ -116,7 +122,9 @@ async def test_a_hole_accepts_and_forwards_nothing_until_it_ends() -> None:
 
 
 async def test_nobody_behind_a_door_is_a_reset() -> None:
-    """A peer that is not there is a broken connection, not a silent one, and the door stays open."""
+    """A peer that is not there is a broken connection, not a silent one, and the door stays
+    open.
+    """
     async with Proxy() as proxy, asyncio.timeout(20):
         door = await proxy.open("nobody", 1)
         for _ in range(2):
@@ -128,7 +136,9 @@ async def test_nobody_behind_a_door_is_a_reset() -> None:
 
 
 async def test_a_closed_proxy_leaves_nothing() -> None:
-    """After closing, nobody listens on the port, and connections are over, whatever fault there was."""
+    """After closing, nobody listens on the port, and connections are over, whatever fault there
+    was.
+    """
     async with echo_behind_door() as door, asyncio.timeout(20):
         streams = [await caller(door) for _ in range(3)]
         for stream in streams:

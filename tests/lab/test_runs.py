@@ -16,7 +16,9 @@ from swarmfree.protocol.manifest import StagesSection
 
 
 def test_a_run_of_the_package_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From any folder `--run stdlib-small` is the run config that comes with the package, unless a file has that very name."""
+    """From any folder `--run stdlib-small` is the run config that comes with the package, unless a
+    file has that very name.
+    """
     monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(app, ["config", "show", "--run", "stdlib-small"])
     assert shown.exit_code == 0
@@ -29,7 +31,9 @@ def test_a_run_of_the_package_is_found_by_name(tmp_path: Path, monkeypatch: pyte
 
 
 def test_an_unknown_run_is_told_with_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is no file and no run of the package lists the runs by name and the run files of this folder."""
+    """A name that is no file and no run of the package lists the runs by name and the run files of
+    this folder.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text("[run]\n")
     with pytest.raises(
@@ -40,7 +44,9 @@ def test_an_unknown_run_is_told_with_what_there_is(tmp_path: Path, monkeypatch: 
 
 
 def test_local_alone_is_the_default_run_with_two_peers_for_each_body_stage(tmp_path: Path) -> None:
-    """Without flags `local` takes stdlib-small and seven peers; a run that allows one replica gets one peer for each stage."""
+    """Without flags `local` takes stdlib-small and seven peers; a run that allows one replica gets
+    one peer for each stage.
+    """
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     told = CliRunner().invoke(app, ["local", "--out", str(tmp_path / "full")])
@@ -56,7 +62,9 @@ def test_local_alone_is_the_default_run_with_two_peers_for_each_body_stage(tmp_p
 def test_a_new_run_file_is_the_default_run_and_is_not_written_over_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has every key, is read back as the run that local trains, but for its name, and a second one is refused."""
+    """It has every key, is read back as the run that local trains, but for its name, and a second
+    one is refused.
+    """
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["new", "mine"], prog_name="swarmfree").exit_code == 0
     made, default = load_run(Path("mine.toml")).manifest, load_run(run_file(DEFAULT_RUN)).manifest

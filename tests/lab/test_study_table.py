@@ -90,7 +90,9 @@ def test_a_gap_is_that_at_equal_time_or_at_equal_iterations_whichever_is_larger(
 
 
 def test_differences_are_of_the_same_traces() -> None:
-    """Trace by trace and seed by seed; with mean, standard error and t counted by hand; what was played under one trace is not compared."""
+    """Trace by trace and seed by seed; with mean, standard error and t counted by hand; what was
+    played under one trace is not compared.
+    """
     results = [result("none", "none", [1.0] * 7, seed=seed) for seed in (1, 2)]
     for seed, trace, low, high in ((1, "middle-1", 1.10, 1.11), (1, "middle-2", 1.50, 1.53), (2, "middle-1", 1.20, 1.25)):
         results += [result("norm2", trace, [low] * 7, seed=seed), result("uniform", trace, [high] * 7, seed=seed)]
@@ -103,7 +105,9 @@ def test_differences_are_of_the_same_traces() -> None:
 
 
 def test_traces_of_one_base_are_not_taken_for_independent() -> None:
-    """The means of the bases differ by more than their many traces tell: the last line has the smaller t."""
+    """The means of the bases differ by more than their many traces tell: the last line has the
+    smaller t.
+    """
     results = [result("none", "none", [1.0] * 7, seed=seed) for seed in (1, 2)]
     for seed, mean in ((1, 0.01), (2, 0.03)):
         for trace, more in (("middle-1", -0.001), ("middle-2", 0.001)):
@@ -120,7 +124,9 @@ def test_traces_of_one_base_are_not_taken_for_independent() -> None:
 
 
 def test_a_strategy_is_set_over_checkfree_under_the_same_traces() -> None:
-    """A trace that struck CheckFree alone makes nobody else look better; where CheckFree was not played nothing is said."""
+    """A trace that struck CheckFree alone makes nobody else look better; where CheckFree was not
+    played nothing is said.
+    """
     results = [*study(), result("norm2", "middle-3", [2.0] + [1.9] * 6), result("copy", "middle-4", [2.0] + [1.2] * 6)]
     found = {s.strategy: s for s in summaries(rows_of(results)) if s.kind == "middle"}
     assert found["norm2"].gap_percent == pytest.approx((9 + 11 + 90) / 3)
@@ -141,7 +147,9 @@ def test_a_loss_is_made_good_when_the_held_out_loss_is_what_it_was() -> None:
 
 
 def test_the_last_line_says_what_the_study_is_judged_by() -> None:
-    """The worst shadow of all ages and kinds of traces, and the smaller t of the two differences that the paper claims."""
+    """The worst shadow of all ages and kinds of traces, and the smaller t of the two differences
+    that the paper claims.
+    """
     told = last_line(rows_of(study()))
     assert told["shadow_gap_percent"] == pytest.approx(0.1)
     assert told["replay_gap_percent"] == pytest.approx(0.0)
@@ -159,7 +167,9 @@ def test_the_last_line_says_what_the_study_is_judged_by() -> None:
 
 
 def test_a_replay_in_a_full_pipeline_is_late_by_all_that_it_replays() -> None:
-    """Half an iteration of six stages was three of one stage: the loss is read so much earlier on the straight line between evaluations."""
+    """Half an iteration of six stages was three of one stage: the loss is read so much earlier on
+    the straight line between evaluations.
+    """
     curve = [2.0 - 0.1 * k for k in range(7)]
     results = [result("none", "none", curve), result("replay", "middle-1", curve), result("replay", "all-1", curve)]
     gap, stalled = pipeline_gap_percent(results, 6)
@@ -170,7 +180,9 @@ def test_a_replay_in_a_full_pipeline_is_late_by_all_that_it_replays() -> None:
 
 
 def test_table_2_counts_iterations_and_hours_to_the_loss_that_is_come_to_without_failures() -> None:
-    """Half-way without failures; 91.3 s an iteration, half a minute a recovery, redundant computation by its factor; who never comes is told."""
+    """Half-way without failures; 91.3 s an iteration, half a minute a recovery, redundant
+    computation by its factor; who never comes is told.
+    """
     plain = [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8]
     results = [result("none", "scratch", plain), result("norm2", "scratch16-1", [2.0, 1.9, 1.8, 1.6, 1.4, 1.3, 1.2])]
     results += [result("checkpoint-100", "scratch16-1", [2.0] * 7)]

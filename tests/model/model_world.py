@@ -1,4 +1,6 @@
-"""What the tests of the model share: small manifests, random tokens, step scalars, and a ring of engines in one thread."""
+"""What the tests of the model share: small manifests, random tokens, step scalars, and a ring of
+engines in one thread.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ MODELS = {"grouped": GROUPED, "ungrouped": UNGROUPED, "odd": ODD}
 
 
 def manifest_of(model: ModelSection = GROUPED, **ring: Any) -> Manifest:
-    """A run of three body stages, two rows a microbatch, four microbatches an iteration, many parts."""
+    """A run of three body stages, two rows a microbatch, four microbatches an iteration, many
+    parts.
+    """
     return Manifest(
         run=RunSection(seed=3),
         model=model,

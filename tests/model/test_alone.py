@@ -1,4 +1,6 @@
-"""The reference trainer: it learns, the ring learns the same, order costs rounding only, and a double count shows."""
+"""The reference trainer: it learns, the ring learns the same, order costs rounding only, and a
+double count shows.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_it_learns(plain: list[float]) -> None:
 
 
 def test_the_ring_learns_the_same(plain: list[float]) -> None:
-    """Engines one after the other, each averaging with itself, have the same loss in every iteration, to the bit."""
+    """Engines one after the other, each averaging with itself, have the same loss in every
+    iteration, to the bit.
+    """
     ring = EngineRing(MANIFEST)
     tokens = RandomTokens(MANIFEST)
     losses = []
@@ -66,7 +70,9 @@ def test_squared_norms_are_those_of_the_stages() -> None:
 
 
 def test_another_order_of_summation_costs_rounding_only(plain: list[float]) -> None:
-    """Shuffled microbatches in random groups stay within 1e-5 nats of the plain run, and are not the plain run."""
+    """Shuffled microbatches in random groups stay within 1e-5 nats of the plain run, and are not
+    the plain run.
+    """
     orders = [shuffled(MANIFEST, seed)(3) for seed in range(20)]
     assert all(sorted(m for group in groups for m in group) == [0, 1, 2, 3] for groups in orders)
     assert len({str(groups) for groups in orders}) > 10
@@ -76,14 +82,18 @@ def test_another_order_of_summation_costs_rounding_only(plain: list[float]) -> N
 
 
 def test_a_microbatch_counted_twice_shows(plain: list[float]) -> None:
-    """One microbatch counted twice in one iteration leaves the iterations up to it alone and moves later ones by more than 1e-4."""
+    """One microbatch counted twice in one iteration leaves the iterations up to it alone and moves
+    later ones by more than 1e-4.
+    """
     found = curve(twice=Twice(iteration=2, offset=1))
     assert found[:3] == plain[:3]
     assert max(abs(a - b) for a, b in zip(found[3:], plain[3:], strict=True)) > 1e-4
 
 
 def test_the_canonical_step_trains_like_torchs_fused_adamw(plain: list[float]) -> None:
-    """With the same rate and no clipping, the fused optimizer's curve lies within 1e-3 nats of the canonical one's."""
+    """With the same rate and no clipping, the fused optimizer's curve lies within 1e-3 nats of the
+    canonical one's.
+    """
     alone = Alone(MANIFEST, RandomTokens(MANIFEST))
     fused = list(train_fused(alone, iterations=ITERATIONS))
     assert fused == pytest.approx(plain, abs=1e-3)
@@ -93,7 +103,9 @@ def test_the_canonical_step_trains_like_torchs_fused_adamw(plain: list[float]) -
 
 
 def test_held_out_loss_is_a_mean_per_token() -> None:
-    """Before training the held-out loss is near that of a uniform guess, and equals the ring's over the same windows."""
+    """Before training the held-out loss is near that of a uniform guess, and equals the ring's over
+    the same windows.
+    """
     alone, ring = Alone(MANIFEST, RandomTokens(MANIFEST)), EngineRing(MANIFEST)
     tokens = RandomTokens(MANIFEST)
     found = []

@@ -13,7 +13,9 @@ from swarmfree.protocol.manifest import ModelSection
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_one_microbatchs_gradient_is_autograds(model: ModelSection) -> None:
-    """The ring's loss and all its weight gradients after one microbatch have the bits of one backward pass through the whole."""
+    """The ring's loss and all its weight gradients after one microbatch have the bits of one
+    backward pass through the whole.
+    """
     manifest = manifest_of(model)
     tokens = RandomTokens(manifest)
     alone, ring = Alone(manifest, tokens), EngineRing(manifest)
@@ -31,7 +33,9 @@ def test_one_microbatchs_gradient_is_autograds(model: ModelSection) -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_summed_microbatches_are_accumulating_autograd(model: ModelSection) -> None:
-    """Four microbatches added in ascending order have the bits of four backward passes that accumulate in the whole."""
+    """Four microbatches added in ascending order have the bits of four backward passes that
+    accumulate in the whole.
+    """
     manifest = manifest_of(model)
     tokens = RandomTokens(manifest)
     alone, ring = Alone(manifest, tokens), EngineRing(manifest)
@@ -44,7 +48,9 @@ def test_summed_microbatches_are_accumulating_autograd(model: ModelSection) -> N
 
 
 def test_several_microbatches_in_flight_do_not_disturb_each_other() -> None:
-    """Forward passes of all microbatches first, backward passes later, give the same bits as one after the other."""
+    """Forward passes of all microbatches first, backward passes later, give the same bits as one
+    after the other.
+    """
     manifest = manifest_of()
     tokens = RandomTokens(manifest)
     one_by_one, crowded = EngineRing(manifest), EngineRing(manifest)
@@ -76,7 +82,9 @@ def test_partial_sums_of_disjoint_microbatches_sum_to_the_whole() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_passes_without_a_graph_give_the_same_bytes(dtype: str) -> None:
-    """Evaluation sends the activations that training sends, and its loss is the mean over the microbatch's tokens."""
+    """Evaluation sends the activations that training sends, and its loss is the mean over the
+    microbatch's tokens.
+    """
     manifest = manifest_of(wire_dtype=dtype)
     tokens = RandomTokens(manifest).window(0)
     ring = EngineRing(manifest)
@@ -92,7 +100,9 @@ def test_passes_without_a_graph_give_the_same_bytes(dtype: str) -> None:
 
 
 def test_a_bfloat16_wire_is_close_to_a_float32_wire() -> None:
-    """With bfloat16 between stages the loss moves by less than a thousandth and every stage's gradient by a few percent."""
+    """With bfloat16 between stages the loss moves by less than a thousandth and every stage's
+    gradient by a few percent.
+    """
     exact, rounded = (EngineRing(manifest_of(wire_dtype=dtype)) for dtype in ("float32", "bfloat16"))
     tokens = RandomTokens(exact.manifest).microbatch(0)
     assert len(exact.descend(1, tokens)) == 2 * len(rounded.descend(1, tokens))
@@ -103,7 +113,9 @@ def test_a_bfloat16_wire_is_close_to_a_float32_wire() -> None:
 
 
 def test_the_gradient_is_the_losses_slope() -> None:
-    """Moving a stage's weights a little along its gradient changes the loss by the gradient's squared norm times the move."""
+    """Moving a stage's weights a little along its gradient changes the loss by the gradient's
+    squared norm times the move.
+    """
     manifest = manifest_of()
     tokens = RandomTokens(manifest).microbatch(0)
     ring = EngineRing(manifest)

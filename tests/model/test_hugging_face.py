@@ -16,7 +16,9 @@ transformers = pytest.importorskip("transformers")
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_exported_weights_give_the_same_logits(model: ModelSection) -> None:
-    """Weights trained for a step and exported give, in `LlamaForCausalLM` with sdpa, the composed stages' logits bit for bit."""
+    """Weights trained for a step and exported give, in `LlamaForCausalLM` with sdpa, the composed
+    stages' logits bit for bit.
+    """
     manifest = manifest_of(model)
     corpus = RandomTokens(manifest)
     ring = EngineRing(manifest)

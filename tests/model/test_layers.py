@@ -23,7 +23,9 @@ def test_rms_norm_follows_its_equation() -> None:
 
 
 def test_rotation_keeps_lengths_and_sees_only_distance() -> None:
-    """A rotated vector keeps its length, and the product of two rotated vectors depends on the distance of their positions alone."""
+    """A rotated vector keeps its length, and the product of two rotated vectors depends on the
+    distance of their positions alone.
+    """
     torch.manual_seed(0)
     cos, sin = rotary_angles(dataclasses.replace(GROUPED, tokens_per_row=40))
     query, key = (torch.randn(1, 1, 1, cos.shape[1]).expand(1, 1, 40, -1) for _ in range(2))
@@ -36,7 +38,9 @@ def test_rotation_keeps_lengths_and_sees_only_distance() -> None:
 
 
 def test_attention_sees_no_later_token() -> None:
-    """Changing the last token changes no earlier output, and no position is out of reach of the later ones."""
+    """Changing the last token changes no earlier output, and no position is out of reach of the
+    later ones.
+    """
     torch.manual_seed(0)
     block = Block(GROUPED)
     cos, sin = rotary_angles(GROUPED)
@@ -67,7 +71,9 @@ def test_grouped_heads_share_keys_and_values() -> None:
 
 
 def test_attention_is_the_textbook_softmax() -> None:
-    """Attention equals the softmax of scaled products over the positions up to one's own, times the values."""
+    """Attention equals the softmax of scaled products over the positions up to one's own, times the
+    values.
+    """
     torch.manual_seed(0)
     attention = Attention(UNGROUPED).double()
     cos, sin = (angle.double() for angle in rotary_angles(UNGROUPED))

@@ -32,7 +32,9 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 @given(manifests())
 def test_parts_cover_without_gap_or_overlap(manifest: Manifest) -> None:
-    """The parts of a stage follow each other from the first float to the last, none empty and none above the limit."""
+    """The parts of a stage follow each other from the first float to the last, none empty and none
+    above the limit.
+    """
     for stage in range(manifest.stage_count):
         layout = layout_of(manifest, stage)
         at = 0
@@ -46,7 +48,9 @@ def test_parts_cover_without_gap_or_overlap(manifest: Manifest) -> None:
 
 @given(manifests())
 def test_all_blocks_are_cut_alike(manifest: Manifest) -> None:
-    """Every block of every stage has the same parts at the same places, so a part of one block can be merged with that of another."""
+    """Every block of every stage has the same parts at the same places, so a part of one block can
+    be merged with that of another.
+    """
     cuts = set()
     for stage in range(1, manifest.stage_count):
         layout = layout_of(manifest, stage)
@@ -62,7 +66,9 @@ def test_all_blocks_are_cut_alike(manifest: Manifest) -> None:
 
 @given(manifests())
 def test_parameters_lie_apart_and_aligned(manifest: Manifest) -> None:
-    """Parameters do not overlap, each starts on a cache line, and the gap behind one is shorter than a line."""
+    """Parameters do not overlap, each starts on a cache line, and the gap behind one is shorter
+    than a line.
+    """
     for stage in range(manifest.stage_count):
         layout = layout_of(manifest, stage)
         at = 0
@@ -75,7 +81,9 @@ def test_parameters_lie_apart_and_aligned(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_all_stages_hold_the_whole_model_once(model: ModelSection) -> None:
-    """The stages' parameter names together are those of the whole model, each block under its global number."""
+    """The stages' parameter names together are those of the whole model, each block under its
+    global number.
+    """
     manifest = manifest_of(model)
     names = [slot.name for stage in range(manifest.stage_count) for slot in layout_of(manifest, stage).slots]
     assert len(names) == len(set(names)) == 3 + 9 * model.blocks
@@ -84,7 +92,9 @@ def test_all_stages_hold_the_whole_model_once(model: ModelSection) -> None:
 
 
 def test_parts_are_even() -> None:
-    """A block is cut into as few parts as fit, and the largest exceeds the smallest by less than a line per part."""
+    """A block is cut into as few parts as fit, and the largest exceeds the smallest by less than a
+    line per part.
+    """
     manifest = dataclasses.replace(manifest_of(), model=dataclasses.replace(GROUPED, width=256, mlp_width=700))
     first_block = [p.floats for p in layout_of(manifest, 1).parts if p.block == 0]
     assert len(first_block) == -(-sum(first_block) * FLOAT_BYTES // manifest.ring.part_bytes)

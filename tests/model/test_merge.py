@@ -34,7 +34,9 @@ def test_every_operation_rounds_once(pairs: list[tuple[float, float]], share: fl
 
 
 def test_a_donor_of_weight_zero_is_not_read() -> None:
-    """A copy keeps every bit of the donor, minus zero included, whatever the other neighbour sent."""
+    """A copy keeps every bit of the donor, minus zero included, whatever the other neighbour
+    sent.
+    """
     donor = np.array([-0.0, 1e-42, 3.0], dtype=np.float32).tobytes()
     one, zero = float32_bits(1.0), float32_bits(0.0)
     assert float_bytes(merged_from(donor, b"", one, zero)) == donor
@@ -43,7 +45,9 @@ def test_a_donor_of_weight_zero_is_not_read() -> None:
 
 @given(st.data())
 def test_pieces_make_no_difference(data: st.DataObject) -> None:
-    """However the donors' bytes were cut on their way, also within a float: the bits are those of the whole."""
+    """However the donors' bytes were cut on their way, also within a float: the bits are those of
+    the whole.
+    """
     size = data.draw(st.integers(1, 40))
     donors = [np.random.default_rng(seed).standard_normal(size).astype(np.float32).tobytes() for seed in (1, 2)]
     cuts = [sorted(data.draw(st.lists(st.integers(1, 4 * size), max_size=4, unique=True))) for _ in range(2)]

@@ -1,4 +1,6 @@
-"""The canonical AdamW step: what it computes, and that its bytes depend on nothing but its inputs."""
+"""The canonical AdamW step: what it computes, and that its bytes depend on nothing but its
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from swarmfree.protocol.records import StepScalars, bits_float32
 
 
 def numpy_step(state: StageState, gradient: Tensor, scalars: StepScalars) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The docstring's equation in numpy float32, the whole vector at once: weights and moments after the step."""
+    """The docstring's equation in numpy float32, the whole vector at once: weights and moments
+    after the step.
+    """
     s = {name: np.float32(bits_float32(getattr(scalars, name))) for name in StepScalars.__slots__}
     w, m, v = (x.numpy().copy() for x in (state.weights, state.first_moment, state.second_moment))
     g = gradient.numpy() * s["grad_scale"]
@@ -63,7 +67,9 @@ def wild_state(model: ModelSection, stage: int) -> StageState:
 @pytest.mark.parametrize("stage", [0, 1])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_the_step_has_the_bits_of_its_equation(model: ModelSection, stage: int) -> None:
-    """Three steps equal numpy's float32 arithmetic, one rounding per operation, bit for bit, denormals included."""
+    """Three steps equal numpy's float32 arithmetic, one rounding per operation, bit for bit,
+    denormals included.
+    """
     state = wild_state(model, stage)
     for step in (1, 2, 1000):
         gradient = wild_vector(state.layout, 10 + step)
@@ -132,7 +138,9 @@ def test_segments_cover_the_vector() -> None:
 
 
 def test_gaps_stay_zero() -> None:
-    """The floats between parameters are zero after steps with the minus zeros that an unused gap of a sum holds."""
+    """The floats between parameters are zero after steps with the minus zeros that an unused gap of
+    a sum holds.
+    """
     state = blank_stage(manifest_of(MODELS["odd"]), 1)
     for step in (1, 2):
         canonical_step(state, torch.full((state.layout.size,), -0.0), scalars_of(step))
@@ -141,10 +149,13 @@ def test_gaps_stay_zero() -> None:
 
 
 def test_the_square_root_is_rounded_correctly() -> None:
-    """Numpy's float32 square root is the exact root rounded once, for every mantissa and both parities of the exponent."""
+    """Numpy's float32 square root is the exact root rounded once, for every mantissa and both
+    parities of the exponent.
+    """
     every = np.arange(0x3F800000, 0x40800000, dtype=np.uint32).view(np.float32)
     found = np.sqrt(every)
-    # Rounding the float64 root is right: no root of a 24-bit number lies so near the middle of two floats that 53 bits cannot tell.
+    # Rounding the float64 root is right: no root of a 24-bit number lies so near the middle of two
+    # floats that 53 bits cannot tell.
     assert np.array_equal(found.view(np.uint32), np.sqrt(every.astype(np.float64)).astype(np.float32).view(np.uint32))
 
 
@@ -167,7 +178,9 @@ def digest_after_steps() -> str:
 
 
 def test_the_bytes_do_not_depend_on_vector_unit_or_threads() -> None:
-    """Processes held to no vector unit with one thread, and to AVX2 with two, step to the same bytes as this one."""
+    """Processes held to no vector unit with one thread, and to AVX2 with two, step to the same
+    bytes as this one.
+    """
     here = digest_after_steps()
     found = {}
     processes = []

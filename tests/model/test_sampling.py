@@ -28,7 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_likeliest_bytes_are_those_of_transformers(folder: Path) -> None:
-    """With temperature 0 our own model writes what `AutoModelForCausalLM` generates greedily from the same folder."""
+    """With temperature 0 our own model writes what `AutoModelForCausalLM` generates greedily from
+    the same folder.
+    """
     transformers = pytest.importorskip("transformers")
     import torch
 
@@ -46,7 +48,9 @@ def test_the_likeliest_bytes_are_those_of_transformers(folder: Path) -> None:
 
 
 def test_a_seed_decides_what_is_drawn(folder: Path) -> None:
-    """The same seed writes the same bytes, another one others, also beyond the length of a row and from nothing."""
+    """The same seed writes the same bytes, another one others, also beyond the length of a row and
+    from nothing.
+    """
     model, weights = read_weights(folder)
     llama = llama_of(model, weights)
     count = model.tokens_per_row + 9

@@ -84,7 +84,9 @@ def test_without_losses_it_is_the_model_alone_to_the_bit(manifest: Manifest) -> 
 
 @pytest.mark.parametrize("lost", [(1,), (2,), (4,), (2, 3), (1, 2), (3, 4)])
 def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tuple[int, ...]) -> None:
-    """From its full shadow and the activations since, alone or with a neighbour that was lost too; only those of the outer boundaries are read."""
+    """From its full shadow and the activations since, alone or with a neighbour that was lost too;
+    only those of the outer boundaries are read.
+    """
     model = Staged(manifest, SmallTokens(manifest), log_iterations=8)
     trained(model, 0, 2)
     full = {stage: model.copy(stage) for stage in lost}
@@ -103,7 +105,9 @@ def test_a_replayed_stage_is_what_it_was_to_the_bit(manifest: Manifest, lost: tu
 
 
 def test_what_is_logged_in_bfloat16_is_rounded_and_replayed_near(manifest: Manifest) -> None:
-    """The losses are those of the model alone; a stage that is replayed from such activations is near what it was, and nearer than its shadow."""
+    """The losses are those of the model alone; a stage that is replayed from such activations is
+    near what it was, and nearer than its shadow.
+    """
     whole, rounded = (Staged(manifest, SmallTokens(manifest), log_iterations=9, log_dtype=dtype) for dtype in LOGS)
     assert trained(whole, 0, 2) == trained(rounded, 0, 2)
     before = rounded.copy(2)

@@ -24,7 +24,9 @@ def drawn(manifest: Manifest, stage: int, salt: int = 0) -> StageState:
 @pytest.mark.parametrize("body", [1, 2, 3])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_composed_stages_give_the_whole_models_logits(model: ModelSection, body: int) -> None:
-    """Stage after stage gives the logits of the same weights in one module, bit for bit, however the model is cut."""
+    """Stage after stage gives the logits of the same weights in one module, bit for bit, however
+    the model is cut.
+    """
     manifest = dataclasses.replace(manifest_of(model), stages=StagesSection(body=body))
     alone = Alone(manifest, RandomTokens(manifest))
     tokens = alone.microbatch(0)[:, :-1]
@@ -40,7 +42,9 @@ def test_composed_stages_give_the_whole_models_logits(model: ModelSection, body:
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_parameters_are_views_into_the_flat_vector(stage: int) -> None:
-    """Writing the flat vector changes the parameters, and every parameter the module has is in the layout."""
+    """Writing the flat vector changes the parameters, and every parameter the module has is in the
+    layout.
+    """
     state = blank_stage(manifest_of(), stage)
     assert [name for name, _ in state.module.named_parameters()] == [slot.name for slot in state.layout.slots]
     state.weights.copy_(torch.arange(state.layout.size))
@@ -51,7 +55,9 @@ def test_parameters_are_views_into_the_flat_vector(stage: int) -> None:
 
 
 def test_first_weights_depend_on_seed_salt_stage_and_name_alone() -> None:
-    """The same names give the same bits again; another seed or salt gives others; no two parameters are alike."""
+    """The same names give the same bits again; another seed or salt gives others; no two parameters
+    are alike.
+    """
     manifest = manifest_of()
     state = drawn(manifest, 1)
     assert torch.equal(state.weights, drawn(manifest, 1).weights)
@@ -63,7 +69,9 @@ def test_first_weights_depend_on_seed_salt_stage_and_name_alone() -> None:
 
 
 def test_first_weights_have_the_asked_spread() -> None:
-    """Matrices are drawn with mean 0 and the manifest's standard deviation, gains are 1, gaps are 0."""
+    """Matrices are drawn with mean 0 and the manifest's standard deviation, gains are 1, gaps are
+    0.
+    """
     manifest = manifest_of()
     state = drawn(manifest, 0)
     embedding, gain, _ = state.parameters()
@@ -73,7 +81,9 @@ def test_first_weights_have_the_asked_spread() -> None:
 
 
 def test_a_randomly_drawn_part_fills_its_parameters_and_no_gap() -> None:
-    """Random parts of a stage have weights in every matrix, ones in gains, zeros between, and depend on the salt."""
+    """Random parts of a stage have weights in every matrix, ones in gains, zeros between, and
+    depend on the salt.
+    """
     manifest = manifest_of(MODELS["odd"], part_bytes=4096)
     layout = layout_of(manifest, 2)
     flat = torch.cat([draw_part(manifest, layout, part, "a") for part in range(len(layout.parts))])

@@ -75,7 +75,9 @@ def test_the_first_gradient_keeps_its_bits(sums: GradientSums, add: Callable[[in
 
 
 def test_a_failed_backward_pass_voids_the_partial_sum(sums: GradientSums, add: Callable[[int, float], None]) -> None:
-    """After an exception in the middle, the partial sum can neither be added to nor read until it is forgotten; others can."""
+    """After an exception in the middle, the partial sum can neither be added to nor read until it
+    is forgotten; others can.
+    """
     add(0, 1.0)
     add(1, 1.0)
     with pytest.raises(ZeroDivisionError), sums.adding_to(0):
@@ -94,7 +96,9 @@ def test_a_failed_backward_pass_voids_the_partial_sum(sums: GradientSums, add: C
 def test_forgotten_sums_leave_nothing_behind(
     sums: GradientSums, add: Callable[[int, float], None], parameters: list[torch.nn.Parameter]
 ) -> None:
-    """After `clear` the next partial sum of the same number starts from nothing, and parameters point at no old sum."""
+    """After `clear` the next partial sum of the same number starts from nothing, and parameters
+    point at no old sum.
+    """
     add(0, 1.0)
     add(1, 5.0)
     sums.clear()

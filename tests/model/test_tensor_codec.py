@@ -45,9 +45,12 @@ def test_float32_activations_are_sent_as_they_are() -> None:
 
 
 def test_bfloat16_activations_are_rounded_to_nearest() -> None:
-    """A bfloat16 wire halves the bytes, rounds to nearest even, and what has been rounded passes unchanged."""
+    """A bfloat16 wire halves the bytes, rounds to nearest even, and what has been rounded passes
+    unchanged.
+    """
     tensor = torch.randn(2, 3, 4)
-    tensor[0, 0, :2] = torch.tensor([1.00390625, 1.01171875])  # half-way between two bfloat16: to the even one
+    # Half-way between two bfloat16: to the even one
+    tensor[0, 0, :2] = torch.tensor([1.00390625, 1.01171875])
     data = encode_activations(tensor, "bfloat16")
     assert len(data) == 48
     decoded = decode_activations(data, (2, 3, 4), "bfloat16")

@@ -50,7 +50,9 @@ def test_parts_can_be_counted_without_holding_a_stage() -> None:
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
 def test_state_can_be_copied_part_by_part(stage: int) -> None:
-    """All parts of weights and moments, written in any order into a blank engine, give the donor's digest."""
+    """All parts of weights and moments, written in any order into a blank engine, give the donor's
+    digest.
+    """
     ring = EngineRing(MANIFEST)
     ring.train(0, RandomTokens(MANIFEST).microbatch(0))
     ring.step(scalars_of())
@@ -67,7 +69,9 @@ def test_state_can_be_copied_part_by_part(stage: int) -> None:
 
 
 def test_weights_alone_leave_the_moments() -> None:
-    """Writing weights only does not touch the moments, and reading weights only does not tell of them."""
+    """Writing weights only does not touch the moments, and reading weights only does not tell of
+    them.
+    """
     engine = drawn(1)
     floats = len(engine.read_state(0, weights_only=True)) // 4
     engine.write_state(0, np.arange(3 * floats, dtype=np.float32).tobytes(), weights_only=False)
@@ -84,7 +88,8 @@ def digest_of(engine: TorchEngine, stage: int) -> str:
 
 
 def test_the_state_digest_is_blake3_over_weights_and_moments() -> None:
-    """Anyone can compute the digest: BLAKE3 over that of each part, all weights, all first moments, all second moments.
+    """Anyone can compute the digest: BLAKE3 over that of each part, all weights, all first moments,
+    all second moments.
 
     Whatever wrote the state last: moments that rest at zero are not read, those that moved are.
     """
@@ -117,11 +122,14 @@ def test_the_state_digest_is_blake3_over_weights_and_moments() -> None:
 
 
 def test_memory_taken_beforehand_is_used_by_the_next_stage_and_changes_nothing() -> None:
-    """The same addresses, the same bytes; not for a stage that is larger, and none is taken while one is held."""
+    """The same addresses, the same bytes; not for a stage that is larger, and none is taken while
+    one is held.
+    """
     engine = TorchEngine(MANIFEST, 1)
     for part in parts(engine, 1):
         engine.reserve(1, part)
-    vectors = list(engine._reserve._vectors)  # held, so that no memory taken anew can have the same address
+    # Held, so that no memory taken anew can have the same address
+    vectors = list(engine._reserve._vectors)
     taken = [vector.data_ptr() for vector in vectors]
     engine.draw(1, 0)
     state, ring = engine._held(), activations()
@@ -143,7 +151,9 @@ def test_memory_taken_beforehand_is_used_by_the_next_stage_and_changes_nothing()
 
 
 def test_stages_drawn_alike_are_alike() -> None:
-    """Two engines that draw the same stage hold the same bytes; another stage or salt gives others."""
+    """Two engines that draw the same stage hold the same bytes; another stage or salt gives
+    others.
+    """
     assert drawn(1).state_digest() == drawn(1).state_digest()
     assert len({drawn(1).state_digest(), drawn(1, salt=1).state_digest(), drawn(3).state_digest()}) == 3
 
@@ -164,7 +174,9 @@ def test_the_sum_is_added_in_order_with_its_norm() -> None:
 
 
 def test_an_average_is_kept_until_the_next_begins() -> None:
-    """A kept average can be read, digested and stepped with; after a step or `clear` it stays until the next one's first part."""
+    """A kept average can be read, digested and stepped with; after a step or `clear` it stays until
+    the next one's first part.
+    """
     engine = drawn(1)
     averages = {
         part: np.full(len(engine.read_state(part, weights_only=True)) // 4, part + 1.0, np.float32) for part in parts(engine, 1)
@@ -192,7 +204,9 @@ def test_an_average_is_kept_until_the_next_begins() -> None:
 
 
 def test_replicas_that_step_with_the_same_average_stay_equal() -> None:
-    """Two replicas with different partial sums keep the same averages, step to the same bytes, and start again from nothing."""
+    """Two replicas with different partial sums keep the same averages, step to the same bytes, and
+    start again from nothing.
+    """
     replicas = [drawn(1), drawn(1)]
     for iteration in range(2):
         for number, engine in enumerate(replicas):
@@ -210,7 +224,9 @@ def test_replicas_that_step_with_the_same_average_stay_equal() -> None:
 
 
 def test_a_wrong_length_harms_nothing() -> None:
-    """Bytes of a wrong length raise before any arithmetic: graph and sum are as they were, and the right bytes still work."""
+    """Bytes of a wrong length raise before any arithmetic: graph and sum are as they were, and the
+    right bytes still work.
+    """
     engine, untouched = drawn(1), drawn(1)
     for one in (engine, untouched):
         one.forward(1, activations(1))
@@ -230,7 +246,9 @@ def test_a_wrong_length_harms_nothing() -> None:
 
 
 def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_partial_sum() -> None:
-    """After an exception inside autograd the partial sum is refused until it is voided, and then begins anew."""
+    """After an exception inside autograd the partial sum is refused until it is voided, and then
+    begins anew.
+    """
     engine = drawn(1)
     engine.forward(0, activations())
 
@@ -256,7 +274,9 @@ def test_a_failure_in_the_middle_of_a_backward_pass_voids_the_partial_sum() -> N
 def test_activations_are_packed_and_come_back_near(
     wire_dtype: WireDtype, dtype: LogDtype, bytes_each: float, within: float
 ) -> None:
-    """As wide as the wire again, rounded once; an engine needs no stage for it, and another length is refused."""
+    """As wide as the wire again, rounded once; an engine needs no stage for it, and another length
+    is refused.
+    """
     engine = TorchEngine(manifest_of(wire_dtype=wire_dtype), 1)
     tensor = torch.frombuffer(bytearray(activations()), dtype=torch.float32)
     sent = encode_activations(tensor, wire_dtype)
@@ -280,7 +300,9 @@ def test_activations_are_packed_and_come_back_near(
 
 
 def test_graphs_are_used_once() -> None:
-    """A ticket's graph is gone after its backward pass, after `forget` and after `clear`; forgetting what is not there is nothing."""
+    """A ticket's graph is gone after its backward pass, after `forget` and after `clear`;
+    forgetting what is not there is nothing.
+    """
     engine = drawn(1)
     for end in (lambda: engine.backward(1, activations(), 0), lambda: engine.forget(1), engine.clear):
         engine.forward(1, activations())
@@ -292,7 +314,9 @@ def test_graphs_are_used_once() -> None:
 
 
 def test_tokens_outside_the_vocabulary_are_refused() -> None:
-    """A token number that the model does not know raises, in the embedding and in the loss, and the sum stays usable."""
+    """A token number that the model does not know raises, in the embedding and in the loss, and the
+    sum stays usable.
+    """
     engine = drawn(0)
     shape = (2, MANIFEST.model.tokens_per_row + 1)
     wrong = np.full(shape, MANIFEST.model.vocabulary, dtype=np.int32).tobytes()
@@ -304,7 +328,9 @@ def test_tokens_outside_the_vocabulary_are_refused() -> None:
 
 
 def test_unloading_forgets_everything() -> None:
-    """After `unload`, or after taking another stage, no sum, graph or average of the old one is left."""
+    """After `unload`, or after taking another stage, no sum, graph or average of the old one is
+    left.
+    """
     engine = drawn(1)
     engine.forward(0, activations())
     engine.forward(1, activations())
@@ -332,7 +358,9 @@ def test_parts_out_of_range_are_refused() -> None:
 
 
 def test_threads_hold_on_the_thread_that_works() -> None:
-    """An engine made on one thread has its number of torch threads on the thread that works, which had another number before."""
+    """An engine made on one thread has its number of torch threads on the thread that works, which
+    had another number before.
+    """
     with ThreadPoolExecutor(1) as device:
         device.submit(torch.set_num_threads, 2).result()
         device.submit(lambda: torch.ones(300, 300) @ torch.ones(300, 300)).result()
@@ -355,7 +383,9 @@ def test_stages_of_unequal_depth_have_parts_in_proportion() -> None:
 
 
 def test_a_whole_iteration_loads_no_sympy() -> None:
-    """Forward and backward passes of all stages and a step need no symbols, which would cost each peer 37 MB."""
+    """Forward and backward passes of all stages and a step need no symbols, which would cost each
+    peer 37 MB.
+    """
     code = (
         "import sys; from model_world import EngineRing, RandomTokens, manifest_of, scalars_of; m = manifest_of(); ring = EngineRing(m);"
         "ring.train(0, RandomTokens(m).microbatch(0)); ring.step(scalars_of()); print('sympy' in sys.modules)"

@@ -1,4 +1,6 @@
-"""One peer alone, beside a network that answers as it is told: what it makes of one message is its whole answer."""
+"""One peer alone, beside a network that answers as it is told: what it makes of one message is its
+whole answer.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,8 @@ class Nowhere:
 
 
 class Alone:
-    """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first weights.
+    """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first
+    weights.
 
     Attributes:
         tasks: of the story; what runs in them ends with it.

@@ -1,6 +1,8 @@
-"""Protocol rules, each with a way to take it out of the trainer: one small patch per rule, nothing else changes.
+"""Protocol rules, each with a way to take it out of the trainer: one small patch per rule, nothing
+else changes.
 
-A removal puts the plain thing in the rule's place, as somebody would who did not know why the rule is there.
+A removal puts the plain thing in the rule's place, as somebody would who did not know why the rule
+is there.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Removal = Callable[[pytest.MonkeyPatch], None]
 """Takes one rule out, until the test ends."""
 
 
-# ---- work ----------------------------------------------------------------------------------------------------------
+# ---- work ----------------------------------------------------------------------------------------
 
 
 def single_flight(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,7 @@ def partial_sum_for_retries(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SumBook, "number_for", careless)
 
 
-# ---- averaging -----------------------------------------------------------------------------------------------------
+# ---- averaging -----------------------------------------------------------------------------------
 
 
 def disjoint_cover(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +128,7 @@ def round_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "_admit_round", careless)
 
 
-# ---- books ---------------------------------------------------------------------------------------------------------
+# ---- books ---------------------------------------------------------------------------------------
 
 
 def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
@@ -197,7 +199,9 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_pause(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that has slept takes everybody it did not hear meanwhile for dead, and asks nobody first (3.2)."""
+    """A coordinator that has slept takes everybody it did not hear meanwhile for dead, and asks
+    nobody first (3.2).
+    """
     patch.setattr(roster, "ASKED_AGAIN", 0)
 
 
@@ -225,7 +229,9 @@ def fenced_partial_sums(patch: pytest.MonkeyPatch) -> None:
 
 
 def half_contributions(patch: pytest.MonkeyPatch) -> None:
-    """A source's sum counts a microbatch as soon as its loss went in, before the embedding's half did (3.7)."""
+    """A source's sum counts a microbatch as soon as its loss went in, before the embedding's half
+    did (3.7).
+    """
 
     def half(self: SumBook, number: int, offset: int) -> None:
         halves = self._halves.setdefault(number, set())

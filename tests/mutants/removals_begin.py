@@ -42,7 +42,9 @@ def founder_that_answers(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_behind(patch: pytest.MonkeyPatch) -> None:
-    """Who has built a stage says that the run has begun, though it holds neither plan nor record."""
+    """Who has built a stage says that the run has begun, though it holds neither plan nor
+    record.
+    """
     patch.setattr(ReplicaState, "has_begun", property(lambda self: True))
 
 
@@ -97,5 +99,7 @@ def feeders_where_they_are_needed(patch: pytest.MonkeyPatch) -> None:
 
 
 def standbys_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
-    """Before the first Open a standby gets a place in an empty stage only, and the run waits for more replicas (A run's life)."""
+    """Before the first Open a standby gets a place in an empty stage only, and the run waits for
+    more replicas (A run's life).
+    """
     patch.setattr(assignment, "wanted", lambda stage, manifest: 1)

@@ -16,7 +16,9 @@ from swarmfree.trainer.run_end import RunEnd
 
 
 def lineage_of_weights(patch: pytest.MonkeyPatch) -> None:
-    """What a member has written of a stage counts on any lineage that it joins later, and that all is written as well (A run's life, 8)."""
+    """What a member has written of a stage counts on any lineage that it joins later, and that all
+    is written as well (A run's life, 8).
+    """
     write = RunEnd.write
 
     async def careless(self: RunEnd) -> Reply:
@@ -30,7 +32,9 @@ def lineage_of_weights(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_for_who_is_cut_off(patch: pytest.MonkeyPatch) -> None:
-    """Without a majority a stage that nobody holds is given up as if those who held it had ended well (A run's life, 8)."""
+    """Without a majority a stage that nobody holds is given up as if those who held it had ended
+    well (A run's life, 8).
+    """
     check = QuorumWatch.check
 
     def careless(self: QuorumWatch, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:

@@ -140,7 +140,9 @@ def seniority_in_a_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
-    """Whoever goes on by force is not forced any more once all others are proven to have ended (3.1)."""
+    """Whoever goes on by force is not forced any more once all others are proven to have ended
+    (3.1).
+    """
     patch.setattr(coordination, "is_majority", lambda electorate, answered: electorate[0] in answered)
 
 
@@ -154,7 +156,7 @@ def vouched_voters(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Takeover, "participants", careless)
 
 
-# ---- rounds --------------------------------------------------------------------------------------------------------
+# ---- rounds --------------------------------------------------------------------------------------
 
 
 def _reports_as(patch: pytest.MonkeyPatch, change: Callable[[Report, Report], Report]) -> None:
@@ -193,7 +195,7 @@ def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rounds, "_judge", careless)
 
 
-# ---- who is there --------------------------------------------------------------------------------------------------
+# ---- who is there --------------------------------------------------------------------------------
 
 
 def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
@@ -202,7 +204,9 @@ def patience_with_the_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def silent_joiners(patch: pytest.MonkeyPatch) -> None:
-    """A plan is made anew for one that is called for and does not answer, as often as it is looked (3.3)."""
+    """A plan is made anew for one that is called for and does not answer, as often as it is looked
+    (3.3).
+    """
 
     def careless(self: Coordinator) -> None:
         if any(g.is_joiner and self.assignment.admissible(g) for g in self.roster.participants()):
@@ -212,7 +216,9 @@ def silent_joiners(patch: pytest.MonkeyPatch) -> None:
 
 
 def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
-    """A joiner that has missed an average for good stays as it is until the next iteration begins (3.3)."""
+    """A joiner that has missed an average for good stays as it is until the next iteration begins
+    (3.3).
+    """
 
     async def careless(self: Coordinator, joiners: Sequence[Participant], record: Record) -> None:
         await self._broadcast.bring_up(joiners, record)
@@ -226,7 +232,9 @@ def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def call_after_a_leave(patch: pytest.MonkeyPatch) -> None:
-    """The last replica of a stage leaves, and nobody calls for one that was fenced beside it (3.2)."""
+    """The last replica of a stage leaves, and nobody calls for one that was fenced beside it
+    (3.2).
+    """
     recall, let_go = Roster._recall, Roster.let_go
 
     def careless(self: Roster, participant: Participant) -> None:
@@ -254,7 +262,9 @@ def average_that_somebody_has(patch: pytest.MonkeyPatch) -> None:
 
 
 def absent_in_a_record(patch: pytest.MonkeyPatch) -> None:
-    """A rebuilt state counts for nothing where its holder was fenced before that was decided, whatever is decided then (3.3)."""
+    """A rebuilt state counts for nothing where its holder was fenced before that was decided,
+    whatever is decided then (3.3).
+    """
     patch.setattr(Absent, "vouch", lambda self, base: None)
 
 
@@ -269,13 +279,17 @@ def refused_is_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 def stranger_is_dead(patch: pytest.MonkeyPatch) -> None:
-    """Who does not know this coordinator, and forbids its words, is given up like one that refuses (3.2)."""
+    """Who does not know this coordinator, and forbids its words, is given up like one that refuses
+    (3.2).
+    """
     is_over = rosters.is_over
     patch.setattr(rosters, "is_over", lambda error: isinstance(error, Refused) or is_over(error))
 
 
 def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
-    """A peer that cannot come to the present iteration is forgotten where it does not answer, with the state that it holds (3.3)."""
+    """A peer that cannot come to the present iteration is forgotten where it does not answer, with
+    the state that it holds (3.3).
+    """
     add = Absent.add
     patch.setattr(Absent, "add", lambda self, participant: add(self, participant) if participant.built else None)
 
@@ -318,7 +332,9 @@ def sibling_of_today(patch: pytest.MonkeyPatch) -> None:
 
 
 def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
-    """A member that falls silent stands where it stood as it answered last, though it has stepped since (3.2)."""
+    """A member that falls silent stands where it stood as it answered last, though it has stepped
+    since (3.2).
+    """
     worth = Roster._is_worth_waiting_for
 
     def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
@@ -331,7 +347,9 @@ def step_since_its_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def called_for_again(patch: pytest.MonkeyPatch) -> None:
-    """A silent replica for which a sibling came is forgotten, also where that sibling dies at once (3.2)."""
+    """A silent replica for which a sibling came is forgotten, also where that sibling dies at once
+    (3.2).
+    """
     add = Absent.add
     patch.setattr(
         Absent, "add", lambda self, participant: None if participant.silent_since_s is not None else add(self, participant)
@@ -339,7 +357,9 @@ def called_for_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def silent_beside_a_joiner(patch: pytest.MonkeyPatch) -> None:
-    """A plan names one that does not answer, though a joiner holds its stage by now, and waits for its promise (3.2)."""
+    """A plan names one that does not answer, though a joiner holds its stage by now, and waits for
+    its promise (3.2).
+    """
 
     async def careless(self: Roster) -> None:
         del self
@@ -360,7 +380,9 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator tells whoever claims to join it anew, also where it has promised that claim itself (3.2)."""
+    """A coordinator tells whoever claims to join it anew, also where it has promised that claim
+    itself (3.2).
+    """
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: CallFailed) -> None:
@@ -375,7 +397,9 @@ def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
 
 
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
-    """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile (3.4)."""
+    """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile
+    (3.4).
+    """
 
     async def nobody(self: Roster, participant: Participant) -> bool:
         del self, participant
@@ -385,7 +409,9 @@ def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
 
 
 def lineage_of_its_leader(patch: pytest.MonkeyPatch) -> None:
-    """Whoever builds a state of another lineage counts as one of the lineage that it had before (3.4)."""
+    """Whoever builds a state of another lineage counts as one of the lineage that it had before
+    (3.4).
+    """
     meet = meetings.meet
 
     async def careless(*asked: Any) -> Met | None:
@@ -396,7 +422,9 @@ def lineage_of_its_leader(patch: pytest.MonkeyPatch) -> None:
 
 
 def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
-    """What a decided record gives is of this lineage when everybody was told of it, and not before (3.3)."""
+    """What a decided record gives is of this lineage when everybody was told of it, and not before
+    (3.3).
+    """
     decide, commit = Leadership.decide, Leadership.commit
 
     def careless(self: Leadership, record: Record) -> None:
@@ -413,7 +441,9 @@ def past_of_a_decision(patch: pytest.MonkeyPatch) -> None:
 
 
 def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has promised a higher term and has no vote is fenced before it is told to come back, also where it holds its stage alone (3.2)."""
+    """Whoever has promised a higher term and has no vote is fenced before it is told to come back,
+    also where it holds its stage alone (3.2).
+    """
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: Refused) -> None:
@@ -436,7 +466,9 @@ def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def later_life_stays(patch: pytest.MonkeyPatch) -> None:
-    """A Hello that was long on its way puts a life that has ended in the place of the one that goes on (3.3)."""
+    """A Hello that was long on its way puts a life that has ended in the place of the one that goes
+    on (3.3).
+    """
     patch.setattr(Roster, "is_superseded", lambda self, member: False)
 
 
@@ -469,7 +501,7 @@ def bar_for_arithmetic(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rosters, "DIFFERS_MAX", 1 << 30)
 
 
-# ---- two coordinators ----------------------------------------------------------------------------------------------
+# ---- two coordinators ----------------------------------------------------------------------------
 
 
 def fewer_forced_first(patch: pytest.MonkeyPatch) -> None:
@@ -505,7 +537,9 @@ def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
 
 
 def fewer_forced_records(patch: pytest.MonkeyPatch) -> None:
-    """Whoever comes from a lineage that a majority went on with has to drop it for a forced one, as its own coordinator has just fallen (3.4)."""
+    """Whoever comes from a lineage that a majority went on with has to drop it for a forced one, as
+    its own coordinator has just fallen (3.4).
+    """
     patch.setattr(PartitionMerge, "counts_less_than", lambda *_: False)
 
 
@@ -522,7 +556,9 @@ def decided_before_it_is_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
-    """Whoever stood by for a bar, and is let go to say hello again, is forgotten until it does, with the state that it holds (3.3)."""
+    """Whoever stood by for a bar, and is let go to say hello again, is forgotten until it does,
+    with the state that it holds (3.3).
+    """
     end_bars = Roster.end_bars
 
     def careless(self: Roster) -> None:
@@ -534,7 +570,9 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
 
 
 def loss_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
-    """Whose bar ends after its siblings were lost is not called for: that was tried as they went (3.3)."""
+    """Whose bar ends after its siblings were lost is not called for: that was tried as they went
+    (3.3).
+    """
     end_bars = Roster.end_bars
 
     def careless(self: Roster) -> None:
@@ -546,7 +584,9 @@ def loss_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
 
 
 def iteration_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
-    """A successor has newcomers copy for the first iteration until it fills its stages: who is further refuses, and deposes it (3.10)."""
+    """A successor has newcomers copy for the first iteration until it fills its stages: who is
+    further refuses, and deposes it (3.10).
+    """
     joins, fill = Assignment.start_joins, Assignment.fill
 
     def early(self: Assignment) -> None:
@@ -568,7 +608,9 @@ def beginning_never_wins(patch: pytest.MonkeyPatch) -> None:
 
 
 def run_that_ended(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator refuses to end whoever says so, also one that it would give way to a moment later (3.4)."""
+    """A coordinator refuses to end whoever says so, also one that it would give way to a moment
+    later (3.4).
+    """
 
     async def careless(self: PartitionMerge, coordinator: Endpoint) -> bool:
         del self, coordinator
@@ -599,7 +641,9 @@ def next_stranger(patch: pytest.MonkeyPatch) -> None:
 
 
 def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
-    """A stage is made anew while members of another coordinator of this lineage, that gives way, are on their way here (3.4)."""
+    """A stage is made anew while members of another coordinator of this lineage, that gives way,
+    are on their way here (3.4).
+    """
     patch.setattr(PartitionMerge, "expects_members", lambda self: False)
 
 
@@ -618,7 +662,9 @@ def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
 
 
 def whatever_the_way(patch: pytest.MonkeyPatch) -> None:
-    """A stage is brought back from a shadow or a copy of the ends while members of a rival, that may hold it, are on their way (3.4)."""
+    """A stage is brought back from a shadow or a copy of the ends while members of a rival, that
+    may hold it, are on their way (3.4).
+    """
     waits = Assignment._waits_for_others
 
     def careless(self: Assignment, action: BuildAction) -> bool:

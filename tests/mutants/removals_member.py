@@ -123,7 +123,9 @@ def renounced_vote(patch: pytest.MonkeyPatch) -> None:
 
 
 def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
-    """Whoever leaves coordinators of one lineage twice knows only what it promised the second one (3.4)."""
+    """Whoever leaves coordinators of one lineage twice knows only what it promised the second one
+    (3.4).
+    """
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
@@ -134,7 +136,9 @@ def highest_renounced_promise(patch: pytest.MonkeyPatch) -> None:
 
 
 def term_of_the_successor(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is told to come back to a coordinator obeys no term of it that it followed, or that it left before (3.2)."""
+    """Whoever is told to come back to a coordinator obeys no term of it that it followed, or that
+    it left before (3.2).
+    """
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
@@ -159,7 +163,9 @@ def abandoned_terms(patch: pytest.MonkeyPatch) -> None:
 
 
 def end_of_a_campaign(patch: pytest.MonkeyPatch) -> None:
-    """Whoever is told to join another coordinator while it asks for promises goes on asking, by the plan that it has dropped (3.2)."""
+    """Whoever is told to join another coordinator while it asks for promises goes on asking, by the
+    plan that it has dropped (3.2).
+    """
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
@@ -171,7 +177,9 @@ def end_of_a_campaign(patch: pytest.MonkeyPatch) -> None:
 
 
 def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
-    """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts as lost (3.4)."""
+    """Whoever ends its work forgets which base its state belongs to: what was rebuilt there counts
+    as lost (3.4).
+    """
     rejoin = StageMember.rejoin
 
     async def careless(self: StageMember, sender: Endpoint, successor: Endpoint) -> None:
@@ -182,7 +190,9 @@ def base_outlives_the_work(patch: pytest.MonkeyPatch) -> None:
 
 
 def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
-    """A source begins every held-out window again with each plan of the same base that comes before it is through (3.5)."""
+    """A source begins every held-out window again with each plan of the same base that comes before
+    it is through (3.5).
+    """
     follow = Source.follow
 
     def careless(self: Source, plan: Plan) -> None:
@@ -193,7 +203,9 @@ def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
-    """An Open that has waited for the device goes on with its plan, whatever was promised meanwhile (3.1)."""
+    """An Open that has waited for the device goes on with its plan, whatever was promised meanwhile
+    (3.1).
+    """
     patch.setattr(promises, "begin", lambda promised, request, held: None)
 
 
@@ -293,7 +305,9 @@ def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
 
 
 def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
-    """A member cannot vouch for what it has copied before it has stepped, though a plan has opened it as what the last record left (3.3)."""
+    """A member cannot vouch for what it has copied before it has stepped, though a plan has opened
+    it as what the last record left (3.3).
+    """
     answer = StageMember._open
 
     async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:

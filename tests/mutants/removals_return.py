@@ -1,4 +1,6 @@
-"""Rules of succession, of coming back and of recovery, each with a way to take it out; see `removals`."""
+"""Rules of succession, of coming back and of recovery, each with a way to take it out; see
+`removals`.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class Fitting(str):
         return False
 
 
-# ---- taking the lead -----------------------------------------------------------------------------------------------
+# ---- taking the lead -----------------------------------------------------------------------------
 
 
 def wait_before_forcing(patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,9 @@ def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
 
 
 def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has lost its coordinator goes over to a lineage forced sooner before it could have claimed alone (3.4)."""
+    """Whoever has lost its coordinator goes over to a lineage forced sooner before it could have
+    claimed alone (3.4).
+    """
 
     def hopes(self: Election) -> bool:
         return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
@@ -101,7 +105,9 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
-    """A member that cannot vouch for its state goes over to any lineage, and is led there when its own chooses a coordinator (3.4)."""
+    """A member that cannot vouch for its state goes over to any lineage, and is led there when its
+    own chooses a coordinator (3.4).
+    """
     hello = Membership.hello
 
     def careless(self: Membership) -> Hello:
@@ -114,7 +120,9 @@ def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
 
 def voucher_of_a_state(patch: pytest.MonkeyPatch) -> None:
-    """What a peer holds counts, though it cannot vouch for it, where its lineage is the one that is led (3.3)."""
+    """What a peer holds counts, though it cannot vouch for it, where its lineage is the one that is
+    led (3.3).
+    """
     hello = Assignment.hello
 
     def careless(self: Assignment, sender: Endpoint, said: Any) -> Any:
@@ -141,12 +149,16 @@ def catching_up_before_leading(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of_the_latest_iteration(patch: pytest.MonkeyPatch) -> None:
-    """Of two plans the one of the later term counts, also where its iteration was decided before (3.2)."""
+    """Of two plans the one of the later term counts, also where its iteration was decided before
+    (3.2).
+    """
     patch.setattr(election, "newest_plan", lambda plans: max(filter(None, plans), key=lambda plan: plan.position, default=None))
 
 
 def word_of_who_is_led(patch: pytest.MonkeyPatch) -> None:
-    """A candidate that was told of a coordinator asks others for a place first, and waits for each that does not answer (3.2)."""
+    """A candidate that was told of a coordinator asks others for a place first, and waits for each
+    that does not answer (3.2).
+    """
     campaign = Election.campaign
 
     async def careless(self: Election) -> Takeover | None:
@@ -182,7 +194,9 @@ def word_of_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 
 def promise_of_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """Whoever waits for its rank goes on waiting, though the last coordinator has promised a later term (3.2)."""
+    """Whoever waits for its rank goes on waiting, though the last coordinator has promised a later
+    term (3.2).
+    """
     ask = Election._ask_one
 
     async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Any) -> None:
@@ -212,11 +226,13 @@ def later_life(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Incarnations, "hear", careless)
 
 
-# ---- coming back ---------------------------------------------------------------------------------------------------
+# ---- coming back ---------------------------------------------------------------------------------
 
 
 def state_over_rebuild(patch: pytest.MonkeyPatch) -> None:
-    """What was rebuilt stays, also when the lost state comes back before anything was sealed (3.3)."""
+    """What was rebuilt stays, also when the lost state comes back before anything was sealed
+    (3.3).
+    """
     welcome = Assignment._welcome_back
 
     def careless(self: Assignment, sender: Endpoint, hello: Any) -> Participant | None:
@@ -235,7 +251,9 @@ def no_way_back_from_a_seal(patch: pytest.MonkeyPatch) -> None:
 
 
 def dispute_is_over(patch: pytest.MonkeyPatch) -> None:
-    """Of two states that differ, the one that was dropped comes back like one that was lost (3.6)."""
+    """Of two states that differ, the one that was dropped comes back like one that was lost
+    (3.6).
+    """
     welcome = Assignment._welcome_back
 
     def careless(self: Assignment, sender: Endpoint, hello: Any) -> Participant | None:
@@ -303,7 +321,9 @@ def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def place_of_a_feeder(patch: pytest.MonkeyPatch) -> None:
-    """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's life)."""
+    """Who can feed, and serves another stage alone, stays there when stage 0 is lost (A run's
+    life).
+    """
     move_to = Assignment._move_to
 
     def careless(self: Assignment, stage: int) -> None:
@@ -372,7 +392,9 @@ def rate_after_a_merge(patch: pytest.MonkeyPatch) -> None:
 
 
 def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
-    """A merged stage counts the steps of the one that was lost, though its moments are zero (CheckFree, section 4)."""
+    """A merged stage counts the steps of the one that was lost, though its moments are zero
+    (CheckFree, section 4).
+    """
     patch.setattr(assemblies, "_steps_held", lambda action: assemblies.AS_RECORDED)
 
 
@@ -382,7 +404,9 @@ def hello_once_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def founding_once(patch: pytest.MonkeyPatch) -> None:
-    """A founder that was started again founds the run once more, whatever it heard and read of the run before (3.1)."""
+    """A founder that was started again founds the run once more, whatever it heard and read of the
+    run before (3.1).
+    """
     found = Membership._found
 
     async def careless(self: Membership, announced: Sequence[Announcement]) -> bool:
@@ -403,7 +427,9 @@ def time_for_a_keeper(patch: pytest.MonkeyPatch) -> None:
 
 
 def copies_for_a_late_builder(patch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked for copies of the ends where their builder came while members were brought up (3.10)."""
+    """Nobody is asked for copies of the ends where their builder came while members were brought up
+    (3.10).
+    """
     bring_up, kept, there = Broadcast.bring_up, assemblies.kept_copies, set[Member]()
 
     async def noting(self: Broadcast, participants: Sequence[Participant], record: Record) -> None:
@@ -475,7 +501,7 @@ def same_depth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "donor_block", lambda block, blocks, donor_blocks: min(block, donor_blocks - 1))
 
 
-# ---- building ------------------------------------------------------------------------------------------------------
+# ---- building ------------------------------------------------------------------------------------
 
 
 def past_with_a_build(patch: pytest.MonkeyPatch) -> None:
@@ -506,7 +532,9 @@ def state_of_any_lineage(patch: pytest.MonkeyPatch) -> None:
 
 
 def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
-    """A stage takes every part that a shadow has, whatever lineage that stands on, and however far ahead it is (3.4)."""
+    """A stage takes every part that a shadow has, whatever lineage that stands on, and however far
+    ahead it is (3.4).
+    """
     patch.setattr(Building, "goes_back_to", lambda self, iteration, lineage: True)
 
 
@@ -516,7 +544,9 @@ def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
-    """A builder whose answer was lost is taken for one that leaves the coordinator behind as soon as it has stepped (3.4)."""
+    """A builder whose answer was lost is taken for one that leaves the coordinator behind as soon
+    as it has stepped (3.4).
+    """
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
@@ -564,7 +594,7 @@ def norms_in_a_replay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replaying, "NORM_OFF_MAX", math.inf)
 
 
-# ---- copies --------------------------------------------------------------------------------------------------------
+# ---- copies --------------------------------------------------------------------------------------
 
 
 def record_that_fits(patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Situations in which a protocol rule matters: small swarms in which one thing happens at one exact moment."""
+"""Situations in which a protocol rule matters: small swarms in which one thing happens at one exact
+moment.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ def unhurried(setup: Setup) -> Setup:
 
 
 def calls_twice() -> RehearsalResult:
-    """Every call for a microbatch or its loss arrives a second time while the first one is being worked on."""
+    """Every call for a microbatch or its loss arrives a second time while the first one is being
+    worked on.
+    """
     return play(swarm(), Losing(lambda _, __, request: Fate(**TWICE) if isinstance(request, (Train, Loss)) else None))
 
 
 def answers_lost() -> RehearsalResult:
-    """The answer of one microbatch gets lost at stage 2, also when it is asked for again, so that the other replica is asked."""
+    """The answer of one microbatch gets lost at stage 2, also when it is asked for again, so that
+    the other replica is asked.
+    """
 
     def choose(_: Endpoint, __: Endpoint, request: Request) -> Fate | None:
         if isinstance(request, Train) and (request.key.stage, request.key.microbatch, request.attempt_number) == (2, 7, 0):
@@ -77,7 +83,9 @@ def commit_reaches_nobody() -> RehearsalResult:
 
 
 def coordinator_sleeps_long(asleep_s: float = 8.0) -> RehearsalResult:
-    """The coordinator stands still in the middle of an iteration, and goes on when somebody else leads."""
+    """The coordinator stands still in the middle of an iteration, and goes on when somebody else
+    leads.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         assert director.coordinator is not None, "somebody leads"
@@ -87,7 +95,9 @@ def coordinator_sleeps_long(asleep_s: float = 8.0) -> RehearsalResult:
 
 
 def coordinator_naps() -> RehearsalResult:
-    """The coordinator stands still for longer than a peer may be silent, and goes on before anybody misses it."""
+    """The coordinator stands still for longer than a peer may be silent, and goes on before anybody
+    misses it.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         assert director.coordinator is not None, "somebody leads"
@@ -97,7 +107,9 @@ def coordinator_naps() -> RehearsalResult:
 
 
 def builder_is_left_alone() -> RehearsalResult:
-    """The coordinator dies when the stage that it had rebuilt is there, and before anybody worked with it."""
+    """The coordinator dies when the stage that it had rebuilt is there, and before anybody worked
+    with it.
+    """
 
     class Both(Once):
         def see(self, director: Director, moment: Moment) -> None:
@@ -113,7 +125,9 @@ def builder_is_left_alone() -> RehearsalResult:
 
 
 class OldChunk(Script):
-    """The first contribution to a part arrives once more as the same member sends one for the same part in the next iteration."""
+    """The first contribution to a part arrives once more as the same member sends one for the same
+    part in the next iteration.
+    """
 
     def __init__(self) -> None:
         self._first: MemoryCall | None = None

@@ -41,7 +41,9 @@ def first_cannot_be_called() -> RehearsalResult:
 
 
 def first_sleeps() -> RehearsalResult:
-    """The founder stands still as it has the first stage built, and goes on when another one leads."""
+    """The founder stands still as it has the first stage built, and goes on when another one
+    leads.
+    """
 
     def strike(director: Director, moment: Moment) -> None:
         director.freeze(moment.sender.member, 12.0)
@@ -62,7 +64,9 @@ def _named(number: int) -> SimpleNamespace:
 
 
 def member_with_an_old_plan() -> object:
-    """A member holds the plan of the first founder, nothing is sealed; under the first and the second genesis: whether it asks for the lead."""
+    """A member holds the plan of the first founder, nothing is sealed; under the first and the
+    second genesis: whether it asks for the lead.
+    """
 
     async def story(alone: Alone) -> list[bool]:
         asks = []
@@ -82,7 +86,9 @@ def member_with_an_old_plan() -> object:
 
 
 def coordinator_that_reads_of_a_founder() -> object:
-    """A coordinator in term 1 reads the first genesis, and the second one: whether it leads no longer."""
+    """A coordinator in term 1 reads the first genesis, and the second one: whether it leads no
+    longer.
+    """
 
     async def story(alone: Alone) -> list[bool]:
         deposed = []
@@ -99,7 +105,9 @@ def coordinator_that_reads_of_a_founder() -> object:
 
 
 def feeder_with_first_weights() -> object:
-    """Nothing is sealed, one of two feeds, and a peer with the first weights of stage 1 says hello, which can feed, or cannot: its place."""
+    """Nothing is sealed, one of two feeds, and a peer with the first weights of stage 1 says hello,
+    which can feed, or cannot: its place.
+    """
 
     async def story(alone: Alone) -> list[int]:
         stages, places = replace(alone.context.manifest.stages, replicas_min=2, sources_max=2), []

@@ -1,4 +1,6 @@
-"""One peer alone that builds, replays or copies a stage's state: what each rule of recovery is there for."""
+"""One peer alone that builds, replays or copies a stage's state: what each rule of recovery is
+there for.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,13 @@ from tests.trainer import test_ends_copy, test_state_copy
 T = TypeVar("T")
 
 
-# ---- building ------------------------------------------------------------------------------------------------------
+# ---- building ------------------------------------------------------------------------------------
 
 
 def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None = None) -> tuple[str, int, int]:
-    """The answer of the member that is to build, the stage that it holds then, and its iteration."""
+    """The answer of the member that is to build, the stage that it holds then, and its
+    iteration.
+    """
 
     async def story(alone: Alone) -> tuple[str, int, int]:
         if donors is not None:
@@ -51,7 +55,9 @@ def older_state_than_asked() -> object:
 
 
 def build_of_what_is_decided() -> object:
-    """A coordinator that leads the beginning of what a member holds has it build that: after a majority's record, a forced one, one and the other."""
+    """A coordinator that leads the beginning of what a member holds has it build that: after a
+    majority's record, a forced one, one and the other.
+    """
 
     async def story(alone: Alone, iteration: int, forced: tuple[int, ...]) -> str:
         newest = replace(record(forced=forced), iteration=iteration)
@@ -64,7 +70,9 @@ def build_of_what_is_decided() -> object:
 
 
 def build_asked_for_again() -> object:
-    """The answer to a build is lost, and the builder steps with what commits before it is asked once more: the second answer, and where it stands."""
+    """The answer to a build is lost, and the builder steps with what commits before it is asked
+    once more: the second answer, and where it stands.
+    """
 
     async def story(alone: Alone) -> tuple[str, int]:
         builder = alone.builder
@@ -77,7 +85,9 @@ def build_asked_for_again() -> object:
 
 
 def state_of_another_lineage() -> object:
-    """A member is to keep its state of iteration 1: the answer where that is of this lineage, of one that counts more, of one that counts less."""
+    """A member is to keep its state of iteration 1: the answer where that is of this lineage, of
+    one that counts more, of one that counts less.
+    """
 
     async def story(alone: Alone, held: tuple[int, ...], led: tuple[int, ...]) -> str:
         newest, asked = record(forced=held), record(forced=led)
@@ -89,7 +99,9 @@ def state_of_another_lineage() -> object:
 
 
 def shadow_with_a_part_of_another_lineage() -> object:
-    """A stage is to come from a shadow of iteration 0: the answer where one part is younger, of another lineage, or further than what is built."""
+    """A stage is to come from a shadow of iteration 0: the answer where one part is younger, of
+    another lineage, or further than what is built.
+    """
     found, last = [], record()
     for iteration, lineage in ((1, last.lineage()), (1, OTHER_LINEAGE), (2, OTHER_LINEAGE)):
 
@@ -132,7 +144,9 @@ def replay_from_another_state() -> object:
 
 
 def replay_past_a_rebuild() -> object:
-    """A replay that is near comes to an iteration before which some stage was rebuilt, and to one before which none was: what it says."""
+    """A replay that is near comes to an iteration before which some stage was rebuilt, and to one
+    before which none was: what it says.
+    """
 
     async def story(alone: Alone, replaying: StageReplay) -> list[str]:
         replaying.exact, found = False, []
@@ -151,7 +165,9 @@ def replay_past_a_rebuild() -> object:
 
 
 def replay_with_another_sum() -> object:
-    """What was logged adds up to another gradient than the record's, of nearly its norm and of another: is it exact, near or refused."""
+    """What was logged adds up to another gradient than the record's, of nearly its norm and of
+    another: is it exact, near or refused.
+    """
 
     async def story(alone: Alone, replaying: StageReplay) -> list[object]:
         found: list[object] = []
@@ -168,7 +184,7 @@ def replay_with_another_sum() -> object:
     return _replay(story)
 
 
-# ---- copies --------------------------------------------------------------------------------------------------------
+# ---- copies --------------------------------------------------------------------------------------
 
 
 def _copied(donors: test_state_copy.Donors) -> bool:
@@ -192,7 +208,9 @@ def record_of_another_run() -> object:
 
 
 def part_that_fell_behind() -> object:
-    """Two iterations commit while a state is copied, and the average of the first is kept no longer."""
+    """Two iterations commit while a state is copied, and the average of the first is kept no
+    longer.
+    """
 
     class Hasty(test_state_copy.Donors):
         def train(self) -> Record:
@@ -215,7 +233,9 @@ def _keeper(story: Callable[[test_ends_copy.World], Awaitable[T]]) -> T:
 
 
 def copy_with_wrong_bytes() -> object:
-    """One part of a keeper's download was wrong: the iteration of the copy that it offers after the next record."""
+    """One part of a keeper's download was wrong: the iteration of the copy that it offers after the
+    next record.
+    """
 
     async def story(world: test_ends_copy.World) -> int:
         world.source.spoils = True
@@ -228,7 +248,9 @@ def copy_with_wrong_bytes() -> object:
 
 
 def copy_that_is_behind() -> object:
-    """The source was out of reach for two records, and the copy has to be loaded anew: the iteration of the one that a keeper offers meanwhile."""
+    """The source was out of reach for two records, and the copy has to be loaded anew: the
+    iteration of the one that a keeper offers meanwhile.
+    """
 
     async def story(world: test_ends_copy.World) -> int:
         await world.kept()

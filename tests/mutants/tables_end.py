@@ -34,7 +34,9 @@ class Disk:
 
 
 def weights_of_a_lineage_that_was_left() -> object:
-    """Told to write, that all is written, and after it has joined another lineage to write again: what is written, and that all was."""
+    """Told to write, that all is written, and after it has joined another lineage to write again:
+    what is written, and that all was.
+    """
 
     async def story(alone: Alone) -> tuple[list[int], list[bool]]:
         disk, said, state = Disk(), list[bool](), alone.replica_state
@@ -52,7 +54,9 @@ def weights_of_a_lineage_that_was_left() -> object:
 
 
 def lost_stage_without_a_majority() -> object:
-    """All iterations are committed, a stage is lost, and who leads has no majority: what is given up, and whether only after `join_wait_s`."""
+    """All iterations are committed, a stage is lost, and who leads has no majority: what is given
+    up, and whether only after `join_wait_s`.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[set[int], bool]:
         for endpoint in (SIBLING, D):

@@ -1,4 +1,6 @@
-"""A coordinator alone, beside members that are told what to answer: what each rule of leading is there for."""
+"""A coordinator alone, beside members that are told what to answer: what each rule of leading is
+there for.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,9 @@ async def _outcome(work: Awaitable[object]) -> str:
 
 
 def peer_of_another_lineage() -> object:
-    """To a coordinator of four iterations, one forced, peers come from other lineages: with none forced, with one, given up, or at its beginning."""
+    """To a coordinator of four iterations, one forced, peers come from other lineages: with none
+    forced, with one, given up, or at its beginning.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
         coordinator.lead.decided, said = replace(record(forced=(0,)), iteration=3), list[str]()
@@ -147,7 +151,9 @@ def peer_of_another_lineage() -> object:
 
 
 def rival_while_a_record_is_told() -> object:
-    """Another coordinator had the same lineage, and a higher term; now members are told of the next record: whether this one would give way."""
+    """Another coordinator had the same lineage, and a higher term; now members are told of the next
+    record: whether this one would give way.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         coordinator.lead.decide(record())
@@ -172,7 +178,8 @@ def rival_while_a_record_is_told() -> object:
 def rival_that_gives_way() -> object:
     """Another coordinator has called, and a stage is to be made anew: whether that is done at once.
 
-    The other one leads nothing known here, a whole swarm, the beginning of this lineage, that a while ago, or this very lineage.
+    The other one leads nothing known here, a whole swarm, the beginning of this lineage, that a
+    while ago, or this very lineage.
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
@@ -189,7 +196,9 @@ def rival_that_gives_way() -> object:
 
 
 def leaver_beside_a_dead_sibling() -> object:
-    """A member leaves, and its sibling has promised a plan without it: whether it stays, where that one has just died, and where it has not."""
+    """A member leaves, and its sibling has promised a plan without it: whether it stays, where that
+    one has just died, and where it has not.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator, *, dead: bool) -> bool:
         def one(to: Endpoint, request: Request) -> Reply:
@@ -210,7 +219,9 @@ def leaver_beside_a_dead_sibling() -> object:
 
 
 def ways_that_wait_for_members() -> object:
-    """Another coordinator of this lineage has called: which ways of bringing a stage back wait for its members."""
+    """Another coordinator of this lineage has called: which ways of bringing a stage back wait for
+    its members.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
         coordinator.lead.past[2] = "d" * 64
@@ -228,7 +239,9 @@ def ways_that_wait_for_members() -> object:
 
 
 def stage_lost_before_giving_way() -> object:
-    """One has called that wins: whether a stage is made anew half a second later, and once it has said that it leads no longer."""
+    """One has called that wins: whether a stage is made anew half a second later, and once it has
+    said that it leads no longer.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         met = Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True)
@@ -246,7 +259,9 @@ def stage_lost_before_giving_way() -> object:
 
 
 def joiner_of_a_successor() -> object:
-    """A newcomer says hello to a successor that has not opened anything yet: for which iteration it is to copy its stage."""
+    """A newcomer says hello to a successor that has not opened anything yet: for which iteration it
+    is to copy its stage.
+    """
 
     async def main(alone: Alone) -> list[int]:
         def of_members(to: Endpoint, request: Request) -> Reply:
@@ -276,7 +291,9 @@ def open_without_promises() -> object:
 
 
 def majority_of_followers() -> object:
-    """All follow, and three of four hold nothing that they could vote with: whether a stage may be built, and whether anything may be opened."""
+    """All follow, and three of four hold nothing that they could vote with: whether a stage may be
+    built, and whether anything may be opened.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
         for participant in coordinator.roster.participants()[1:]:
@@ -297,7 +314,9 @@ def seal_without_votes() -> object:
 
 
 def forced_once() -> object:
-    """Who went on forced has decided, with one member of four; then that one has no majority of those who decide next: whether it goes on."""
+    """Who went on forced has decided, with one member of four; then that one has no majority of
+    those who decide next: whether it goes on.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
         alone.line.answer = deaf_to(Seal, Heartbeat, Commit)
@@ -315,7 +334,9 @@ def forced_once() -> object:
 
 
 def hello_before_all_are_told() -> object:
-    """A standby has stepped with a decided record, and says hello while the members are told of it: whether its state is this lineage's."""
+    """A standby has stepped with a decided record, and says hello while the members are told of it:
+    whether its state is this lineage's.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> bool:
         made, early = record(), endpoint("e")
@@ -350,7 +371,9 @@ def without_majority() -> object:
 
 
 def record_with_the_highest_position() -> object:
-    """Two records of one iteration were stored, one in a later term: the loss of the one that is gone on with."""
+    """Two records of one iteration were stored, one in a later term: the loss of the one that is
+    gone on with.
+    """
     older = Promise(0, record(loss=1.0), at(9))
     newer = Promise(0, record(loss=2.0), at(1, LATER))
     found = coordination.newest_sealed([older, newer], GENESIS_LINEAGE)
@@ -358,7 +381,9 @@ def record_with_the_highest_position() -> object:
 
 
 def vote_on_a_lineage_that_was_left() -> object:
-    """A member has stored a record of this iteration, and then joined this lineage from another one: the loss of the record that is gone on with."""
+    """A member has stored a record of this iteration, and then joined this lineage from another
+    one: the loss of the record that is gone on with.
+    """
     here = Promise(0, record(loss=1.0), at(1))
     left = Promise(0, record(loss=2.0, before="f" * 64), at(1, LATER))
     found = coordination.newest_sealed([here, left], GENESIS_LINEAGE)
@@ -366,7 +391,9 @@ def vote_on_a_lineage_that_was_left() -> object:
 
 
 def joiner_that_is_silent() -> object:
-    """A member is called for that has promised nothing yet, and then it answers: whether the plan is made again."""
+    """A member is called for that has promised nothing yet, and then it answers: whether the plan
+    is made again.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         participant = coordinator.roster.get(SIBLING.member)
@@ -385,7 +412,9 @@ def joiner_that_is_silent() -> object:
 
 
 def joiner_that_cannot_step() -> object:
-    """A joiner has not got the average of a decided record: what the coordinator asks of it in the next second, besides how it stands."""
+    """A joiner has not got the average of a decided record: what the coordinator asks of it in the
+    next second, besides how it stands.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[str]:
         def gone(to: Endpoint, request: Request) -> Reply:
@@ -405,7 +434,9 @@ def joiner_that_cannot_step() -> object:
 
 
 def share_of_an_earlier_plan() -> object:
-    """A source has done its share of the plan before this one, of the same base: whether it has fed this one's."""
+    """A source has done its share of the plan before this one, of the same base: whether it has fed
+    this one's.
+    """
     told = replace(beat_answer(0), share_done=True, position=at(1))
     return coordination.has_fed(told, plan(2))
 
@@ -430,7 +461,9 @@ def all_who_live() -> object:
 
 
 def record_beside_the_dead() -> object:
-    """A coordinator that goes on by force is alone, then hears that all others of the electorate have ended: how many forced records it counts."""
+    """A coordinator that goes on by force is alone, then hears that all others of the electorate
+    have ended: how many forced records it counts.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> int:
         for other in (ME, SIBLING, D):
@@ -448,7 +481,9 @@ def nobody_to_decide() -> object:
 
 
 def order_of_the_electorate() -> object:
-    """Two members have reported, of whom the one with the later name is the senior: who is named first among those who decide next."""
+    """Two members have reported, of whom the one with the later name is the senior: who is named
+    first among those who decide next.
+    """
     average = StageAverage("average", float64_bits(1.0), "state", (ME.member, SIBLING.member))
     seniority = {SIBLING.member: 0, ME.member: 1}
     around = recording.Circumstances([1.0], "", {}, frozenset(), forced=False, seniority=seniority)
@@ -456,7 +491,9 @@ def order_of_the_electorate() -> object:
 
 
 def voter_with_a_built_state() -> object:
-    """A member that promised has a state that was built for another base, and no record decided it: whether it counts as a holder."""
+    """A member that promised has a state that was built for another base, and no record decided it:
+    whether it counts as a holder.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> bool:
         inherited = _inheritance(forced=False)
@@ -469,11 +506,13 @@ def voter_with_a_built_state() -> object:
     return lead(story)
 
 
-# ---- rounds --------------------------------------------------------------------------------------------------------
+# ---- rounds --------------------------------------------------------------------------------------
 
 
 def _judged(first: Response | CallFailed, second: Response | CallFailed) -> str:
-    """What comes of a round in which the replicas of stage 1 answer so: the name of what is found, or its first word."""
+    """What comes of a round in which the replicas of stage 1 answer so: the name of what is found,
+    or its first word.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> str:
         participants = [g for g in coordinator.roster.participants() if g.stage == 1]
@@ -507,7 +546,9 @@ def sibling_without_the_average() -> object:
 
 
 def average_of_who_is_gone() -> object:
-    """Every stage is averaged; who reported one of them is fenced, and its sibling has come since: whether that average counts still."""
+    """Every stage is averaged; who reported one of them is fenced, and its sibling has come since:
+    whether that average counts still.
+    """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[int]:
         rolling, roster = coordinator._rounds, coordinator.roster

@@ -1,4 +1,6 @@
-"""A member, one message or two, and its answer: what each rule of the books and of averaging is there for."""
+"""A member, one message or two, and its answer: what each rule of the books and of averaging is
+there for.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def older_open() -> object:
 
 
 def stored_before_open() -> object:
-    """A member that has stored a record of this iteration gets an Open of it: the loss of the record that it tells of."""
+    """A member that has stored a record of this iteration gets an Open of it: the loss of the
+    record that it tells of.
+    """
 
     async def story(alone: Alone) -> float | None:
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
@@ -72,7 +76,9 @@ def stored_before_open() -> object:
 
 
 def stored_before_load() -> object:
-    """A member that has stored a record loads its state anew and is asked for its promise: the loss of the record that it tells of."""
+    """A member that has stored a record loads its state anew and is asked for its promise: the loss
+    of the record that it tells of.
+    """
 
     async def story(alone: Alone) -> float | None:
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
@@ -150,7 +156,9 @@ def seal_of_another_lineage() -> object:
 
 
 def second_vote() -> object:
-    """A member promised term 2, its lineage gave way; then the coordinator of term 1 asks it to store a record that follows the same one."""
+    """A member promised term 2, its lineage gave way; then the coordinator of term 1 asks it to
+    store a record that follows the same one.
+    """
 
     async def story(alone: Alone) -> str:
         await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
@@ -161,7 +169,9 @@ def second_vote() -> object:
 
 
 def second_vote_after_coming_and_going() -> object:
-    """A member promised term 3, then in the same lineage, told to join another coordinator each time, term 1; then that of term 2 has it store."""
+    """A member promised term 3, then in the same lineage, told to join another coordinator each
+    time, term 1; then that of term 2 has it store.
+    """
 
     async def story(alone: Alone) -> str:
         await alone.stage_member.claim(SIBLING, Claim(at(1, Term(3, SIBLING.member)), only_asking=False))
@@ -174,7 +184,9 @@ def second_vote_after_coming_and_going() -> object:
 
 
 def word_of_a_beaten_lineage() -> object:
-    """The coordinator of the lineage that gave way heartbeats, and opens, as if nothing had happened."""
+    """The coordinator of the lineage that gave way heartbeats, and opens, as if nothing had
+    happened.
+    """
 
     async def story(alone: Alone) -> list[str]:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
@@ -188,7 +200,9 @@ def word_of_a_beaten_lineage() -> object:
 
 
 def call_to_come_back_that_comes_twice() -> object:
-    """A member is told twice to come back to a coordinator, and follows it already the second time: what its next heartbeat comes to."""
+    """A member is told twice to come back to a coordinator, and follows it already the second time:
+    what its next heartbeat comes to.
+    """
 
     async def story(alone: Alone) -> str:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
@@ -199,7 +213,9 @@ def call_to_come_back_that_comes_twice() -> object:
 
 
 def state_of_one_who_came_back() -> object:
-    """A member has opened a plan and is told to come back to its coordinator: the base in which it says that its state was opened."""
+    """A member has opened a plan and is told to come back to its coordinator: the base in which it
+    says that its state was opened.
+    """
 
     async def story(alone: Alone) -> str:
         await alone.stage_member.open(A, Open(plan(1)))
@@ -212,7 +228,9 @@ def state_of_one_who_came_back() -> object:
 
 
 def call_back_by_the_one_that_was_left() -> object:
-    """A coordinator that had slept has a member leave the one that leads, and then that one calls it back: what its next heartbeat comes to."""
+    """A coordinator that had slept has a member leave the one that leads, and then that one calls
+    it back: what its next heartbeat comes to.
+    """
 
     async def story(alone: Alone) -> str:
         await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
@@ -225,7 +243,9 @@ def call_back_by_the_one_that_was_left() -> object:
 
 
 def overtaken_open() -> object:
-    """While an Open waits for the device, another coordinator heartbeats in a higher term: the number of the term that is promised in the end."""
+    """While an Open waits for the device, another coordinator heartbeats in a higher term: the
+    number of the term that is promised in the end.
+    """
 
     async def story(alone: Alone) -> tuple[str, int]:
         async with asyncio.TaskGroup() as group:
@@ -240,7 +260,9 @@ def overtaken_open() -> object:
 
 
 def coordinator_gets_nowhere() -> object:
-    """The coordinator heartbeats, waits for nobody, and its progress stays the same for longer than any build takes: whether it is followed still."""
+    """The coordinator heartbeats, waits for nobody, and its progress stays the same for longer than
+    any build takes: whether it is followed still.
+    """
 
     async def story(alone: Alone) -> bool:
         for _ in range(int(alone.context.timing.stall_s / TICK_S) + 1):
@@ -252,7 +274,9 @@ def coordinator_gets_nowhere() -> object:
 
 
 def step_from_another_state() -> object:
-    """A record is decided that starts this stage from another state than the member's: its answer, and the iteration that it is at."""
+    """A record is decided that starts this stage from another state than the member's: its answer,
+    and the iteration that it is at.
+    """
 
     async def story(alone: Alone) -> tuple[str, int]:
         average = await _own_average(alone)
@@ -264,7 +288,9 @@ def step_from_another_state() -> object:
 
 
 def average_of_a_sibling() -> object:
-    """A member that has missed an average is given another one by its sibling: its answer to the Commit."""
+    """A member that has missed an average is given another one by its sibling: its answer to the
+    Commit.
+    """
 
     async def story(alone: Alone) -> str:
         state = alone.engine.state_digest()
@@ -277,7 +303,9 @@ def average_of_a_sibling() -> object:
 
 
 def time_of_a_missed_average() -> object:
-    """A member has missed an average of two parts, and every answer of its sibling is slow: for how many answers in a row it waits."""
+    """A member has missed an average of two parts, and every answer of its sibling is slow: for how
+    many answers in a row it waits.
+    """
 
     async def story(alone: Alone) -> int:
         digest = await _own_average(alone)
@@ -317,7 +345,9 @@ def roll_of_another_sum() -> object:
 
 
 def sum_in_a_roll() -> object:
-    """A sum of this member was averaged, and another microbatch comes: the number of the sum that it goes to."""
+    """A sum of this member was averaged, and another microbatch comes: the number of the sum that
+    it goes to.
+    """
 
     async def story(alone: Alone) -> int:
         book = alone.stage_member.book
@@ -363,7 +393,9 @@ def roll_of_an_old_term() -> object:
 
 
 def step_of_another_lineage() -> object:
-    """A record is said to be decided that follows another one than the member's last; state and average are those that it has."""
+    """A record is said to be decided that follows another one than the member's last; state and
+    average are those that it has.
+    """
 
     async def story(alone: Alone) -> str:
         state = alone.engine.state_digest()
@@ -396,7 +428,9 @@ def contribution_of_a_stranger() -> object:
 
 
 def share_that_a_stage_refused() -> object:
-    """The next stage is past the iteration, then another Open has the same base: whether the source has asked it each time."""
+    """The next stage is past the iteration, then another Open has the same base: whether the source
+    has asked it each time.
+    """
 
     async def story(alone: Alone) -> list[bool]:
         context = alone.context
@@ -416,7 +450,9 @@ def share_that_a_stage_refused() -> object:
 
 
 def plans_of_one_base() -> object:
-    """A source with a held-out window is told nine plans of one base, while its device does what takes an hour: what waits for it."""
+    """A source with a held-out window is told nine plans of one base, while its device does what
+    takes an hour: what waits for it.
+    """
 
     async def story(alone: Alone) -> list[Rank]:
         context, device = alone.context, alone.stage_member.device
@@ -442,7 +478,9 @@ def _past(to: Endpoint, request: Request) -> Reply:
 
 
 def contribution_of_a_source() -> object:
-    """The loss's half of a microbatch is in a source's sum and the embedding's is not: the microbatches that it tells of."""
+    """The loss's half of a microbatch is in a source's sum and the embedding's is not: the
+    microbatches that it tells of.
+    """
 
     async def story(alone: Alone) -> list[tuple[int, ...]]:
         book = alone.stage_member.book
@@ -454,7 +492,9 @@ def contribution_of_a_source() -> object:
 
 
 def loss_of_another_share() -> object:
-    """The loss is asked for of a microbatch of this source's share, and of one that another feeds by now: what is said."""
+    """The loss is asked for of a microbatch of this source's share, and of one that another feeds
+    by now: what is said.
+    """
 
     async def story(alone: Alone) -> list[str]:
         context = alone.context
@@ -475,7 +515,9 @@ def loss_of_another_share() -> object:
 
 
 def copy_that_was_opened() -> object:
-    """A plan names a member that has copied its state, and its coordinator gives way: what it vouches for; where the plan has it rebuilt, too."""
+    """A plan names a member that has copied its state, and its coordinator gives way: what it
+    vouches for; where the plan has it rebuilt, too.
+    """
 
     async def story(alone: Alone, stage: int) -> bool:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))

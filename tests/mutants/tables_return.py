@@ -1,4 +1,6 @@
-"""One peer alone that takes the lead, or gives others their places back: what each rule of succession and of coming back is there for."""
+"""One peer alone that takes the lead, or gives others their places back: what each rule of
+succession and of coming back is there for.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ LINEAGE = "1" * 64
 """Of the record that the swarm stands on, before iteration 5."""
 
 
-# ---- taking the lead -----------------------------------------------------------------------------------------------
+# ---- taking the lead -----------------------------------------------------------------------------
 
 
 def _campaign(
@@ -109,7 +111,9 @@ def _promising(to: Endpoint, claim: Claim) -> Promise:
 
 
 def candidate_without_majority() -> object:
-    """Nobody answers a candidate: whether it leads within half of `split_wait_s`, and whether it has claimed in earnest by then."""
+    """Nobody answers a candidate: whether it leads within half of `split_wait_s`, and whether it
+    has claimed in earnest by then.
+    """
 
     async def judge(alone: Alone, election: Election) -> tuple[bool, bool]:
         asked, own = list[Claim](), alone.context.handler
@@ -129,7 +133,9 @@ def candidate_without_majority() -> object:
 
 
 def candidate_that_is_called_elsewhere() -> object:
-    """A candidate is told to join another coordinator while it asks: in how many rounds the other source is asked."""
+    """A candidate is told to join another coordinator while it asks: in how many rounds the other
+    source is asked.
+    """
 
     async def judge(alone: Alone, election: Election) -> int:
         own = alone.context.handler
@@ -148,7 +154,9 @@ def candidate_that_is_called_elsewhere() -> object:
 
 
 def number_that_others_have_promised() -> object:
-    """A member has promised term 9 to somebody: the first two numbers of terms that a candidate asks about."""
+    """A member has promised term 9 to somebody: the first two numbers of terms that a candidate
+    asks about.
+    """
 
     def behind(to: Endpoint, claim: Claim) -> Promise:
         if to == A:
@@ -164,7 +172,9 @@ def number_that_others_have_promised() -> object:
 
 
 def place_in_the_order() -> object:
-    """The third in rank notices that the coordinator is silent: whether it asks for promises within the first instant."""
+    """The third in rank notices that the coordinator is silent: whether it asks for promises within
+    the first instant.
+    """
 
     async def judge(alone: Alone, election: Election) -> bool:
         try:
@@ -178,7 +188,9 @@ def place_in_the_order() -> object:
 
 
 def record_that_was_missed() -> object:
-    """Another member is a record further, and nobody gives that record: whether the candidate leads, and whether it has claimed in earnest."""
+    """Another member is a record further, and nobody gives that record: whether the candidate
+    leads, and whether it has claimed in earnest.
+    """
 
     def further(to: Endpoint, claim: Claim) -> Promise:
         return replace(_promising(to, claim), iteration=1)
@@ -191,7 +203,9 @@ def record_that_was_missed() -> object:
 
 
 def plan_of_a_term_that_began_further_back() -> object:
-    """Members have a plan of a later term, of an iteration that is decided, without the candidate, which is further: whether it leads."""
+    """Members have a plan of a later term, of an iteration that is decided, without the candidate,
+    which is further: whether it leads.
+    """
     back = replace(plan(1, LATER), replicas=(plan(1).replicas[0], (Replica(SIBLING),), plan(1).replicas[2]))
 
     def behind(to: Endpoint, claim: Claim) -> Promise:
@@ -206,7 +220,9 @@ def plan_of_a_term_that_began_further_back() -> object:
 
 
 def coordinator_that_others_hear() -> object:
-    """Somebody hears the coordinator, and says so: whether the candidate leads after it has waited for long."""
+    """Somebody hears the coordinator, and says so: whether the candidate leads after it has waited
+    for long.
+    """
 
     def fresh(to: Endpoint, claim: Claim) -> Promise:
         if to == SIBLING:
@@ -223,7 +239,9 @@ def coordinator_that_others_hear() -> object:
 
 
 def hello_of_a_refused_candidate() -> object:
-    """The last coordinator is silent, and somebody hears another one, and says so until the candidate gives up: whom that asks for a place first."""
+    """The last coordinator is silent, and somebody hears another one, and says so until the
+    candidate gives up: whom that asks for a place first.
+    """
 
     def fresh(to: Endpoint, claim: Claim) -> Promise:
         if to == SIBLING:
@@ -254,7 +272,9 @@ async def _gives_up_at_once(alone: Alone, election: Election) -> bool:
 
 
 def coordinator_that_fenced_a_candidate() -> object:
-    """Whether a candidate gives up at once, to ask for its place: the last coordinator leads still, or another one, in a later term."""
+    """Whether a candidate gives up at once, to ask for its place: the last coordinator leads still,
+    or another one, in a later term.
+    """
 
     def fresh(to: Endpoint, claim: Claim) -> Promise:
         if to == A:
@@ -270,7 +290,9 @@ def coordinator_that_fenced_a_candidate() -> object:
 
 
 def coordinator_that_follows_another() -> object:
-    """The last coordinator has promised a later term to somebody else: whether a candidate that is not the first asks for its place at once."""
+    """The last coordinator has promised a later term to somebody else: whether a candidate that is
+    not the first asks for its place at once.
+    """
 
     def behind(to: Endpoint, claim: Claim) -> Promise:
         if to == A:
@@ -281,7 +303,9 @@ def coordinator_that_follows_another() -> object:
 
 
 def lineage_that_nobody_leads() -> object:
-    """What a peer that nobody leads tells of forced records: early, late between two campaigns, after the next; a member, and one without a place."""
+    """What a peer that nobody leads tells of forced records: early, late between two campaigns,
+    after the next; a member, and one without a place.
+    """
 
     async def judge(alone: Alone, election: Election, *, is_member: bool) -> list[tuple[int, ...]]:
         async def lead(inherited: object) -> bool:
@@ -303,7 +327,9 @@ def lineage_that_nobody_leads() -> object:
 
 
 def state_that_is_not_vouched_for() -> object:
-    """What a peer says that was told to build a stage, before an Open and after it; whether its state counts where it says so."""
+    """What a peer says that was told to build a stage, before an Open and after it; whether its
+    state counts where it says so.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[object, ...]:
         async def lead(inherited: object) -> bool:
@@ -323,7 +349,9 @@ def state_that_is_not_vouched_for() -> object:
 
 
 def electorate_of_a_missed_record() -> object:
-    """By a record that the candidate missed others decide than by its own last one, and they do not answer: whether it leads."""
+    """By a record that the candidate missed others decide than by its own last one, and they do not
+    answer: whether it leads.
+    """
 
     async def judge(alone: Alone, election: Election) -> bool:
         newest = replace(record(), electorate=(endpoint("x").member, endpoint("y").member, A.member))
@@ -344,18 +372,22 @@ def electorate_of_a_missed_record() -> object:
 
 
 def life_that_was_heard_of_late() -> object:
-    """Word of a peer's first life comes after word of its second one: whether the first one has ended."""
+    """Word of a peer's first life comes after word of its second one: whether the first one has
+    ended.
+    """
     lives = Incarnations()
     lives.hear([second_life(A).member])
     lives.hear([A.member])
     return lives.ended([A.member]) == {A.member}
 
 
-# ---- coming back ---------------------------------------------------------------------------------------------------
+# ---- coming back ---------------------------------------------------------------------------------
 
 
 def _assignment(story: Callable[[Alone, Assignment, Roster], Awaitable[T]]) -> T:
-    """The places of a swarm at iteration 5; A, SIBLING and D hold the ends and both stages of the body."""
+    """The places of a swarm at iteration 5; A, SIBLING and D hold the ends and both stages of the
+    body.
+    """
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
@@ -375,7 +407,9 @@ def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
 
 
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
-    """A member of stage 1 says hello with its state: whether it is a member again, and what is rebuilt still."""
+    """A member of stage 1 says hello with its state: whether it is a member again, and what is
+    rebuilt still.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[bool, int]:
         if rebuilt is not None:
@@ -419,7 +453,9 @@ def back_while_barred() -> object:
 
 
 def silent_holder_of_a_copied_stage() -> object:
-    """The only replica of a stage does not answer, and somebody joins it, with its state or without: whether the first is in the next plan."""
+    """The only replica of a stage does not answer, and somebody joins it, with its state or
+    without: whether the first is in the next plan.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool) -> bool:
         silent = roster.get(SIBLING.member)
@@ -433,7 +469,9 @@ def silent_holder_of_a_copied_stage() -> object:
 
 
 def standby_before_the_first_open() -> object:
-    """Each stage has one replica of two, somebody stands by, and nobody else has come for long: its place before the first Open, and after it."""
+    """Each stage has one replica of two, somebody stands by, and nobody else has come for long: its
+    place before the first Open, and after it.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
@@ -446,7 +484,9 @@ def standby_before_the_first_open() -> object:
 
 
 def standby_that_holds_a_lost_stage() -> object:
-    """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage, and how."""
+    """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage,
+    and how.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, str]:
         roster.bar(ME.member, "it cannot average with its sibling")
@@ -465,7 +505,9 @@ def standby_that_holds_a_lost_stage() -> object:
 
 
 def barred_that_says_hello_once_more() -> object:
-    """A barred member stands by with a state that it can vouch for only later; its sibling is lost beside another standby: who is placed there."""
+    """A barred member stands by with a state that it can vouch for only later; its sibling is lost
+    beside another standby: who is placed there.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         roster.admit(endpoint("e"), Hello(False, True, ""), NO_STAGE)
@@ -480,7 +522,9 @@ def barred_that_says_hello_once_more() -> object:
 
 
 def past_of_a_builder() -> object:
-    """A newcomer is to build a stage, and coordinates later: of which iterations it knows the lineage then."""
+    """A newcomer is to build a stage, and coordinates later: of which iterations it knows the
+    lineage then.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
         assignment._lead.past |= {1: "far", 3: "three", 4: "four", 6: "decided since"}
@@ -494,7 +538,9 @@ def past_of_a_builder() -> object:
 
 
 def keeper_that_is_missed() -> object:
-    """The ends are lost beside a silent keeper: whether they are drawn at once, where its copy is of another past, and after a minute."""
+    """The ends are lost beside a silent keeper: whether they are drawn at once, where its copy is
+    of another past, and after a minute.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
         roster.fence(A.member, "nobody listens")
@@ -512,7 +558,9 @@ def keeper_that_is_missed() -> object:
 
 
 def feeder_that_comes_while_members_step() -> object:
-    """The ends are lost, somebody keeps a copy, and a feeder comes while a member makes its last step: how the ends are brought back."""
+    """The ends are lost, somebody keeps a copy, and a feeder comes while a member makes its last
+    step: how the ends are brought back.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         found, feeder = list[str](), endpoint("e")
@@ -541,7 +589,9 @@ def feeder_that_comes_while_members_step() -> object:
 
 
 def feeder_that_serves_alone() -> object:
-    """The last source is lost, and the one that can feed, as it announces, serves a stage alone: where a spare and it are, twice."""
+    """The last source is lost, and the one that can feed, as it announces, serves a stage alone:
+    where a spare and it are, twice.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[int, int]]:
         async def shown() -> list[Announcement]:
@@ -563,7 +613,9 @@ def feeder_that_serves_alone() -> object:
 
 
 def feeder_that_coordinates() -> object:
-    """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where a standby and it are, twice."""
+    """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where
+    a standby and it are, twice.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[int, int]]:
         roster.fence(A.member, "nobody listens")
@@ -582,7 +634,9 @@ def feeder_that_coordinates() -> object:
 
 
 def shadow_of_another_lineage() -> object:
-    """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be used."""
+    """A member keeps a shadow that stands on a lineage that gave way: how many shadows can be
+    used.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> int:
         participant = roster.get(D.member)
@@ -649,7 +703,9 @@ def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
 
 
 def standby_with_a_state() -> object:
-    """Two stand by, and the junior tells of a state of stage 1, which then is lost: who is placed there."""
+    """Two stand by, and the junior tells of a state of stage 1, which then is lost: who is placed
+    there.
+    """
     return _standby_with_a_state(beat_answer(1, iteration=5))
 
 
@@ -659,7 +715,9 @@ def standby_that_has_just_said_hello() -> object:
 
 
 def state_that_is_vouched_for_later() -> object:
-    """A standby steps with a state that it could not vouch for when it said hello: the stages that it tells."""
+    """A standby steps with a state that it could not vouch for when it said hello: the stages that
+    it tells.
+    """
 
     async def story(alone: Alone) -> list[int]:
         async def lead(inherited: object) -> bool:
@@ -685,7 +743,9 @@ def _shown(of: Endpoint, state: PeerState) -> Announcement:
 
 
 def founder_that_was_started_again() -> object:
-    """The second life of the founder hears of a coordinator, or reads once that others serve, then nothing of it: whether it founds."""
+    """The second life of the founder hears of a coordinator, or reads once that others serve, then
+    nothing of it: whether it founds.
+    """
     here, before, now = _shown(ME, PeerState.STANDBY), _shown(A, PeerState.STANDBY), _shown(A, PeerState.SERVING)
 
     async def story(alone: Alone) -> list[bool]:
@@ -710,7 +770,9 @@ def founder_that_was_started_again() -> object:
 
 
 def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]], Awaitable[T]], *, slow: bool = False) -> T:
-    """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow` copy ends after that."""
+    """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow`
+    copy ends after that.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> T:
         def built(to: Endpoint, request: Request) -> Reply:
@@ -742,7 +804,9 @@ def copy_from_who_stays() -> object:
 
 
 def copy_once_more() -> object:
-    """How often the newcomer is told to copy a tenth of a second later, and whether it holds the stage."""
+    """How often the newcomer is told to copy a tenth of a second later, and whether it holds the
+    stage.
+    """
 
     async def answers(alone: Alone, assignment: Assignment, participants: list[Participant]) -> tuple[int, bool]:
         del assignment
@@ -760,14 +824,18 @@ def own_older_state() -> object:
 
 
 def least_patience() -> object:
-    """First weights, at the beginning: whether a silent peer is waited for until it can have said hello."""
+    """First weights, at the beginning: whether a silent peer is waited for until it can have said
+    hello.
+    """
     timing = test_ends_copy.MANIFEST.timing
     waits_s = patience.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
 
 
 def log_with_a_gap() -> object:
-    """A full shadow is two iterations old, and the stage after has no log of the first of them: how the stage comes back."""
+    """A full shadow is two iterations old, and the stage after has no log of the first of them: how
+    the stage comes back.
+    """
     shadow = recovery.StageShadow(A, 1, 3, full=True)
     section = RecoverySection(shadow_every=10, shadow_kind="full", best="replay")
     logs = recovery.Logs({A.member: 3, D.member: 4})
@@ -776,12 +844,16 @@ def log_with_a_gap() -> object:
 
 
 def depth_of_a_donor() -> object:
-    """A stage of four blocks is made from one of two: which of the donor's blocks each one comes from."""
+    """A stage of four blocks is made from one of two: which of the donor's blocks each one comes
+    from.
+    """
     return [build.donor_block(block, 4, 2) for block in range(4)]
 
 
 def builder_that_never_ends() -> object:
-    """Its device does one piece of work after the other, for ever: whether it is barred, so that another one builds."""
+    """Its device does one piece of work after the other, for ever: whether it is barred, so that
+    another one builds.
+    """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> bool:
         participant = roster.admit(ME, Hello(False, False, ""), 1)
@@ -805,7 +877,9 @@ def builder_that_never_ends() -> object:
 
 
 def frames_of_a_long_answer() -> object:
-    """Nothing is done at a builder, and a frame of an answer comes: by how much what it tells grows."""
+    """Nothing is done at a builder, and a frame of an answer comes: by how much what it tells
+    grows.
+    """
 
     async def story(alone: Alone) -> int:
         told = []

@@ -1,4 +1,6 @@
-"""A coordinator's roster, and two coordinators that meet: what each rule of who is there, and of who gives way, is there for."""
+"""A coordinator's roster, and two coordinators that meet: what each rule of who is there, and of
+who gives way, is there for.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ class Patient(RecoveryChoice):
         return PATIENCE_S
 
 
-# ---- who is there --------------------------------------------------------------------------------------------------
+# ---- who is there --------------------------------------------------------------------------------
 
 
 def _roster(story: Callable[[Alone, Roster], Awaitable[T]], *endpoints: Endpoint) -> T:
@@ -108,12 +110,16 @@ def end_of_the_last() -> object:
 
 
 def word_of_a_stranger() -> object:
-    """The only holder of a stage was away, and forbids what a coordinator says that came meanwhile."""
+    """The only holder of a stage was away, and forbids what a coordinator says that came
+    meanwhile.
+    """
     return _judge(Refused(RefusalKind.FORBIDDEN, "none of asked, coordinator, member here"), ME, D)
 
 
 def silence_of_one_behind() -> object:
-    """Who cannot step holds the state of a step before, and falls silent: whether it is called for; where it is another lineage's, too."""
+    """Who cannot step holds the state of a step before, and falls silent: whether it is called for;
+    where it is another lineage's, too.
+    """
 
     async def story(alone: Alone, roster: Roster, *, is_ours: bool) -> bool:
         participant = roster.get(ME.member)
@@ -127,7 +133,9 @@ def silence_of_one_behind() -> object:
 
 
 def end_of_those_beside_a_barred_one() -> object:
-    """A replica is barred, then its last sibling dies: whether it is a participant again; where its state is the stage's, and where it differs."""
+    """A replica is barred, then its last sibling dies: whether it is a participant again; where its
+    state is the stage's, and where it differs.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         found = []
@@ -148,7 +156,9 @@ def silence_beside_a_sibling() -> object:
 
 
 def silence_beside_an_older_state() -> object:
-    """The only replica of today says nothing, and one has come back with a state of four iterations ago: whether the first is there still."""
+    """The only replica of today says nothing, and one has come back with a state of four iterations
+    ago: whether the first is there still.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         today, older = roster.get(ME.member), roster.get(SIBLING.member)
@@ -162,7 +172,9 @@ def silence_beside_an_older_state() -> object:
 
 
 def silence_after_a_step() -> object:
-    """As before, but one step ago, and the one of today has told of the state before that step only: whether it is there still."""
+    """As before, but one step ago, and the one of today has told of the state before that step
+    only: whether it is there still.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         today, older = roster.get(ME.member), roster.get(SIBLING.member)
@@ -177,7 +189,9 @@ def silence_after_a_step() -> object:
 
 
 def silence_until_a_sibling_comes() -> object:
-    """A silent replica is called for, a sibling comes, and dies: whether the first is called for again; where it was so in vain before, too."""
+    """A silent replica is called for, a sibling comes, and dies: whether the first is called for
+    again; where it was so in vain before, too.
+    """
 
     async def story(alone: Alone, roster: Roster, waited_s: float) -> bool:
         found = roster.get(ME.member)
@@ -195,7 +209,9 @@ def silence_until_a_sibling_comes() -> object:
 
 
 def higher_term_without_a_vote() -> object:
-    """A participant without a vote has promised a higher term: whether this coordinator leads still, and whether that one is told to join anew."""
+    """A participant without a vote has promised a higher term: whether this coordinator leads
+    still, and whether that one is told to join anew.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
@@ -207,7 +223,9 @@ def higher_term_without_a_vote() -> object:
 
 
 def higher_term_of_its_own() -> object:
-    """This coordinator alone decides, and has promised the claim of a participant: whether it leads still, and what it tells that one."""
+    """This coordinator alone decides, and has promised the claim of a participant: whether it leads
+    still, and what it tells that one.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, list[Request]]:
         behind = Refused(RefusalKind.BEHIND, "term 6", 6)
@@ -228,7 +246,9 @@ def higher_term_of_its_own() -> object:
 
 
 def higher_term_of_a_sole_holder() -> object:
-    """A stage's only holder has no vote, and promised a higher term: whether it is there still, where it comes back and where it does not."""
+    """A stage's only holder has no vote, and promised a higher term: whether it is there still,
+    where it comes back and where it does not.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool]:
         roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
@@ -244,7 +264,9 @@ def higher_term_of_a_sole_holder() -> object:
 
 
 def higher_term_of_another_lineage() -> object:
-    """A participant that decides here has promised a higher term, in a lineage forced sooner, then in one that goes on from here: who is deposed."""
+    """A participant that decides here has promised a higher term, in a lineage forced sooner, then
+    in one that goes on from here: who is deposed.
+    """
 
     async def story(alone: Alone, roster: Roster, *, goes_on: bool) -> bool:
         mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
@@ -264,7 +286,9 @@ def higher_term_of_another_lineage() -> object:
 
 
 def higher_term_of_one_that_builds() -> object:
-    """A participant that decides here has promised a term of a lineage forced sooner, and builds there still: whether this coordinator leads."""
+    """A participant that decides here has promised a term of a lineage forced sooner, and builds
+    there still: whether this coordinator leads.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
@@ -290,7 +314,9 @@ def earlier_life() -> object:
 
 
 def hello_of_an_earlier_life() -> object:
-    """A Hello of a life that has ended arrives after the one of the next life, and once more that one: whether each is refused."""
+    """A Hello of a life that has ended arrives after the one of the next life, and once more that
+    one: whether each is refused.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         later = second_life(ME)
@@ -313,7 +339,9 @@ def losses_that_were_overtaken() -> object:
 
 
 def back_after_an_open() -> object:
-    """The only holder of a stage answers again; whether the plan is made again, where it missed an Open, and where it did not."""
+    """The only holder of a stage answers again; whether the plan is made again, where it missed an
+    Open, and where it did not.
+    """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
         found = []
@@ -330,7 +358,9 @@ def back_after_an_open() -> object:
 
 
 def missed_at_a_takeover() -> object:
-    """A member did not promise, and its sibling, that did, is lost later: whether it is called for then."""
+    """A member did not promise, and its sibling, that did, is lost later: whether it is called for
+    then.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.miss(ME, 1, Hello(False, False, ""))
@@ -342,7 +372,9 @@ def missed_at_a_takeover() -> object:
 
 
 def missed_beside_a_leaver() -> object:
-    """A member fell silent beside a sibling that leaves: whether it is called for when that one has gone."""
+    """A member fell silent beside a sibling that leaves: whether it is called for when that one has
+    gone.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.miss(ME, 1, Hello(False, False, ""))
@@ -355,7 +387,9 @@ def missed_beside_a_leaver() -> object:
 
 
 def absent_at_a_commit() -> object:
-    """A member was fenced that worked on a rebuilt state, and its sibling is lost later: whether its state is what a record began with, or not."""
+    """A member was fenced that worked on a rebuilt state, and its sibling is lost later: whether
+    its state is what a record began with, or not.
+    """
 
     def is_ours(base: str) -> bool:
         async def story(alone: Alone, roster: Roster) -> bool:
@@ -386,12 +420,16 @@ def _late(*endpoints: Endpoint) -> bool:
 
 
 def late_device() -> object:
-    """A device works three times as long as it may: whether its peer is a participant still, beside a sibling and alone."""
+    """A device works three times as long as it may: whether its peer is a participant still, beside
+    a sibling and alone.
+    """
     return _late(ME, SIBLING), _late(ME)
 
 
 def joiner_with_another_state() -> object:
-    """A joiner has copied another state than the one that a record then starts from: whether it holds its stage still."""
+    """A joiner has copied another state than the one that a record then starts from: whether it
+    holds its stage still.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         participant = roster.get(ME.member)
@@ -404,7 +442,9 @@ def joiner_with_another_state() -> object:
 
 
 def holder_whose_bar_has_just_ended() -> object:
-    """It stood by with the state of stage 1, was let go so that it says hello again, and the last of that stage dies: whether it is called for."""
+    """It stood by with the state of stage 1, was let go so that it says hello again, and the last
+    of that stage dies: whether it is called for.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
@@ -419,7 +459,9 @@ def holder_whose_bar_has_just_ended() -> object:
 
 
 def bar_that_ends_after_the_loss() -> object:
-    """The last of stage 1 dies while a peer with its state is barred, and the bar ends: whether it is called for."""
+    """The last of stage 1 dies while a peer with its state is barred, and the bar ends: whether it
+    is called for.
+    """
 
     async def story(alone: Alone, roster: Roster) -> bool:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
@@ -446,11 +488,13 @@ def state_that_differs_again() -> object:
     return _roster(story, SIBLING)
 
 
-# ---- two coordinators ----------------------------------------------------------------------------------------------
+# ---- two coordinators ----------------------------------------------------------------------------
 
 
 def _merge(context: Context, tasks: Tasks, last: Record | None, past: dict[int, str]) -> PartitionMerge:
-    """The look beyond of a coordinator with this last record and this past, beside whom nobody is."""
+    """The look beyond of a coordinator with this last record and this past, beside whom nobody
+    is.
+    """
     lead = leading(context, decided=last, past=past)
     return PartitionMerge(context, lead, Roster(context, tasks, lead, Patient(context, lead)))
 
@@ -482,7 +526,9 @@ def whole_but_forced() -> object:
 
 
 def beginning_of_this_one() -> object:
-    """The other lineage is the beginning of this one: its coordinator has slept. One stage is lost here."""
+    """The other lineage is the beginning of this one: its coordinator has slept. One stage is lost
+    here.
+    """
     return _gives_way(_rival((), 2, OTHER_LINEAGE), whole=False)
 
 
@@ -493,7 +539,9 @@ def two_terms_of_one_lineage() -> object:
 
 
 def rival_behind_those_that_have_ended() -> object:
-    """Four announced peers have ended, and one follows another coordinator: whether that one is found within the first two looks."""
+    """Four announced peers have ended, and one follows another coordinator: whether that one is
+    found within the first two looks.
+    """
 
     class Directory:
         async def announcements(self) -> list[Announcement]:
@@ -516,7 +564,9 @@ def rival_behind_those_that_have_ended() -> object:
 
 
 def run_that_ends_elsewhere() -> object:
-    """A coordinator of another side ends the run, with nothing forced and then with two: what is said here, whom it tells, and how it ends."""
+    """A coordinator of another side ends the run, with nothing forced and then with two: what is
+    said here, whom it tells, and how it ends.
+    """
 
     async def story(alone: Alone, roster: Roster, forced: tuple[int, ...]) -> tuple[str, int, list[int]]:
         count, ended = alone.context.manifest.run.iterations, list[int]()
@@ -538,7 +588,9 @@ def run_that_ends_elsewhere() -> object:
 
 
 def end_before_a_second_look() -> object:
-    """A coordinator is through half a second after one has called that it is about to give way to: whether it ends the run."""
+    """A coordinator is through half a second after one has called that it is about to give way to:
+    whether it ends the run.
+    """
 
     async def story(alone: Alone) -> bool:
         mine = _merge(alone.context, alone.tasks, record(), {})
@@ -556,7 +608,9 @@ def end_before_a_second_look() -> object:
 
 
 def two_rivals() -> object:
-    """One that wins has called, and while it is waited for whether it still does, one calls that does not: whether this coordinator leads still."""
+    """One that wins has called, and while it is waited for whether it still does, one calls that
+    does not: whether this coordinator leads still.
+    """
 
     async def story(alone: Alone) -> bool:
         mine = _merge(alone.context, alone.tasks, replace(record(), iteration=3), {})
@@ -581,7 +635,9 @@ def two_rivals() -> object:
 
 
 def strangers_at_the_end() -> object:
-    """A lineage that was forced once is through; of three strangers one was never forced, one is at its beginning, one is silent: who is told."""
+    """A lineage that was forced once is through; of three strangers one was never forced, one is at
+    its beginning, one is silent: who is told.
+    """
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
         roster._lead.decided = record(forced=(0,))

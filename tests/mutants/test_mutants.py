@@ -1,4 +1,6 @@
-"""Each protocol rule, taken out alone, is missed: the rehearsal that holds with it finds a violation without it."""
+"""Each protocol rule, taken out alone, is missed: the rehearsal that holds with it finds a
+violation without it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ MUTANTS = (
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.rule.__name__)
 def test_without_the_rule_something_breaks(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the rule every invariant holds; without it the transcript tells of a violation, or of work that was done for nothing."""
+    """With the rule every invariant holds; without it the transcript tells of a violation, or of
+    work that was done for nothing.
+    """
     whole = mutant.situation()
     assert whole.violation is None
     assert not [line for line in whole.transcript if mutant.found in line]

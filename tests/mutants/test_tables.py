@@ -1,4 +1,6 @@
-"""Each protocol rule, taken out alone, changes an answer: that of one peer that is asked one thing, or of one pure function."""
+"""Each protocol rule, taken out alone, changes an answer: that of one peer that is asked one thing,
+or of one pure function.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""CheckFree and CheckFree+, equation by equation, and the mistakes of their published code, which we do not have.
+"""CheckFree and CheckFree+, equation by equation, and the mistakes of their published code, which
+we do not have.
 
-Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", sections 4.2, 4.3 and 5. Algorithm 1, line 3, is in
-`test_checkfree_merge`.
+Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", sections 4.2, 4.3
+and 5. Algorithm 1, line 3, is in `test_checkfree_merge`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def test_lines_1_and_2_the_weights_are_squared_norms() -> None:
 
 
 def test_lines_1_and_2_the_norms_are_those_before_clipping() -> None:
-    """The published code takes them after clipping to 1: wherever both are above 1, it merges half and half. Ours stay apart."""
+    """The published code takes them after clipping to 1: wherever both are above 1, it merges half
+    and half. Ours stay apart.
+    """
     manifest = Manifest(stages=StagesSection(body=3), optimizer=OptimizerSection(clip="stage", clip_norm=1.0))
     record = committed(manifest, None, set(), (1.0, 4.0, 16.0, 36.0))
     clipped = [bits_float32(entry.scalars.grad_scale) for entry in record.stages]
@@ -64,7 +67,9 @@ def test_lines_1_and_2_the_norms_are_those_before_clipping() -> None:
 
 
 def committed(manifest: Manifest, last: Record | None, scaled: set[int], squared_norms: Sequence[float] = ()) -> Record:
-    """One more iteration, before which these stages were rebuilt; squared norms by stage, or all of them 1."""
+    """One more iteration, before which these stages were rebuilt; squared norms by stage, or all of
+    them 1.
+    """
     replicas = tuple((Replica(Endpoint(SOMEBODY, ())),) for _ in range(manifest.stage_count))
     iteration, lineage = (0, GENESIS_LINEAGE) if last is None else (last.iteration + 1, last.lineage())
     plan = Plan(Position(Term(1, SOMEBODY), iteration, 0, 1), "b", lineage, replicas, (), last, 1)
@@ -75,7 +80,9 @@ def committed(manifest: Manifest, last: Record | None, scaled: set[int], squared
 
 
 def test_line_4_the_rate_is_scaled_at_the_rebuilt_stage_alone_and_does_not_compound() -> None:
-    """1.1 lambda there, for good, and no more after a second loss: literally it would be 1.1^384 in the paper's longest run."""
+    """1.1 lambda there, for good, and no more after a second loss: literally it would be 1.1^384 in
+    the paper's longest run.
+    """
     manifest = Manifest(stages=StagesSection(body=4))
     record = committed(manifest, None, set())
     for scaled, expected in (
@@ -90,7 +97,9 @@ def test_line_4_the_rate_is_scaled_at_the_rebuilt_stage_alone_and_does_not_compo
 
 
 def test_line_5_the_rebuilt_iteration_is_the_one_that_was_under_way() -> None:
-    """Nothing is rolled back: a swarm that loses stage 2 and merges it commits every iteration once, and no other stage counts a step twice."""
+    """Nothing is rolled back: a swarm that loses stage 2 and merges it commits every iteration
+    once, and no other stage counts a step twice.
+    """
     records: dict[int, Record] = {}
 
     class Loses(Once):
@@ -108,7 +117,9 @@ def test_line_5_the_rebuilt_iteration_is_the_one_that_was_under_way() -> None:
 
 
 def test_section_4_2_copy_and_uniform_are_cases_of_the_mean() -> None:
-    """Copying the stage before is omega+ = 0; uniform averaging is equal omegas, whatever the norms."""
+    """Copying the stage before is omega+ = 0; uniform averaging is equal omegas, whatever the
+    norms.
+    """
     copied, uniform = (merge_weights(mode, 9.0, 1.0, 10.0) for mode in (MergeMode.COPY, MergeMode.UNIFORM))
     assert (copied.before, copied.after) == (1.0, 0.0)
     assert (uniform.before, uniform.after) == (0.5, 0.5)
@@ -116,7 +127,9 @@ def test_section_4_2_copy_and_uniform_are_cases_of_the_mean() -> None:
 
 @pytest.mark.parametrize("stage_count", range(3, 14))
 def test_every_body_stage_of_every_model_comes_back_from_stages_that_are_there(stage_count: int) -> None:
-    """The published code looks for a stage after the last one of small models, and has the ids of a seven-stage model elsewhere."""
+    """The published code looks for a stage after the last one of small models, and has the ids of a
+    seven-stage model elsewhere.
+    """
     record = record_with([1.0] * stage_count)
     for stage in range(1, stage_count):
         action = choose_recovery(stage, there(stage_count, stage), record, CHECKFREE)
@@ -130,7 +143,9 @@ def test_every_body_stage_of_every_model_comes_back_from_stages_that_are_there(s
 
 @pytest.mark.parametrize("stage_count", [5, 7, 13])
 def test_adjacent_losses_are_made_of_survivors_alone(stage_count: int) -> None:
-    """The published code repairs from left to right, so that the second of two averages the first, which was just made up."""
+    """The published code repairs from left to right, so that the second of two averages the first,
+    which was just made up.
+    """
     record = record_with([1.0] * stage_count)
     for lost in itertools.combinations(range(1, stage_count), 2):
         for stage in lost:
@@ -152,7 +167,9 @@ def test_two_lost_in_a_row_weigh_the_nearer_survivor_more() -> None:
 
 
 def test_section_5_failures_are_drawn_by_the_hour_and_for_every_stage_by_itself() -> None:
-    """The published code has constants that fit no iteration time, never lets two stages fail at once, and none in every hundredth iteration."""
+    """The published code has constants that fit no iteration time, never lets two stages fail at
+    once, and none in every hundredth iteration.
+    """
     assert chance_per_iteration(0.10) == pytest.approx(1 - 0.9 ** (91.3 / 3600))
     failures = draw_failures(0.99, (1, 2, 3, 4), 0, 2000, 3)
     by_iteration: dict[int, set[int]] = {}
@@ -163,14 +180,18 @@ def test_section_5_failures_are_drawn_by_the_hour_and_for_every_stage_by_itself(
 
 
 def test_a_bounded_weight_keeps_one_neighbour_from_owning_the_result() -> None:
-    """We differ: neither neighbour weighs more than ten times the other, whatever norms they announce."""
+    """We differ: neither neighbour weighs more than ten times the other, whatever norms they
+    announce.
+    """
     weights = merge_weights(MergeMode.NORM2, 1e12, 1.0, RecoverySection().weight_ratio_max)
     assert weights.before / weights.after == pytest.approx(10.0)
     assert dataclasses.asdict(weights) == pytest.approx({"before": 10 / 11, "after": 1 / 11})
 
 
 def test_nothing_of_the_rebuilt_stage_needs_to_be_told_by_a_dead_one() -> None:
-    """What its gradient was makes no difference to how it is merged: the neighbours' norms count alone."""
+    """What its gradient was makes no difference to how it is merged: the neighbours' norms count
+    alone.
+    """
     norms = [9.0, 1.0, 4.0, 9.0, 12.0, 1.0, 1.0]
     without = [norm if stage != 3 else math.nan for stage, norm in enumerate(norms)]
     action, other = (choose_recovery(3, there(7, 3), record_with(found), CHECKFREE) for found in (norms, without))
@@ -183,7 +204,9 @@ def test_nothing_of_the_rebuilt_stage_needs_to_be_told_by_a_dead_one() -> None:
 
 @pytest.mark.parametrize("body", range(4, 13))
 def test_section_4_3_half_of_the_microbatches_swap_both_ends_of_any_model(body: int) -> None:
-    """The published code exchanges the stages numbered 1, 2 and 5, 6, so that other models never swap their last pair."""
+    """The published code exchanges the stages numbered 1, 2 and 5, 6, so that other models never
+    swap their last pair.
+    """
     routes = Routes.of(body, swaps=True)
     even, odd = routes.route(0).stages, routes.route(1).stages
     assert even == tuple(range(1, body + 1))
@@ -194,7 +217,9 @@ def test_section_4_3_half_of_the_microbatches_swap_both_ends_of_any_model(body: 
 
 @pytest.mark.parametrize("body", range(4, 13))
 def test_section_4_3_the_ends_of_the_body_are_copied_from_their_partners_alone(body: int) -> None:
-    """Stage 1 from 2 and the last from the one before it, of any number; every other stage is merged, also those that the published code copies."""
+    """Stage 1 from 2 and the last from the one before it, of any number; every other stage is
+    merged, also those that the published code copies.
+    """
     plus = dataclasses.replace(CHECKFREE, mode="checkfree+")
     donors = {}
     for stage in range(1, body + 1):
@@ -204,7 +229,9 @@ def test_section_4_3_the_ends_of_the_body_are_copied_from_their_partners_alone(b
 
 
 def test_section_4_3_copies_of_the_embedding_and_the_head_lie_next_to_them_and_are_exact() -> None:
-    """The published code never lets them fail. Ours are kept by a member of the first and one of the last body stage, and no step is lost."""
+    """The published code never lets them fail. Ours are kept by a member of the first and one of
+    the last body stage, and no step is lost.
+    """
     replicas = tuple((Replica(Endpoint(Member(f"s{stage}", "00"), ())),) for stage in range(7))
     plan = Plan(Position(Term(1, SOMEBODY), 10, 0, 0), "b", GENESIS_LINEAGE, replicas, (), None, 4)
     assert [member.peer_id for member in keepers_of_ends(plan, 2)] == ["s1", "s6"]

@@ -1,6 +1,7 @@
 """CheckFree's Algorithm 1: how a lost stage's weights are made of its neighbours'.
 
-Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", Algorithm 1 and section 4.2.
+Source: Blagoev, Ersoy, Chen, "All is Not Lost: LLM Recovery without Checkpoints", Algorithm 1 and
+section 4.2.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ def normalised(omega_before: float, omega_after: float) -> tuple[float, float]:
     [(MergeMode.NORM2, 2), (MergeMode.NORM, 1), (MergeMode.UNIFORM, 0)],
 )
 def test_line_3_is_the_mean_weighted_by_the_gradient_norms(mode: MergeMode, power: int) -> None:
-    """W_i = (w- W- + w+ W+) / (w- + w+) with w = ||gradient||^2, or the norm, or 1: norms 1 and 3 weigh 1:9, 1:3, 1:1."""
+    """W_i = (w- W- + w+ W+) / (w- + w+) with w = ||gradient||^2, or the norm, or 1: norms 1 and 3
+    weigh 1:9, 1:3, 1:1.
+    """
     before, after = drawn(1, 0), drawn(3, 1)
     share_before, share_after = normalised(1.0**power, 3.0**power)
     found = weights_of(merged(before, after, share_before, share_after, mode))
@@ -68,7 +71,9 @@ def test_line_3_is_the_mean_weighted_by_the_gradient_norms(mode: MergeMode, powe
 
 
 def test_exact_values_by_hand() -> None:
-    """With omegas 1 and 3, weights 8 and 4 merge to 5, and -2 and 2 to 1: quarters are exact in float32."""
+    """With omegas 1 and 3, weights 8 and 4 merge to 5, and -2 and 2 to 1: quarters are exact in
+    float32.
+    """
     engine = TorchEngine(MANIFEST, 1)
     engine.blank(2)
     floats = len(engine.read_state(0, weights_only=True)) // 4
@@ -79,7 +84,9 @@ def test_exact_values_by_hand() -> None:
 
 
 def test_equal_neighbours_merge_to_themselves() -> None:
-    """If both neighbours hold the same weights, the mean is those weights, to the bit at half and half."""
+    """If both neighbours hold the same weights, the mean is those weights, to the bit at half and
+    half.
+    """
     before = drawn(1, 0)
     found = weights_of(merged(before, before, 0.5, 0.5, MergeMode.UNIFORM))
     assert np.array_equal(found, weights_of(before))
@@ -93,7 +100,9 @@ def test_copy_is_the_merge_with_all_weight_on_one_side() -> None:
 
 
 def test_random_ignores_the_neighbours() -> None:
-    """The baseline that draws new weights does not read its donors, and draws others for the next rebuild."""
+    """The baseline that draws new weights does not read its donors, and draws others for the next
+    rebuild.
+    """
     before, after = drawn(1, 0), drawn(3, 1)
     found = merged(before, after, 0.25, 0.75, MergeMode.RANDOM)
     assert found.state_digest() == merged(after, before, 0.25, 0.75, MergeMode.RANDOM).state_digest()
@@ -111,7 +120,9 @@ def test_moments_of_a_merged_stage_are_zero() -> None:
 
 
 def test_neighbours_of_unequal_depth_merge_block_by_block() -> None:
-    """Where stages have unequal block counts, the caller names a donor's part per block, and all blocks are cut alike."""
+    """Where stages have unequal block counts, the caller names a donor's part per block, and all
+    blocks are cut alike.
+    """
     manifest = dataclasses.replace(MANIFEST, model=dataclasses.replace(MANIFEST.model, blocks=5))
     deep, shallow = TorchEngine(manifest, 1), TorchEngine(manifest, 1)
     deep.draw(2, 0)

@@ -26,5 +26,7 @@ ONE, TWO, NAN, INFINITE = (float64_bits(value) for value in (1.0, 2.0, math.nan,
     ],
 )
 def test_one_member_alone_changes_no_norm(reported: tuple[str, ...], agreed: str) -> None:
-    """Most count; of as many the finite one, and then the senior's. Where all say that training diverges, it does."""
+    """Most count; of as many the finite one, and then the senior's. Where all say that training
+    diverges, it does.
+    """
     assert agreed_norm(reported) == agreed

@@ -35,7 +35,9 @@ def test_a_record_fits_its_iteration_and_the_stages_of_the_run(iteration: int, s
     ],
 )
 def test_a_plan_serves_every_stage(wrong: Plan | None) -> None:
-    """One that leaves a stage empty, or goes on from a record that is not the one before, is none."""
+    """One that leaves a stage empty, or goes on from a record that is not the one before, is
+    none.
+    """
     assert fitting_plan(PLAN, 2) is PLAN
     assert fitting_plan(replace(PLAN, last_record=None), 2) is not None
     assert fitting_plan(wrong, 2) is None

@@ -36,7 +36,9 @@ def test_any_corpus_size_gives_an_index_inside_it(seed: int, count: int, positio
 
 @given(seed=SEEDS, count=st.integers(1, 60), rows=st.integers(1, 7), epochs=st.integers(1, 3))
 def test_microbatches_that_straddle_epochs_lose_and_repeat_nothing(seed: int, count: int, rows: int, epochs: int) -> None:
-    """Read microbatch by microbatch, each whole epoch holds every sequence once, whatever the number of rows."""
+    """Read microbatch by microbatch, each whole epoch holds every sequence once, whatever the
+    number of rows.
+    """
     order = SequenceOrder(seed, count)
     microbatches = -(-count * epochs // rows)
     shown = [order.sequence_of(number * rows + row) for number in range(microbatches) for row in range(rows)]
@@ -50,14 +52,18 @@ def test_order_depends_on_seed_and_epoch() -> None:
 
 
 def test_order_is_the_same_for_ever() -> None:
-    """These numbers must never change: a run that goes on under a new version would repeat and skip text."""
+    """These numbers must never change: a run that goes on under a new version would repeat and skip
+    text.
+    """
     order = SequenceOrder(seed=7, count=10)
     assert [order.sequence_of(position) for position in range(20)] == GOLDEN
     assert [SequenceOrder(-1, 86_000).sequence_of(position) for position in (0, 85_999, 86_000)] == GOLDEN_LARGE
 
 
 def test_neighbours_in_the_corpus_are_not_neighbours_in_the_order() -> None:
-    """The order looks drawn: of 10,000 sequences about one has its neighbour next to it, and places are spread over the whole."""
+    """The order looks drawn: of 10,000 sequences about one has its neighbour next to it, and places
+    are spread over the whole.
+    """
     shown = [permuted(0, 0, index, 10_000) for index in range(10_000)]
     assert sum(after == before + 1 for before, after in pairwise(shown)) < 10
     moved = sum(abs(place - index) for index, place in enumerate(shown)) / 10_000
@@ -65,7 +71,9 @@ def test_neighbours_in_the_corpus_are_not_neighbours_in_the_order() -> None:
 
 
 def test_every_small_order_occurs() -> None:
-    """Over many seeds all 24 orders of four sequences are drawn, none more than twice as often as another."""
+    """Over many seeds all 24 orders of four sequences are drawn, none more than twice as often as
+    another.
+    """
     drawn = Counter(tuple(permuted(seed, 0, index, 4) for index in range(4)) for seed in range(2_400))
     assert len(drawn) == 24
     assert max(drawn.values()) < 2 * min(drawn.values())
@@ -75,7 +83,9 @@ def test_every_small_order_occurs() -> None:
     ("tokens", "length", "count"), [(0, 8, 0), (8, 8, 0), (9, 8, 1), (16, 8, 1), (17, 8, 2), (11_000_000, 128, 85_937)]
 )
 def test_sequences_need_one_token_more_than_they_read(tokens: int, length: int, count: int) -> None:
-    """A sequence of T inputs has T targets, so the text must be one token longer than what is read."""
+    """A sequence of T inputs has T targets, so the text must be one token longer than what is
+    read.
+    """
     assert sequence_count(tokens, length) == count
 
 

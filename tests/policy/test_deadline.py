@@ -15,7 +15,9 @@ def test_what_was_hardly_measured_gets_time() -> None:
 
 
 def test_alike_pieces_are_limited_by_median_and_spread() -> None:
-    """One that was stopped for a minute does not move the limit; slow devices get a long one, quick ones the least."""
+    """One that was stopped for a minute does not move the limit; slow devices get a long one, quick
+    ones the least.
+    """
     steady = [0.1] * 20
     assert alike_limit_s(steady, 15.0) == 15.0
     assert alike_limit_s([*steady, 60.0], 15.0) == 15.0

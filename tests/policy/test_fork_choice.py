@@ -34,7 +34,9 @@ def test_one_of_two_goes_on(winner: Tip, loser: Tip) -> None:
 
 
 def test_there_is_always_a_winner() -> None:
-    """Of any two different lineages exactly one goes on, and of three the order is the same whoever meets first."""
+    """Of any two different lineages exactly one goes on, and of three the order is the same whoever
+    meets first.
+    """
     tips = [tip_of(history, "a") for history in HISTORIES if len(history) < 5]
     tips += [tip_of(history, "b") for history in HISTORIES if 0 < len(history) < 4]
     for one, other in itertools.permutations(tips, 2):
@@ -44,7 +46,9 @@ def test_there_is_always_a_winner() -> None:
 
 
 def test_what_a_majority_committed_never_gives_way_to_what_was_forced() -> None:
-    """Wherever two lineages part, the one whose next record had a majority wins against the one that forced its next, whatever either did later."""
+    """Wherever two lineages part, the one whose next record had a majority wins against the one
+    that forced its next, whatever either did later.
+    """
     for common, mine, theirs in itertools.product([h for h in HISTORIES if len(h) < 4], HISTORIES, HISTORIES):
         decided, forced = tip_of((*common, False, *mine), "b"), tip_of((*common, True, *theirs), "a")
         assert wins(decided, forced)

@@ -42,7 +42,9 @@ def test_whoever_was_named_least_often_comes_next() -> None:
 
 
 def test_a_founder_is_given_up_after_a_while() -> None:
-    """Silence counts for five seconds, not leading for ten, later for longer, with the limits that the product ships."""
+    """Silence counts for five seconds, not leading for ten, later for longer, with the limits that
+    the product ships.
+    """
     first, third, tenth = (Patience.of(TIMING, number) for number in (1, 3, 10))
     assert not first.is_over(4.9, 9.9)
     assert first.is_over(5.0, 5.0)
@@ -54,7 +56,9 @@ def test_a_founder_is_given_up_after_a_while() -> None:
 
 
 def test_who_has_more_than_the_organiser_can_give_is_left_alone() -> None:
-    """Who holds a record goes on by itself; who hears somebody has forty seconds; who has neither is not waited for."""
+    """Who holds a record goes on by itself; who hears somebody has forty seconds; who has neither
+    is not waited for.
+    """
     patience = Patience.of(TIMING, 1)
     assert not patience.leaves_it_to([], 10.0)
     assert not patience.leaves_it_to([answer()], 10.0)

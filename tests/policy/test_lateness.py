@@ -24,7 +24,9 @@ STEADY = [0.05] * 8
     ],
 )
 def test_late_is_what_is_long_over_what_was_measured(ran_s: float, measured_s: list[float], alike: bool, late: float) -> None:  # noqa: FBT001
-    """Passes by their spread, or five silences while few are measured; other work by three silences or ten times the longest."""
+    """Passes by their spread, or five silences while few are measured; other work by three silences
+    or ten times the longest.
+    """
     assert lateness(ran_s, measured_s, SILENCE_S, alike=alike) == pytest.approx(late)
 
 

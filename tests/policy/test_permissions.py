@@ -1,4 +1,6 @@
-"""The table of who may say what, walked: each message in each role, against what stands in docs/protocol.md."""
+"""The table of who may say what, walked: each message in each role, against what stands in
+docs/protocol.md.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,8 @@ def test_a_message_is_taken_from_the_roles_of_its_row_alone(name: str, role: Rol
     request, view = messages(position())[name], VIEWS[role]
     assert kind_of(request, view) == name
     held = roles_of(request, SENDER, view)
-    assert role in held or (role in {Role.BEFORE, Role.AFTER} and Role.MEMBER in held)  # work alone has a direction
+    # Work alone has a direction
+    assert role in held or (role in {Role.BEFORE, Role.AFTER} and Role.MEMBER in held)
     assert (refusal(request, SENDER, view) is None) == bool(documented()[name][0] & held)
     if role not in {Role.BEFORE, Role.AFTER, Role.SIBLING}:  # who has those is a member, too
         assert held <= {role, Role.PEER}
@@ -177,7 +180,9 @@ def test_nobody_speaks_in_anothers_term(name: str, role: Role) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if Match.NEAR_TERM in row.matches])
 def test_terms_grow_by_steps(name: str) -> None:
-    """A term far above the promised one is refused, whoever names it; one up to the bound is not."""
+    """A term far above the promised one is refused, whoever names it; one up to the bound is
+    not.
+    """
     view = VIEWS[Role.COORDINATOR]
     assert refusal(messages(position(PROMISED + TERM_STEP_MAX))[name], SENDER, view) is None
     assert refusal(messages(position(PROMISED + TERM_STEP_MAX + 1))[name], SENDER, view)
@@ -199,7 +204,9 @@ def test_rows_with_a_term_check_it() -> None:
 
 
 def test_a_stranger_ends_nobody_that_has_a_stage() -> None:
-    """Who has none may be told by anybody that the run is over, and obeys where it hears nobody; it is never told to write weights."""
+    """Who has none may be told by anybody that the run is over, and obeys where it hears nobody; it
+    is never told to write weights.
+    """
     over = Goodbye(run_over=True, finished=True, why="")
     assert refusal(over, SENDER, STRANGER)
     without = replace(STRANGER, stage=NO_STAGE)
@@ -210,7 +217,9 @@ def test_a_stranger_ends_nobody_that_has_a_stage() -> None:
 
 @pytest.mark.parametrize("swaps", [False, True])
 def test_work_goes_along_the_route_of_its_microbatch(*, swaps: bool) -> None:
-    """Train and Loss come from the stage before on that microbatch's route; its output is pulled by the one after, its answer by the one before."""
+    """Train and Loss come from the stage before on that microbatch's route; its output is pulled by
+    the one after, its answer by the one before.
+    """
     routes, body = Routes.of(4, swaps=swaps), 4
     for microbatch in (20, 21):
         route = routes.route(microbatch)

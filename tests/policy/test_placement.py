@@ -41,7 +41,9 @@ def test_stage_0_is_not_waited_for_beyond_its_own_maximum() -> None:
 
 
 def test_a_feeder_goes_to_stage_0_while_that_has_too_few() -> None:
-    """Few can feed: where two sources are wanted, the second feeder is not spent on an empty body stage."""
+    """Few can feed: where two sources are wanted, the second feeder is not spent on an empty body
+    stage.
+    """
     manifest = Manifest(stages=StagesSection(body=2, replicas_min=2, replicas_max=2, sources_max=2))
     assert choose_stage([1, 0, 0], manifest, can_feed=True, standby=False).stage == 0
     assert choose_stage([1, 0, 0], manifest, can_feed=False, standby=False).stage == 1

@@ -1,7 +1,7 @@
 """One member, one request, and its answer: what it may promise, seal and apply, row by row.
 
-Every row begins with the same member: `b`, at stage 1, ready for iteration 2 of lineage R1. What a row says of it is what differs.
-After raft's `TestFollowerVote`.
+Every row begins with the same member: `b`, at stage 1, ready for iteration 2 of lineage R1. What a
+row says of it is what differs. After raft's `TestFollowerVote`.
 """
 
 from __future__ import annotations
@@ -90,14 +90,17 @@ class Row:
         sender: who asks.
         request: for what.
         answer: the kind of the refusal, empty for none; of a Commit also whether it steps.
-        becomes: the highest position promised afterwards; where a row names none, nothing changes there.
+        becomes: the highest position promised afterwards; where a row names none, nothing changes
+            there.
         follows: the coordinator afterwards; where a row names none, it is the same.
-        stores: what is stored at this position afterwards; where a row names nothing, the vote is the same.
+        stores: what is stored at this position afterwards; where a row names nothing, the vote is
+            the same.
         promised: before.
         coordinator: before.
         sealed: before, with the position of its Seal.
         abandoned: terms that it obeys no longer.
-        renounced: the highest term it had promised in its present lineage, before it came back to it.
+        renounced: the highest term it had promised in its present lineage, before it came back to
+            it.
         hears: another coordinator than the sender is heard.
         stage: that it holds.
         says: words of the refusal.
@@ -272,7 +275,9 @@ def answer(row: Row) -> tuple[str, Promises]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_one_request_to_one_member(row: Row) -> None:
-    """The answer is the row's, and so is what is promised, followed and stored afterwards; nothing else changes."""
+    """The answer is the row's, and so is what is promised, followed and stored afterwards; nothing
+    else changes.
+    """
     said, now = answer(row)
     assert said == row.answer
     right = replace(row.before, promised=row.becomes or row.promised, coordinator=row.follows or row.coordinator)
@@ -283,7 +288,9 @@ def test_one_request_to_one_member(row: Row) -> None:
 
 
 def test_no_vote_is_given_below_a_promise_in_the_same_lineage() -> None:
-    """Whatever words come in whatever order, calls to leave and to come back among them: no Seal is stored below a term that was promised before."""
+    """Whatever words come in whatever order, calls to leave and to come back among them: no Seal is
+    stored below a term that was promised before.
+    """
     held = Held(ME.member, 1, 2, R1.lineage(), (R0, R1))
     terms = (T1, T2, T3)
     words: list[Callable[[Promises], Promises]] = [
@@ -309,7 +316,9 @@ def test_no_vote_is_given_below_a_promise_in_the_same_lineage() -> None:
 
 
 def test_whoever_leaves_a_lineage_renounces_the_highest_term_that_it_promised_there() -> None:
-    """It has promised nothing afterwards, and obeys neither that term nor an earlier one that it left; only the successor's again."""
+    """It has promised nothing afterwards, and obeys neither that term nor an earlier one that it
+    left; only the successor's again.
+    """
     held = Held(ME.member, 1, 2, R1.lineage())
     left = rules.rejoin(Promises(at(T2), D), D, A, held, hears_another=False)
     assert left == Promises(None, A, abandoned=frozenset({T2}), renounced=Renounced(R1.lineage(), T2))
@@ -320,13 +329,17 @@ def test_whoever_leaves_a_lineage_renounces_the_highest_term_that_it_promised_th
 
 
 def test_whoever_hears_another_coordinator_leaves_nobody() -> None:
-    """A call to another lineage is not obeyed from anybody but one's own coordinator, while that one is heard."""
+    """A call to another lineage is not obeyed from anybody but one's own coordinator, while that
+    one is heard.
+    """
     with pytest.raises(Refused, match=r"stale: a\.111 is not this peer's coordinator"):
         rules.rejoin(Promises(at(T2), D), A, C, Held(ME.member, 1, 2, R1.lineage()), hears_another=True)
 
 
 def test_a_plan_that_was_overtaken_does_not_begin() -> None:
-    """What came while an Open waited decides: a higher term, a later word of the same coordinator, a lineage that was left."""
+    """What came while an Open waited decides: a higher term, a later word of the same coordinator,
+    a lineage that was left.
+    """
     held, request = Held(ME.member, 1, 2, R1.lineage()), opened(at(T1))
     now = rules.open_plan(Promises(), A, request, held, hears_another=False)
     rules.begin(now, request, held)
@@ -341,7 +354,9 @@ def test_a_plan_that_was_overtaken_does_not_begin() -> None:
 
 
 def test_a_vote_lasts_until_its_iteration_is_applied() -> None:
-    """A record is forgotten when the state is ready for a later iteration, and stays where an older state is loaded."""
+    """A record is forgotten when the state is ready for a later iteration, and stays where an older
+    state is loaded.
+    """
     voted = Promises(at(T1), A, R2, at(T1))
     assert rules.forget_vote(voted, 3) == Promises(at(T1), A)
     assert rules.forget_vote(voted, 2) == rules.forget_vote(voted, 1) == voted

@@ -73,7 +73,9 @@ def test_before_the_first_commit_first_weights_are_drawn_again() -> None:
 
 
 def test_what_is_left_when_neighbours_are_lost_too() -> None:
-    """Survivors on one side: the nearest is copied. None at all: drawn anew, and so are the ends, which cannot be merged from blocks."""
+    """Survivors on one side: the nearest is copied. None at all: drawn anew, and so are the ends,
+    which cannot be merged from blocks.
+    """
     record = _record([1] * 5)
     for alive, donor in (((1, 0, 0, 1, 1), 3), ((1, 0, 0, 0, 1), 4)):
         action = choose_recovery(2, _replicas(*alive), record, RECOVERY)
@@ -84,7 +86,9 @@ def test_what_is_left_when_neighbours_are_lost_too() -> None:
 
 
 def test_adjacent_lost_stages_are_merged_by_depth_from_the_nearest_survivors() -> None:
-    """Of stages 2 and 3 between 1 and 4, with equal norms, each takes two thirds of the nearer one."""
+    """Of stages 2 and 3 between 1 and 4, with equal norms, each takes two thirds of the nearer
+    one.
+    """
     record = _record([1] * 5)
     for stage, before in ((2, 2 / 3), (3, 1 / 3)):
         action = choose_recovery(stage, _replicas(1, 1, 0, 0, 1), record, RECOVERY)
@@ -109,7 +113,9 @@ def _kept(*iterations: int) -> list[KeptCopy]:
     ],
 )
 def test_lost_ends_come_from_the_newest_kept_copy(iterations: tuple[int, ...], place: int, age: str) -> None:
-    """After record 7 a copy for 8 is exact, and any older one is better than none; of equals the first is taken, and the reason tells the age."""
+    """After record 7 a copy for 8 is exact, and any older one is better than none; of equals the
+    first is taken, and the reason tells the age.
+    """
     kept = _kept(*iterations)
     action = choose_recovery(0, _replicas(0, 1, 1, 1), _record([1] * 4), RECOVERY, kept)
     assert isinstance(action, CopyKept)
@@ -124,7 +130,9 @@ def test_ends_without_a_copy_are_drawn() -> None:
 
 
 def test_copies_of_the_ends_help_nobody_else() -> None:
-    """A lost body stage is merged, ends that live are copied from a sibling, and before the first commit they are drawn, copies or not."""
+    """A lost body stage is merged, ends that live are copied from a sibling, and before the first
+    commit they are drawn, copies or not.
+    """
     kept, record = _kept(8), _record([1] * 4)
     assert isinstance(choose_recovery(2, _replicas(1, 1, 0, 1), record, RECOVERY, kept), Merge)
     assert isinstance(choose_recovery(0, _replicas(1, 1, 1, 1), record, RECOVERY, kept), Copy)
@@ -133,7 +141,9 @@ def test_copies_of_the_ends_help_nobody_else() -> None:
 
 @given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12), st.sampled_from(MergeMode))
 def test_weights_sum_to_one_and_are_bounded(before: float, after: float, mode: MergeMode) -> None:
-    """Whatever a neighbour claims, it weighs at most ten times the other (except where the mode is to copy)."""
+    """Whatever a neighbour claims, it weighs at most ten times the other (except where the mode is
+    to copy).
+    """
     weights = merge_weights(mode, before, after, 10.0)
     assert weights.before + weights.after == pytest.approx(1.0)
     if mode is not MergeMode.COPY:
@@ -151,7 +161,9 @@ def test_norm_and_squared_norm_differ_as_the_paper_and_its_code_do() -> None:
     [(0.04, 0.25, 0.2001 / 0.7002), (9.0, 400.0, 0.5), (0.25, 4.0, 0.5001 / 1.5002), (1e-12, 9.0, 1 / 11), (0.0, 9.0, 0.5)],
 )
 def test_clipped_norms_weigh_as_in_the_published_code(before: float, after: float, weight: float) -> None:
-    """min(1, ||g||) + 1e-4: two norms above 1 weigh the same; the bound of 10 and unknown norms are ours, as ever."""
+    """min(1, ||g||) + 1e-4: two norms above 1 weigh the same; the bound of 10 and unknown norms are
+    ours, as ever.
+    """
     assert merge_weights(MergeMode.CLIPPED, before, after, 10.0).before == pytest.approx(weight)
 
 
@@ -170,7 +182,9 @@ def _announced(stage: int, norm: float, *, peer: str = "", iteration: int = 8, l
 
 
 def test_only_what_these_neighbours_signed_for_the_last_record_counts() -> None:
-    """Neither a sibling's word, nor an older one, nor one of another lineage, nor of another stage."""
+    """Neither a sibling's word, nor an older one, nor one of another lineage, nor of another
+    stage.
+    """
     neighbours = {1: Member("s1", "0" * 16), 3: Member("s3", "0" * 16)}
     others = [_announced(1, 5.0, peer="x"), _announced(3, 6.0, iteration=7), _announced(3, 6.0, lineage="k"), _announced(2, 7.0)]
     assert signed_norms([*others, _announced(1, 2.0)], neighbours, 8, "l") == {1: 2.0}
@@ -192,7 +206,9 @@ def test_only_what_these_neighbours_signed_for_the_last_record_counts() -> None:
     ],
 )
 def test_a_norm_is_off_by_a_share_of_the_recorded_one(found: float, recorded: float, off: float) -> None:
-    """Of nothing any difference is an infinite share: noise in place of a gradient of zeros is not near it."""
+    """Of nothing any difference is an infinite share: noise in place of a gradient of zeros is not
+    near it.
+    """
     assert norm_off(found, recorded) == off
 
 
@@ -217,7 +233,9 @@ def test_the_reason_of_a_restore_claims_no_more_than_was_studied() -> None:
 
 
 def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> None:
-    """Better than any merge, whatever its age, also at the ends of the body; the reason has the age and what that costs."""
+    """Better than any merge, whatever its age, also at the ends of the body; the reason has the age
+    and what that costs.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     shadows = [StageShadow(replicas[1][0], 2, 3), StageShadow(replicas[3][0], 2, 7), StageShadow(replicas[3][0], 1, 8)]
     action = choose_recovery(2, replicas, record, RECOVERY, (), shadows)
@@ -248,7 +266,9 @@ def _logs(replicas: list[tuple[Endpoint, ...]], *since: int, seconds: float = 0.
 
 
 def test_a_lost_stage_is_replayed_where_its_full_shadow_and_both_logs_are_kept() -> None:
-    """Shadow of 4, logs since 4 and 3, record 7: four iterations again; the ends are next to both ends of the body."""
+    """Shadow of 4, logs since 4 and 3, record 7: four iterations again; the ends are next to both
+    ends of the body.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     action = choose_recovery(2, replicas, record, RECOVERY, (), _full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
     assert isinstance(action, Replay)
@@ -286,7 +306,9 @@ def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
 
 
 def test_a_replay_begins_with_the_newest_shadow() -> None:
-    """Of two that are left, whatever the order in which they are told: fewer iterations are computed again."""
+    """Of two that are left, whatever the order in which they are told: fewer iterations are
+    computed again.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1] * 4)
     shadows = _full(replicas, (1, 2, 4), (3, 2, 6))
     for told in (shadows, shadows[::-1]):
@@ -308,7 +330,9 @@ def test_without_whole_logs_or_time_a_full_shadow_is_taken_as_it_is(since: tuple
 
 
 def test_a_run_says_which_recovery_method_is_its_best() -> None:
-    """`restore` takes the shadow as it is, `merge` has none; replay needs no log where the shadow is of this iteration."""
+    """`restore` takes the shadow as it is, `merge` has none; replay needs no log where the shadow
+    is of this iteration.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 4, -1, 3))
     restored = choose_recovery(2, replicas, record, dataclasses.replace(RECOVERY, best="restore"), (), *given)
@@ -321,7 +345,9 @@ def test_a_run_says_which_recovery_method_is_its_best() -> None:
 
 
 def test_a_plain_shadow_is_taken_as_it_is_beside_whole_logs_too() -> None:
-    """A replay of full shadows comes before a plain one that is younger; among shadows as they are the youngest is taken."""
+    """A replay of full shadows comes before a plain one that is younger; among shadows as they are
+    the youngest is taken.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     plain, full, logs = StageShadow(replicas[1][0], 2, 7), _full(replicas, (3, 2, 5)), _logs(replicas, -1, 1, -1, 3)
     assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), [plain], logs), Restore)
@@ -332,7 +358,9 @@ def test_a_plain_shadow_is_taken_as_it_is_beside_whole_logs_too() -> None:
 
 
 def test_every_recovery_method_can_be_forced() -> None:
-    """Whatever is kept, no method before the best one is taken, and the later ones are there when it is not possible."""
+    """Whatever is kept, no method before the best one is taken, and the later ones are there when
+    it is not possible.
+    """
     replicas, record = _replicas(1, 1, 0, 1), _record([1, 1, 1, 1])
     given = (_full(replicas, (3, 2, 4)), _logs(replicas, -1, 3, -1, 3))
     kinds = {"replay": Replay, "restore": Restore, "merge": Merge}

@@ -43,7 +43,9 @@ def test_the_choice_does_not_depend_on_the_order_of_answers(drawn: list[tuple[st
 
 
 def test_a_retried_microbatch_held_twice_counts_once() -> None:
-    """Two replicas hold microbatch 3: one partial sum is left out, and only what else it held is missing."""
+    """Two replicas hold microbatch 3: one partial sum is left out, and only what else it held is
+    missing.
+    """
     cover = choose_partial_sums([_partial_sum("a", 0, {0, 1, 2, 3}), _partial_sum("b", 0, {4, 5}), _partial_sum("b", 1, {3})], 6)
     assert [(a.id.member.peer_id, a.id.number) for a in cover.partial_sums] == [("a", 0), ("b", 0)]
     assert cover.missing == MicrobatchSet()

@@ -1,4 +1,6 @@
-"""Repair segments: every missing contribution is covered, and both outer neighbours hold what is pulled."""
+"""Repair segments: every missing contribution is covered, and both outer neighbours hold what is
+pulled.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_segments_cover_what_is_missing_and_pull_only_from_holders(
     number: int,
     swaps: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """Whatever is missing where: each missing (microbatch, stage) lies in one segment, whose neighbours store that microbatch."""
+    """Whatever is missing where: each missing (microbatch, stage) lies in one segment, whose
+    neighbours store that microbatch.
+    """
     missing = [MicrobatchSet(), *(MicrobatchSet.of(offsets) for offsets in missing_sets)]
     everything = MicrobatchSet.full(6)
     stored = {
@@ -46,7 +50,9 @@ def test_segments_cover_what_is_missing_and_pull_only_from_holders(
 
 
 def test_two_adjacent_dead_stages_are_one_segment_and_a_gone_neighbour_joins_it() -> None:
-    """Stages 2 and 3 lost microbatch 1: pulled from 1 and 4; when stage 4's tensor is gone it redoes too, up to the source."""
+    """Stages 2 and 3 lost microbatch 1: pulled from 1 and 4; when stage 4's tensor is gone it
+    redoes too, up to the source.
+    """
     missing = [MicrobatchSet(), MicrobatchSet(), MicrobatchSet.of([1]), MicrobatchSet.of([1]), MicrobatchSet()]
     full = MicrobatchSet.full(2)
     stored = {REPLICAS[s][0]: full - missing[s] for s in range(BODY + 1)}

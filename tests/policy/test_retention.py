@@ -50,7 +50,9 @@ def _plan(*stages: str) -> Plan:
     ],
 )
 def test_the_ends_of_the_body_keep_the_ends(stages: tuple[str, ...], count: int, expected: str) -> None:
-    """First replica of stage 1, first of the last stage, then the second ones; a body of one stage has both ends in it."""
+    """First replica of stage 1, first of the last stage, then the second ones; a body of one stage
+    has both ends in it.
+    """
     assert "".join(member.peer_id for member in keepers_of_ends(_plan(*stages), count)) == expected
 
 
@@ -64,7 +66,9 @@ def test_every_peer_chooses_alike_and_nobody_twice() -> None:
 
 
 def test_each_body_stage_has_its_shadow_at_both_neighbours() -> None:
-    """The last replica of the stage before and of the one after; the ends are the neighbour of both ends of the body, and have none themselves."""
+    """The last replica of the stage before and of the one after; the ends are the neighbour of both
+    ends of the body, and have none themselves.
+    """
     plan = _plan("ab", "cd", "ef", "gh")
     assert ["".join(m.peer_id for m in shadow_holders(plan, stage)) for stage in (1, 2, 3)] == ["bf", "dh", "fb"]
     assert shadows_of(plan, Member("b", "0")) == (1, 3)
@@ -104,7 +108,9 @@ def test_activations_are_kept_whole_where_a_replay_is_exact(
 
 @pytest.mark.parametrize("every", [40, 50, 100, 400])
 def test_activation_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> None:
-    """A holder fetches one stage after the other; a standby has three, and the shadows that are replaced serve until the last of them is there."""
+    """A holder fetches one stage after the other; a standby has three, and the shadows that are
+    replaced serve until the last of them is there.
+    """
     kept = logged_iteration_count(Manifest(recovery=RecoverySection(shadow_kind="full", shadow_every=every)))
     oldest = every * (1 + STANDBY_STAGES * SPREAD)
     assert oldest < kept <= oldest + 0.25 * every + 8
@@ -114,7 +120,9 @@ def test_activation_logs_reach_back_as_far_as_a_replay_can_need(every: int) -> N
 
 
 def test_a_copy_counts_where_the_present_lineage_goes_back_to_its_own() -> None:
-    """One from the future, of another lineage, of an iteration that nobody knows here, or none at all is no copy of this run."""
+    """One from the future, of another lineage, of an iteration that nobody knows here, or none at
+    all is no copy of this run.
+    """
     holder = Endpoint(Member("a", "0"), ())
     past = {5: "five", 7: "seven"}
     copies = [KeptCopy(holder, *what) for what in ((5, "five"), (5, "other"), (6, "six"), (7, "seven"), (8, "eight"), (-1, ""))]
@@ -144,7 +152,9 @@ SMALL = ModelSection(width=128, blocks=3, heads=4, kv_heads=4, mlp_width=352, to
 def test_an_activation_log_is_as_long_as_fits_beside_shadows_or_none(
     limit_mb: int, model: ModelSection, body: int, came_mb: float, kept_mb: float, iterations: int
 ) -> None:
-    """Everything together stays within the limit; a log that would end before both neighbours have the next shadow is not begun, and why is said."""
+    """Everything together stays within the limit; a log that would end before both neighbours have
+    the next shadow is not begun, and why is said.
+    """
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=limit_mb)
     manifest = Manifest(model=model, stages=StagesSection(body=body), recovery=recovery)
     found = log_length(manifest, int(came_mb * MB), int(kept_mb * MB))
@@ -157,7 +167,9 @@ def test_an_activation_log_is_as_long_as_fits_beside_shadows_or_none(
 
 
 def test_a_log_fits_what_its_owner_allows_where_that_is_less() -> None:
-    """`--max-disk` counts where it is smaller than the run's own limit, says so, and never makes a log longer."""
+    """`--max-disk` counts where it is smaller than the run's own limit, says so, and never makes a
+    log longer.
+    """
     recovery = RecoverySection(shadow_kind="full", shadow_every=50, kept_mb_max=400)
     manifest = Manifest(model=SMALL, stages=StagesSection(body=3), recovery=recovery)
     free, bound = log_length(manifest, MB, 2 * MB), log_length(manifest, MB, 2 * MB, own_mb_max=190)
@@ -182,7 +194,9 @@ def test_no_log_is_kept_or_talked_of_where_nothing_is_replayed() -> None:
 
 @pytest.mark.parametrize(("limit_mb", "is_full"), [(4096, True), (10, True), (9, False)])
 def test_auto_takes_full_shadows_only_where_they_fit(limit_mb: int, *, is_full: bool) -> None:
-    """Four of 0.2 million weights with both moments are 9.7 MB: what the links hardly notice does not fit in any limit."""
+    """Four of 0.2 million weights with both moments are 9.7 MB: what the links hardly notice does
+    not fit in any limit.
+    """
     recovery = RecoverySection(shadow_every=50, kept_mb_max=limit_mb)
     manifest = Manifest(model=SMALL, stages=StagesSection(body=3), batch=BatchSection(rows=4, microbatches=4), recovery=recovery)
     assert has_full_shadows(manifest) == is_full

@@ -31,7 +31,9 @@ def test_turns_follow_weights_exactly_over_a_whole_cycle(weights: list[int], cyc
 
 @given(WEIGHTS, st.integers(0, 40))
 def test_no_taker_is_ever_a_whole_turn_ahead_of_its_share_by_more_than_the_others_number(weights: list[int], count: int) -> None:
-    """Turns are spread: after any prefix a taker is less than the number of takers away from its ideal share."""
+    """Turns are spread: after any prefix a taker is less than the number of takers away from its
+    ideal share.
+    """
     turns = interleave(weights, count)
     for k, weight in enumerate(weights):
         assert abs(turns.count(k) - count * weight / sum(weights)) < len(weights)
@@ -60,7 +62,9 @@ def test_a_peer_half_as_fast_gets_half_the_speed_and_an_unknown_one_the_median()
 
 
 def test_a_replica_that_only_holds_its_stage_up_is_asked_for_nothing() -> None:
-    """It is left out exactly where the others are through sooner without it, and asked again where nothing is dealt by it."""
+    """It is left out exactly where the others are through sooner without it, and asked again where
+    nothing is dealt by it.
+    """
     assert speeds([0.1, 0.1, 10.0], 24) == (8, 8, 0)
     assert speeds([0.1, 0.1, 10.0]) == (8, 8, 1)
     assert speeds([0.1, 0.2], 24) == (8, 4)

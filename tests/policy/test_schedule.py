@@ -31,7 +31,9 @@ def test_clipping_is_per_stage_or_by_the_norm_of_all() -> None:
 
 
 def test_step_scalars_are_adamw_with_bias_correction() -> None:
-    """Step 1 of a stage: the corrections undo the zero moments, the rate factor scales the step and its decay alone."""
+    """Step 1 of a stage: the corrections undo the zero moments, the rate factor scales the step and
+    its decay alone.
+    """
     optimizer = OptimizerSection(rate=0.01, warmup_iterations=0, weight_decay=0.1)
     scalars = step_scalars(optimizer, 100, 50, 1, 1.1, 0.5)
     assert bits_float32(scalars.step_size) == pytest.approx(0.011 / 0.1)

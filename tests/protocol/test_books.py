@@ -77,7 +77,9 @@ def roll(**changes: object) -> Roll:
 
 
 def test_a_round_names_exactly_one_roll() -> None:
-    """Whatever differs between two rolls, their rounds differ; where a member lives does not matter."""
+    """Whatever differs between two rolls, their rounds differ; where a member lives does not
+    matter.
+    """
     partial_sums = roll().partial_sums
     others = [
         roll(),
@@ -111,7 +113,9 @@ def test_a_record_comes_back_from_json() -> None:
 
 
 def test_lineage_is_the_same_whoever_seals() -> None:
-    """A successor that seals the same record under its own term and attempt makes the same lineage."""
+    """A successor that seals the same record under its own term and attempt makes the same
+    lineage.
+    """
     assert dataclasses.replace(record(), term=Term(9, MEMBERS[3]), attempt=4).lineage() == record().lineage()
 
 
@@ -134,7 +138,9 @@ def test_lineage_is_of_everything_else() -> None:
 
 
 def test_base_is_of_lineage_and_rebuilt_stages() -> None:
-    """Work starts elsewhere after another record or a rebuild; the order in which rebuilds are told does not matter."""
+    """Work starts elsewhere after another record or a rebuild; the order in which rebuilds are told
+    does not matter.
+    """
     plain, rebuilt = base_of("a", ()), base_of("a", ((1, "x"), (2, "y")))
     assert len({plain, rebuilt, base_of("b", ()), base_of("a", ((1, "y"), (2, "x")))}) == 4
     assert base_of("a", ((2, "y"), (1, "x"))) == rebuilt

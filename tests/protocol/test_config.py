@@ -1,4 +1,6 @@
-"""What people write: everything mistyped ends in one line that names place, key, value and rule; everything right comes back."""
+"""What people write: everything mistyped ends in one line that names place, key, value and rule;
+everything right comes back.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def lines_told(text: str, *overrides: str) -> int:
     return 0
 
 
-# ---- what is right comes back ---------------------------------------------------------------------------------------
+# ---- what is right comes back --------------------------------------------------------------------
 
 
 @given(manifest=manifests(), data_path=PRINTABLE)
@@ -110,7 +112,9 @@ def test_an_empty_file_is_the_defaults() -> None:
 
 
 def test_printed_config_explains_and_marks_what_is_not_default() -> None:
-    """Each key stands under its explanation, and a value that differs from the default says the default."""
+    """Each key stands under its explanation, and a value that differs from the default says the
+    default.
+    """
     text = to_toml(dataclasses.replace(Manifest(), run=dataclasses.replace(Manifest().run, iterations=7)))
     assert "# optimizer steps to do.\niterations = 7  # default 100\n" in text
     assert "seed = 0\n" in text
@@ -123,7 +127,9 @@ def test_whole_numbers_will_do_for_floats() -> None:
 
 
 def test_overrides_win_and_the_last_wins() -> None:
-    """An override replaces what the file says, in the type that the key has, with or without quotes."""
+    """An override replaces what the file says, in the type that the key has, with or without
+    quotes.
+    """
     text = '[run]\nseed = 1\nname = "file"\n[optimizer]\nrate = 0.1\n'
     overrides = [
         "run.seed=2",
@@ -140,7 +146,9 @@ def test_overrides_win_and_the_last_wins() -> None:
 
 
 def test_data_path_is_not_in_the_manifest(tmp_path: Path) -> None:
-    """Where a machine keeps its text changes no fingerprint; in a file it is relative to that file, in an override it is as given."""
+    """Where a machine keeps its text changes no fingerprint; in a file it is relative to that file,
+    in an override it is as given.
+    """
     file = tmp_path / "x.toml"
     file.write_text('[data]\npath = "texts/book.txt"\n')
     config = load_run(file)
@@ -156,7 +164,7 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     assert load_run(file).manifest.run.seed == 3
 
 
-# ---- what is wrong is told -----------------------------------------------------------------------------------------
+# ---- what is wrong is told -----------------------------------------------------------------------
 
 SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timing"
 
@@ -213,7 +221,9 @@ def test_what_is_not_toml_is_told_with_its_line(text: str) -> None:
 
 
 def test_run_name_is_no_path() -> None:
-    """The run's name becomes part of a folder's name on every machine, so it cannot lead elsewhere."""
+    """The run's name becomes part of a folder's name on every machine, so it cannot lead
+    elsewhere.
+    """
     for name in ("../../etc", "/etc", "a/b", "", ".hidden", "a b"):
         assert f"run.name = {json.dumps(name)}: must be 1 to 64 of" in refusal(f"[run]\nname = {json.dumps(name)}")
 
@@ -241,7 +251,9 @@ def test_a_mistake_in_an_override_is_one_line(override: str, line: str) -> None:
 
 
 def test_keys_are_listed_with_their_sections() -> None:
-    """Where nothing is near, all keys are listed behind the names of their sections, as they can be typed."""
+    """Where nothing is near, all keys are listed behind the names of their sections, as they can be
+    typed.
+    """
     told = refusal("", "zork.zork=3")
     assert told.startswith("override zork.zork = 3: unknown key; known: run.(name, seed, iterations, evaluate_every,")
     assert "optimizer.(rate, " in told and "data.(name, " in told and told.endswith(", organiser")
@@ -279,7 +291,7 @@ def test_no_override_makes_anything_but_a_config_or_one_line(key: str, text: str
     assert lines_told("", f"{key}={text}") <= 1
 
 
-# ---- bytes from another peer ----------------------------------------------------------------------------------------
+# ---- bytes from another peer ---------------------------------------------------------------------
 
 
 def canonical_with(section: str, key: str, value: object) -> bytes:
@@ -340,7 +352,7 @@ def test_a_manifest_fits_its_limit() -> None:
     assert len(Manifest().canonical()) * 10 < MANIFEST_SIZE_BYTES_MAX
 
 
-# ---- one machine ---------------------------------------------------------------------------------------------------
+# ---- one machine ---------------------------------------------------------------------------------
 
 
 def test_local_config_is_file_then_flags(tmp_path: Path) -> None:

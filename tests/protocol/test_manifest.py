@@ -16,7 +16,9 @@ from swarmfree.protocol.manifest import SECTIONS, Manifest, ModelSection, Stages
 
 @given(blocks=st.integers(1, 200), data=st.data())
 def test_every_block_is_in_exactly_one_stage(blocks: int, data: st.DataObject) -> None:
-    """Stages 1..L take the blocks in order, none is empty, and no stage has two more than another."""
+    """Stages 1..L take the blocks in order, none is empty, and no stage has two more than
+    another.
+    """
     body = data.draw(st.integers(1, blocks))
     manifest = Manifest(model=ModelSection(blocks=blocks), stages=StagesSection(body=body))
     cut = [list(manifest.blocks_of(stage)) for stage in range(1, manifest.stage_count)]

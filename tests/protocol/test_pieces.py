@@ -14,7 +14,9 @@ from swarmfree.protocol.pieces import parts_of, recut
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 9))
 def test_the_bytes_stay_what_they_were(pieces: list[bytes], size_bytes: int) -> None:
-    """Cut anew, all runs but the last have the asked size, none is empty, and together they are the same bytes."""
+    """Cut anew, all runs but the last have the asked size, none is empty, and together they are the
+    same bytes.
+    """
     found = [b"".join(run) for run in recut(pieces, repeat(size_bytes))]
     assert b"".join(found) == b"".join(pieces)
     assert all(len(run) == size_bytes for run in found[:-1])

@@ -17,7 +17,9 @@ def test_what_is_shown_is_printable_and_short(text: str) -> None:
 
 
 def test_honest_text_stays_as_it_is() -> None:
-    """A sentence of the usual length is not touched; of a long one the remedy at its end is kept."""
+    """A sentence of the usual length is not touched; of a long one the remedy at its end is
+    kept.
+    """
     assert shown("stage 2 lost, waiting for a standby or newcomer") == "stage 2 lost, waiting for a standby or newcomer"
     assert shown("\x1b[2J\x1b]0;owned\x07") == "·[2J·]0;owned·"
     long = f"nobody can reach you at {'x' * 400}: open the port, or start with --announce HOST:PORT"

@@ -1,4 +1,6 @@
-"""What no correct peer says is refused by a sentence before anybody acts on it, and nothing else is."""
+"""What no correct peer says is refused by a sentence before anybody acts on it, and nothing else
+is.
+"""
 
 from __future__ import annotations
 
@@ -238,7 +240,9 @@ def test_a_name_is_a_short_line() -> None:
 
 
 def test_a_payload_is_bounded_by_its_message() -> None:
-    """A microbatch is as large as the run's tensors, a part as large as a part, and most messages bring nothing."""
+    """A microbatch is as large as the run's tensors, a part as large as a part, and most messages
+    bring nothing.
+    """
     tensor_bytes = 8 * 128 * 128 * 4
     assert payload_bytes_max(messages.Train(KEY, 0, AT_ALICE), BOUNDS) == tensor_bytes
     assert payload_bytes_max(messages.Reduce(BASE, 0, contributes=True), BOUNDS) == MANIFEST.ring.part_bytes

@@ -1,4 +1,5 @@
-"""A swarm of real processes that trains while whole stages of it are killed: what the tests of kills and of replays share.
+"""A swarm of real processes that trains while whole stages of it are killed: what the tests of
+kills and of replays share.
 
 Who is killed is started again. A stage is killed when it and the standbys are whole.
 """
@@ -42,7 +43,9 @@ class World:
         assert is_so(), f"all iterations were over before: {what}"
 
     async def until_whole(self, *stages: int) -> None:
-        """Wait until these stages have their replicas, as members of an iteration that is open, and the standbys wait."""
+        """Wait until these stages have their replicas, as members of an iteration that is open, and
+        the standbys wait.
+        """
         audience = self.audience
 
         def is_whole() -> bool:
@@ -84,7 +87,9 @@ async def training(
     microbatches: int = 16,
     iterations: int = ITERATIONS,
 ) -> AsyncIterator[tuple[World, asyncio.Task[SwarmExit]]]:
-    """A swarm of one source, these body stages, two standbys and a bootstrap node in which every stage has its replicas and training goes on."""
+    """A swarm of one source, these body stages, two standbys and a bootstrap node in which every
+    stage has its replicas and training goes on.
+    """
     run = write_run(
         processes.folder,
         iterations=iterations,
@@ -137,7 +142,9 @@ async def lose_stage(world: World, stage: int) -> LostStage:
 
 
 def require_in_time(world: World, lost: LostMember | LostStage) -> None:
-    """It was noticed within 3 s of SIGKILL, and the next commit came within 5 s and one iteration."""
+    """It was noticed within 3 s of SIGKILL, and the next commit came within 5 s and one
+    iteration.
+    """
     assert lost.killed_s is not None, lost
     assert lost.resumed_s is not None, lost
     assert lost.noticed_s - lost.killed_s <= NOTICED_WITHIN_S, lost

@@ -1,7 +1,9 @@
-"""What the tests of real swarms share: commands of ours as real processes, waiting for what they say, and what must not be left of them.
+"""What the tests of real swarms share: commands of ours as real processes, waiting for what they
+say, and what must not be left of them.
 
-Every process of one test, p2pd included, has the test's own folder for temporary files in its environment, and is found by that, whoever its
-parent is by now. Nothing here sleeps to let something happen: a test waits until it has been said, and the limits are for failures.
+Every process of one test, p2pd included, has the test's own folder for temporary files in its
+environment, and is found by that, whoever its parent is by now. Nothing here sleeps to let
+something happen: a test waits until it has been said, and the limits are for failures.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def write_run(
     recovery: str = 'mode = "checkfree"',
     blocks: int = 3,
 ) -> Path:
-    """A run config of the small model; `stages` and `recovery` are the contents of their sections."""
+    """A run config of the small model; `stages` and `recovery` are the contents of their
+    sections.
+    """
     path = folder / "run.toml"
     head = f'[run]\nname = "small"\nseed = 11\niterations = {iterations}\nevaluate_every = 0\nevaluate_windows = 2\n'
     path.write_text(
@@ -91,10 +95,14 @@ class Waiters:
 
 
 class Processes:
-    """All processes of one test: how to start a command of ours, what they said, and what is there of them now."""
+    """All processes of one test: how to start a command of ours, what they said, and what is there
+    of them now.
+    """
 
     def __init__(self, folder: Path, fork_server: tuple[str, ...]) -> None:
-        """Work below `folder`, in a folder for temporary files of their own; `fork_server` is what forks peers."""
+        """Work below `folder`, in a folder for temporary files of their own; `fork_server` is what
+        forks peers.
+        """
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
@@ -107,7 +115,9 @@ class Processes:
         self._ports: set[int] = set()
 
     async def start(self, name: str, *arguments: str) -> Child:
-        """Start ``swarmfree`` with these arguments; its lines are kept under `name`, its words on stderr in a file of that name."""
+        """Start ``swarmfree`` with these arguments; its lines are kept under `name`, its words on
+        stderr in a file of that name.
+        """
         lines = self.said.setdefault(name, [])
 
         def hear(line: str) -> None:
@@ -123,7 +133,9 @@ class Processes:
         return child
 
     async def starter(self) -> Starter:
-        """What peers and bootstrap nodes are forked from; it loads meanwhile, which takes long once others train."""
+        """What peers and bootstrap nodes are forked from; it loads meanwhile, which takes long once
+        others train.
+        """
         if self._starter is None:
             self._starter = Starter(self.program, self.fork_server, self.folder / "fork-server.txt")
             await self._starter.begin()
@@ -146,7 +158,7 @@ class Processes:
         """Lines on stderr of one process that has ended."""
         return (self.folder / f"{name}.txt").read_text().splitlines()
 
-    # ---- what is there -----------------------------------------------------------------------------------------------
+    # ---- what is there ---------------------------------------------------------------------------
 
     def living(self) -> list[psutil.Process]:
         """Every process of this test that runs."""
@@ -167,7 +179,9 @@ class Processes:
         return found
 
     def left(self) -> list[str]:
-        """What is left of them now, one line each: processes, ports that `listening` has seen, sockets, temporary files."""
+        """What is left of them now, one line each: processes, ports that `listening` has seen,
+        sockets, temporary files.
+        """
         found = [f"process {p.pid} {p.name()}" for p in self.living()]
         heard = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
         found += [f"port {port}" for port in sorted(self._ports & heard)]
@@ -177,7 +191,9 @@ class Processes:
         return [*found, *(f"temporary file {path}" for path in self.temporary.rglob("*"))]
 
     async def require_nothing_left(self, within_s: float = NOTHING_LEFT_WITHIN_S) -> None:
-        """Fail if anything is left of them after `within_s`; only the fork server that they were forked from is ended here."""
+        """Fail if anything is left of them after `within_s`; only the fork server that they were
+        forked from is ended here.
+        """
         if self._starter is not None:
             await self._starter.end()
         until_s = time.monotonic() + within_s
@@ -206,7 +222,9 @@ async def code_of(child: Child, within_s: float) -> int:
 
 
 class Audience:
-    """Hears a `LocalSwarm`: keeps the state and everything that happened, here and in a report, and wakes who waits for it."""
+    """Hears a `LocalSwarm`: keeps the state and everything that happened, here and in a report, and
+    wakes who waits for it.
+    """
 
     def __init__(self, folder: Path, waiters: Waiters) -> None:
         self._log = EventLog(folder)

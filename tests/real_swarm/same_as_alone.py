@@ -1,11 +1,15 @@
-"""Same as alone (I5): the loss of every iteration of a swarm of real processes, beside one process that trains the same model alone.
+"""Same as alone (I5): the loss of every iteration of a swarm of real processes, beside one process
+that trains the same model alone.
 
-Two swarms of eight peers, two in each of four stages, learn the standard library's source through ``swarmfree local``: one is left in peace, in the
-other one replica of each body stage gets SIGKILL at a seeded random moment and comes back. The process alone has the same first
-weights, data, schedule, clipping and optimizer step (`swarmfree.lab.reference_training`); it knows no stage, no ring and no peer.
+Two swarms of eight peers, two in each of four stages, learn the standard library's source through
+``swarmfree local``: one is left in peace, in the other one replica of each body stage gets SIGKILL
+at a seeded random moment and comes back. The process alone has the same first weights, data,
+schedule, clipping and optimizer step (`swarmfree.lab.reference_training`); it knows no stage, no
+ring and no peer.
 
-How near is near is said by two things beside it: orders of summation, runs alone that add the same microbatches in shuffled order and random
-groups, which costs rounding only, and a control, a run alone in which one microbatch of one iteration counts twice.
+How near is near is said by two things beside it: orders of summation, runs alone that add the same
+microbatches in shuffled order and random groups, which costs rounding only, and a control, a run
+alone in which one microbatch of one iteration counts twice.
 
 It decides nothing about the swarm and looks at what a report holds only.
 """
@@ -46,7 +50,8 @@ CONTROL = Twice(iteration=5, offset=3)
 PEERS = 8
 SWARM_WITHIN_S = 280
 
-# Small, so that rounding is what there is to see and not the wait; steep enough that a wrong sum shows; clipped in about half of its iterations.
+# Small, so that rounding is what there is to see and not the wait; steep enough that a wrong sum
+# shows; clipped in about half of its iterations.
 RUN = """\
 [run]
 name = "same-as-alone"
@@ -85,9 +90,11 @@ clip_norm = 1.0
 wire_dtype = "float32"
 """
 
-# Who comes back must first start Python and torch, which takes longer than many of these iterations. So the swarm that is struck is struck
-# early, has few microbatches in flight and pauses every ten iterations for a long evaluation. None of it may change a loss. Where the iterations are
-# quicker still and the run is over before everybody is back, it is played again, twice and at last four times as long.
+# Who comes back must first start Python and torch, which takes longer than many of these
+# iterations. So the swarm that is struck is struck early, has few microbatches in flight and pauses
+# every ten iterations for a long evaluation. None of it may change a loss. Where the iterations are
+# quicker still and the run is over before everybody is back, it is played again, twice and at last
+# four times as long.
 TIMES_AS_LONG = (1, 2, 4)
 KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
@@ -109,10 +116,12 @@ class Return:
         code: what its first life ended with; negative = signal.
         noticed: the coordinator fenced it.
         lives: how many incarnations it had.
-        stage_after: which it serves in its second life: who comes back first gets the lowest stage that lacks a replica; -1 = none.
+        stage_after: which it serves in its second life: who comes back first gets the lowest stage
+            that lacks a replica; -1 = none.
         action: how it got that stage's state.
         from_iteration: first iteration that it was a member of again.
-        lineages_agree: every record that it stepped with afterwards is the one the others stepped with.
+        lineages_agree: every record that it stepped with afterwards is the one the others stepped
+            with.
     """
 
     name: str
@@ -136,7 +145,8 @@ class SwarmStory:
         first_members: how many replicas each stage had in iteration 0.
         last_members: the same for the last iteration.
         returns: of those that were killed, by stage.
-        redone: (iteration, stage, how many microbatches) of work that died with a peer and was done again.
+        redone: (iteration, stage, how many microbatches) of work that died with a peer and was done
+            again.
         told: how many events of each kind were told.
     """
 
@@ -150,14 +160,18 @@ class SwarmStory:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The largest difference of two loss curves, in nats per token, and the iteration in which it is."""
+    """The largest difference of two loss curves, in nats per token, and the iteration in which it
+    is.
+    """
 
     nats: float
     iteration: int
 
     @staticmethod
     def between(losses: Sequence[float], others: Sequence[float]) -> Gap:
-        """Compare iteration by iteration; curves of unequal length are an error, and what is no number is infinitely far away."""
+        """Compare iteration by iteration; curves of unequal length are an error, and what is no
+        number is infinitely far away.
+        """
         found = [abs(a - b) for a, b in zip(losses, others, strict=True)]
         found = [math.inf if math.isnan(difference) else difference for difference in found]
         return Gap(max(found), found.index(max(found)))
@@ -198,11 +212,13 @@ class Comparison:
         return max((self.gap(losses) for losses in self.orders), key=lambda gap: gap.nats)
 
 
-# ---- alone ---------------------------------------------------------------------------------------------------------
+# ---- alone ---------------------------------------------------------------------------------------
 
 
 def run_of(folder: Path, iterations: int) -> tuple[Manifest, Tokens]:
-    """The run's manifest as all peers will have it, as far as training goes, and its tokens on this machine."""
+    """The run's manifest as all peers will have it, as far as training goes, and its tokens on this
+    machine.
+    """
     manifest = read_run(RUN.format(iterations=iterations), "the run of same_as_alone").manifest
     corpus = prepare_corpus("", folder / "corpus", manifest.data.held_out_percent)
     manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
@@ -217,7 +233,7 @@ def train_alone(manifest: Manifest, tokens: Tokens, grouping: Grouping | None, t
     return tuple(train_canonically(alone, scalars, iterations=manifest.run.iterations, grouping=grouping, twice=twice))
 
 
-# ---- a swarm -------------------------------------------------------------------------------------------------------
+# ---- a swarm -------------------------------------------------------------------------------------
 
 
 def draw_kills(seed: int, manifest: Manifest) -> tuple[Kill, ...]:
@@ -319,7 +335,7 @@ def _return_of(observed_events: Sequence[ObservedEvent], at: int, killed: Proces
     )
 
 
-# ---- both ----------------------------------------------------------------------------------------------------------
+# ---- both ----------------------------------------------------------------------------------------
 
 
 def _stand_back() -> None:

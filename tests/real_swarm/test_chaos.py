@@ -1,4 +1,6 @@
-"""Chaos over real processes: every invariant holds while body peers are struck, and Ctrl-C ends it cleanly."""
+"""Chaos over real processes: every invariant holds while body peers are struck, and Ctrl-C ends it
+cleanly.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def chaos(processes: Processes, *options: str) -> tuple[str, ...]:
 
 
 async def test_every_invariant_holds_while_body_peers_are_struck(processes: Processes) -> None:
-    """Kills, freezes, joins and a spoiled network: each commit is right to the bit, none takes too long, and nothing is left."""
+    """Kills, freezes, joins and a spoiled network: each commit is right to the bit, none takes too
+    long, and nothing is left.
+    """
     child = await processes.start("chaos", *chaos(processes, "--minutes", "0.15", "--gap", "1.2", "--seed", "1621"))
     code = await code_of(child, 100)
     lines = processes.said["chaos"]

@@ -1,4 +1,6 @@
-"""How real swarms end before their end: Ctrl-C, SIGKILL of the command that holds them, death of the coordinator, leaving, bad input."""
+"""How real swarms end before their end: Ctrl-C, SIGKILL of the command that holds them, death of
+the coordinator, leaving, bad input.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,21 @@ ENDLESS = 100_000
 
 
 async def start_local(processes: Processes, *arguments: str) -> Child:
-    """``swarmfree local`` with four peers in four stages, a standby, and more iterations than anybody waits for."""
+    """``swarmfree local`` with four peers in four stages, a standby, and more iterations than
+    anybody waits for.
+    """
     run = write_run(processes.folder, iterations=ENDLESS)
     out = ("--out", str(processes.folder / "report"))
     return await processes.start("local", "local", "--run", str(run), "--peers", "4", "--standbys", "1", *out, *arguments)
 
 
-# ---- Ctrl-C --------------------------------------------------------------------------------------------------------
+# ---- Ctrl-C --------------------------------------------------------------------------------------
 
 
 async def require_interrupted(processes: Processes, local: Child) -> None:
-    """SIGINT now ends everything within 5 s with exit code 130 and a summary; nothing is left and nothing is complained about."""
+    """SIGINT now ends everything within 5 s with exit code 130 and a summary; nothing is left and
+    nothing is complained about.
+    """
     processes.listening()
     began_s = time.monotonic()
     local.send(signal.SIGINT)
@@ -44,7 +50,9 @@ async def require_interrupted(processes: Processes, local: Child) -> None:
 
 
 async def test_ctrl_c_right_after_the_first_line(processes: Processes) -> None:
-    """Ctrl-C as soon as anything has been said ends within 5 s, with a summary as the last thing that is said."""
+    """Ctrl-C as soon as anything has been said ends within 5 s, with a summary as the last thing
+    that is said.
+    """
     local = await start_local(processes)
     await processes.waiters.until(lambda: bool(processes.said["local"]), "the first line")
     await require_interrupted(processes, local)
@@ -72,11 +80,13 @@ async def test_ctrl_c_in_mid_training(processes: Processes) -> None:
     assert summary["iterations"] >= 5
 
 
-# ---- SIGKILL -------------------------------------------------------------------------------------------------------
+# ---- SIGKILL -------------------------------------------------------------------------------------
 
 
 async def test_nothing_outlives_a_killed_local(processes: Processes) -> None:
-    """SIGKILL of the command itself takes every process of the swarm with it within 5 s, and no socket or temporary file stays."""
+    """SIGKILL of the command itself takes every process of the swarm with it within 5 s, and no
+    socket or temporary file stays.
+    """
     local = await start_local(processes, "--log", "json")
     await processes.waiters.until(lambda: bool(processes.told("local", "IterationCommitted")), "the first commit")
     processes.listening()
@@ -89,7 +99,9 @@ async def test_nothing_outlives_a_killed_local(processes: Processes) -> None:
 
 
 async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[str, Child]]:
-    """A bootstrap node, `peers` peers in three stages of which the first two feed data, and a standby; the invite and all of them."""
+    """A bootstrap node, `peers` peers in three stages of which the first two feed data, and a
+    standby; the invite and all of them.
+    """
     run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2\nreplicas_max = 2\nsources_max = 2")
     folder = processes.folder / "peers"
     json_log = ("--log", "json")
@@ -105,7 +117,9 @@ async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[
 
 
 async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processes) -> None:
-    """After SIGKILL of the coordinator in mid-iteration the other source leads within 10 s; a member that gets SIGTERM leaves with code 0."""
+    """After SIGKILL of the coordinator in mid-iteration the other source leads within 10 s; a
+    member that gets SIGTERM leaves with code 0.
+    """
     _, started = await start_by_hand(processes, peers=6)
     sources = ("peer-1", "peer-2")
     leads = lambda: [name for name in sources if processes.told(name, "Opened")]  # noqa: E731 - said once
@@ -143,11 +157,13 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
     await processes.require_nothing_left()
 
 
-# ---- bad input that takes a living swarm to find -------------------------------------------------------------------
+# ---- bad input that takes a living swarm to find -------------------------------------------------
 
 
 async def require_refused(processes: Processes, name: str, arguments: tuple[str, ...], *words: str) -> None:
-    """A command ends by itself with exit code 2 (1 for a port, which may be free later), one line that has these words, and nothing else."""
+    """A command ends by itself with exit code 2 (1 for a port, which may be free later), one line
+    that has these words, and nothing else.
+    """
     child = await processes.start(name, *arguments)
     code = await code_of(child, UP_WITHIN_S)
     said = processes.words(name)
@@ -158,7 +174,9 @@ async def require_refused(processes: Processes, name: str, arguments: tuple[str,
 
 
 async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_path: Path) -> None:
-    """Another run at the addresses, nobody there, a taken port, and a source with another corpus: one line each."""
+    """Another run at the addresses, nobody there, a taken port, and a source with another corpus:
+    one line each.
+    """
     run = write_run(tmp_path, iterations=4)
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(tmp_path / "node"))
     invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once

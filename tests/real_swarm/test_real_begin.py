@@ -1,4 +1,6 @@
-"""A real run whose first volunteers come to nothing: one that nobody can call, and one that is killed before anybody else is there."""
+"""A real run whose first volunteers come to nothing: one that nobody can call, and one that is
+killed before anybody else is there.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ BEGINS_S = 60.0
 
 
 async def test_a_run_begins_though_its_first_volunteers_are_no_use(processes: Processes) -> None:
-    """The first peer announces a closed port, the second founds and gets SIGKILL; with three more the run begins within a minute, and says why."""
+    """The first peer announces a closed port, the second founds and gets SIGKILL; with three more
+    the run begins within a minute, and says why.
+    """
     run = write_run(processes.folder, iterations=100_000, stages="body = 2\nreplicas_max = 1\nsources_max = 1")
     folder, json_log = processes.folder / "peers", ("--log", "json")
     await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(folder / "bootstrap"), *json_log)

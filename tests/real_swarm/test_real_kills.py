@@ -1,7 +1,8 @@
-"""Real kills, one after the other in one swarm of real processes, and what must come of each (SIGKILL, as a power cut would be).
+"""Real kills, one after the other in one swarm of real processes, and what must come of each
+(SIGKILL, as a power cut would be).
 
-Four stages, two replicas in each of 1 to 3, two peers on standby. The bounds are the promises of the protocol; how long processes take to start is
-not bounded, since nobody waits for them.
+Four stages, two replicas in each of 1 to 3, two peers on standby. The bounds are the promises of
+the protocol; how long processes take to start is not bounded, since nobody waits for them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ async def lose_one(world: World) -> LostMember:
 
 
 async def lose_p2pd(world: World) -> None:
-    """Kill the libp2p daemon of one peer of stage 2: a new one takes its place within 3 s, and nobody is lost."""
+    """Kill the libp2p daemon of one peer of stage 2: a new one takes its place within 3 s, and
+    nobody is lost.
+    """
     lost = len(world.audience.state.lost_members)
     victim = world.audience.state.replicas(2)[0]
     (daemon,) = [p for p in descendants(victim.pid) if command_of(p).startswith("p2pd")]
@@ -66,7 +69,9 @@ async def lose_p2pd(world: World) -> None:
 
 
 async def lose_bootstrap(world: World) -> str:
-    """Kill the bootstrap node: nobody is lost and training goes on; the invite that `status` gave before."""
+    """Kill the bootstrap node: nobody is lost and training goes on; the invite that `status` gave
+    before.
+    """
     (invite,) = bootstrap_lines(world)
     status = json.loads(await world.processes.look("status", invite, "--json", "--patience", str(UP_WITHIN_S)))
     lost = len(world.audience.state.lost_members)
@@ -84,7 +89,9 @@ def bootstrap_lines(world: World) -> list[str]:
 
 
 async def join_late(world: World, invite: str) -> Child:
-    """A peer that was never there comes through other peers, since the bootstrap node is gone, and is given a place."""
+    """A peer that was never there comes through other peers, since the bootstrap node is gone, and
+    is given a place.
+    """
     processes = world.processes
     (old,) = bootstrap_lines(world)
     assert invite.startswith("swarmfree1") and invite != old
@@ -102,7 +109,9 @@ async def join_late(world: World, invite: str) -> Child:
 
 
 async def test_real_kills_one_after_the_other(processes: Processes) -> None:
-    """A swarm outlives SIGKILL of a replica, of each body stage, of a p2pd and of the bootstrap node, takes a late peer in, and leaves nothing."""
+    """A swarm outlives SIGKILL of a replica, of each body stage, of a p2pd and of the bootstrap
+    node, takes a late peer in, and leaves nothing.
+    """
     await processes.starter()  # from which the one that joins late is forked
     async with training(processes) as (world, running):
         await require_in_time_and_repaired(world)
@@ -132,7 +141,9 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
 
 
 async def require_in_time_and_repaired(world: World) -> None:
-    """One replica dies in mid-iteration: its stage is not lost, and what died with it is done again in one iteration, and its commit says so."""
+    """One replica dies in mid-iteration: its stage is not lost, and what died with it is done again
+    in one iteration, and its commit says so.
+    """
     lost = await lose_one(world)
     tell("one replica", lost)
     assert lost.stage == 2

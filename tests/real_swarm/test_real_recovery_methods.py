@@ -1,4 +1,6 @@
-"""Every recovery method, forced once by the run's configuration, in a swarm of real processes: SIGKILL of all replicas of a stage."""
+"""Every recovery method, forced once by the run's configuration, in a swarm of real processes:
+SIGKILL of all replicas of a stage.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def built(world: World, stage: int) -> StageBuilt:
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_each_recovery_method_can_be_forced(processes: Processes, method: str) -> None:
-    """Each stage comes back that way, in time, and training goes on with losses that are numbers."""
+    """Each stage comes back that way, in time, and training goes on with losses that are
+    numbers.
+    """
     recovery, *losses = METHODS[method]
     async with training(processes, recovery, ONE_EACH, microbatches=4, iterations=1000) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
@@ -40,7 +44,8 @@ async def test_each_recovery_method_can_be_forced(processes: Processes, method: 
             event = built(world, stage)
             assert (story.action, event.action) == (action, action), story
             assert event.exact == (action == "CopyKept"), event
-            if action != "CopyKept":  # the only source led, so that another one has to take over first
+            # The only source led, so that another one has to take over first
+            if action != "CopyKept":
                 require_in_time(world, story)
             await world.until_next_commit()
         assert all(math.isfinite(commit.loss) for commit in world.audience.state.commits)

@@ -1,7 +1,7 @@
 """Stages that are killed whole, in a swarm of real processes with one replica each, or two.
 
-They are replayed bit for bit from full shadows and activation logs; on swapped routes (CheckFree+) the ends of the body are copied from their
-partners.
+They are replayed bit for bit from full shadows and activation logs; on swapped routes (CheckFree+)
+the ends of the body are copied from their partners.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ KEPT = 'shadow_every = 10\nshadow_kind = "full"'
 
 
 async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_routes(processes: Processes) -> None:
-    """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and training goes on."""
+    """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and
+    training goes on.
+    """
     async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1)) as (world, running):
         for stage, partner in ((1, 2), (4, 3)):
             story = await lose_stage(world, stage)
@@ -45,7 +47,9 @@ def built(world: World, stage: int) -> StageBuilt:
 
 
 async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
-    """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and digests are those of the records."""
+    """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and
+    digests are those of the records.
+    """
     async with training(processes, KEPT, WHOLE, microbatches=8, iterations=1000) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
         for stage in (1, 2, 3):
@@ -69,7 +73,9 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
 
 
 async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Processes) -> None:
-    """The records hold the order of the partial sums of both: their sums are repeated, and then the second replica copies the first."""
+    """The records hold the order of the partial sums of both: their sums are repeated, and then the
+    second replica copies the first.
+    """
     async with training(processes, KEPT, PAIRS) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
         story = await lose_stage(world, 2)

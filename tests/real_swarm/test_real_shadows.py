@@ -1,4 +1,6 @@
-"""Stages that are killed whole, in a swarm of real processes with two replicas each, and come back from what a neighbour keeps."""
+"""Stages that are killed whole, in a swarm of real processes with two replicas each, and come back
+from what a neighbour keeps.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ RESTORED = 'shadow_every = 5\nbest = "restore"'
 
 
 async def test_real_stages_come_back_from_their_shadows(processes: Processes) -> None:
-    """Stage 2, then stages 1 and 2 together, are killed: each comes back from the shadow that a neighbour keeps, and the loss does not notice."""
+    """Stage 2, then stages 1 and 2 together, are killed: each comes back from the shadow that a
+    neighbour keeps, and the loss does not notice.
+    """
     async with training(processes, RESTORED) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "two shadows of each stage")
         story = await lose_stage(world, 2)

@@ -1,4 +1,6 @@
-"""What a real swarm lives through whose majority dies: one round of that kind of `benchmarks.survival`, within a limit by the clock."""
+"""What a real swarm lives through whose majority dies: one round of that kind of
+`benchmarks.survival`, within a limit by the clock.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def test_a_dead_majority_that_comes_back_costs_seconds(fork_server: tuple[str, ...]) -> None:
-    """The coordinator and two whole stages, five of nine, are killed and come back under their old identities: 15 s to the next commit."""
+    """The coordinator and two whole stages, five of nine, are killed and come back under their old
+    identities: 15 s to the next commit.
+    """
     async with living(replace(MAJORITY, fork_server=fork_server)) as world:
         assert await lose_majority(world, 2 * RESUMED_WITHIN_S) <= RESUMED_WITHIN_S

@@ -1,4 +1,6 @@
-"""What real swarms keep, one round of each kind of `benchmarks.survival` that takes nobody's state: a link cut, a peer frozen, a source back."""
+"""What real swarms keep, one round of each kind of `benchmarks.survival` that takes nobody's state:
+a link cut, a peer frozen, a source back.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ pytestmark = pytest.mark.timeout(240)
 
 @pytest.mark.parametrize("setting", [LONE, SOURCE], ids=["lone", "source"])
 async def test_no_state_is_lost_without_need(setting: Setting, fork_server: tuple[str, ...]) -> None:
-    """A cut of 3 s, to the coordinator or everybody, and a freeze of 3 s replace nobody's state; a source that is back loses a step at most."""
+    """A cut of 3 s, to the coordinator or everybody, and a freeze of 3 s replace nobody's state; a
+    source that is back loses a step at most.
+    """
     async with living(replace(setting, fork_server=fork_server)) as world:
         for kind, (needed, play) in LASTING.items():
             if needed == setting:
@@ -23,5 +27,7 @@ async def test_no_state_is_lost_without_need(setting: Setting, fork_server: tupl
 
 
 async def test_local_goes_on_after_kill_9_by_hand() -> None:
-    """A peer and the bootstrap node that somebody kills come back, and a p2pd of either is replaced; the summary names who was killed."""
+    """A peer and the bootstrap node that somebody kills come back, and a p2pd of either is
+    replaced; the summary names who was killed.
+    """
     assert await kill_by_hand(("peer-2", "bootstrap"))

@@ -13,7 +13,9 @@ from tests.scenarios.scenario_stories import FOLDER, story_of
 
 @pytest.fixture(autouse=True)
 def _golden(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test named after a number of the list: the first play of its that has a script, or else its first one, goes as it is written."""
+    """A test named after a number of the list: the first play of its that has a script, or else its
+    first one, goes as it is written.
+    """
     scenario_world.played.clear()
     yield
     name = re.fullmatch(r"test_(\d\d\w*?)(\[(.+)\])?", request.node.name)

@@ -1,4 +1,6 @@
-"""An engine in a process of its own, on a processor that is told to know fewer instructions: it rounds otherwise."""
+"""An engine in a process of its own, on a processor that is told to know fewer instructions: it
+rounds otherwise.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""What a scenario came to, as a story: who fell, who led, what was built, opened, repaired and committed, in order; no times, no hashes.
+"""What a scenario came to, as a story: who fell, who led, what was built, opened, repaired and
+committed, in order; no times, no hashes.
 
-One file per scenario of the protocol's list lies in `transcripts/`, named as there. `pytest tests/scenarios --write-transcripts` writes them anew;
-what changes then, is what a change of the protocol has changed for the peers.
+One file per scenario of the protocol's list lies in `transcripts/`, named as there. `pytest
+tests/scenarios --write-transcripts` writes them anew; what changes then, is what a change of the
+protocol has changed for the peers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What all scenarios share: a small swarm without faults of its own, and scripts that strike once."""
+"""What all scenarios share: a small swarm without faults of its own, and scripts that strike
+once.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def reaching(best: RecoveryMethod, setup: Setup) -> Setup:
 
 
 def unhurried(setup: Setup, *, iterations: int = 4) -> Setup:
-    """The same with devices ten times slower, so that an iteration takes seconds and silence is noticed while it lasts."""
+    """The same with devices ten times slower, so that an iteration takes seconds and silence is
+    noticed while it lasts.
+    """
     run = replace(setup.manifest.run, iterations=iterations)
     return replace(setup, manifest=replace(setup.manifest, run=run), work_min_s=0.04, work_max_s=0.08)
 
@@ -84,7 +88,9 @@ played: list[tuple[RehearsalResult, bool]] = []
 def play(
     setup: Setup, script: Script | None = None, *, full: bool = False, factories: Factories | None = None
 ) -> RehearsalResult:
-    """Play it; whatever else a scenario expects, every invariant holds and every iteration commits."""
+    """Play it; whatever else a scenario expects, every invariant holds and every iteration
+    commits.
+    """
     result = rehearse(SEED, setup=setup, script=script, full_transcript=full, factories=factories)
     played.append((result, script is not None))
     assert result.violation is None, "\n".join([*result.transcript[-60:], str(result.violation), result.details])
@@ -153,7 +159,9 @@ class Losing(Script):
 
 
 def is_asked(kind: type[Request], **fields: object) -> Callable[[Moment], bool]:
-    """A request of this kind sets out, whose fields (`key__stage=2` looks into `key`) have these values."""
+    """A request of this kind sets out, whose fields (`key__stage=2` looks into `key`) have these
+    values.
+    """
     return lambda moment: moment.outcome is None and _has(moment.request, kind, fields)
 
 
@@ -163,7 +171,9 @@ def is_answered(kind: type[Request], **fields: object) -> Callable[[Moment], boo
 
 
 def share_is_done(iteration: int) -> Callable[[Moment], bool]:
-    """The moment at which a member tells the coordinator that it has three microbatches, its share, in this iteration."""
+    """The moment at which a member tells the coordinator that it has three microbatches, its share,
+    in this iteration.
+    """
 
     def fits(moment: Moment) -> bool:
         match moment.outcome:

@@ -1,6 +1,7 @@
 """The scenarios of the protocol, each a rehearsal in which one thing happens at one exact moment.
 
-Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and
+the run finishes.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def kill_stage_2(director: Director, _: Moment) -> None:
 
 
 def test_11_quick_restart() -> None:
-    """A member that is killed and back after half a second is a new member; what the old one had computed is redone."""
+    """A member that is killed and back after half a second is a new member; what the old one had
+    computed is redone.
+    """
     script = Once(share_is_done(1), lambda director, _: director.kill(director.members(2)[0]))
     result = play(swarm(faults=replace(STEADY, same_port_rate=1.0)), script)
     assert script.struck
@@ -74,7 +77,9 @@ def test_11_quick_restart() -> None:
 
 
 def test_12_lost_response() -> None:
-    """The answer of one microbatch gets lost after it was computed; the sibling is asked, both hold it, one counts."""
+    """The answer of one microbatch gets lost after it was computed; the sibling is asked, both hold
+    it, one counts.
+    """
     lost: list[Request] = []
 
     def choose(_: Endpoint, __: Endpoint, request: Request) -> Fate | None:
@@ -104,7 +109,9 @@ def test_12b_lost_answers_of_the_loss() -> None:
 
 
 def test_13_retry_below_dead_caller() -> None:
-    """A caller dies when its callee has just finished; its replacement may ask the callee's sibling, and I1 holds."""
+    """A caller dies when its callee has just finished; its replacement may ask the callee's
+    sibling, and I1 holds.
+    """
     script = Once(is_answered(Train, key__stage=2, key__iteration=1), kill_sender)
     result = play(swarm(), script)
     assert script.struck
@@ -112,7 +119,9 @@ def test_13_retry_below_dead_caller() -> None:
 
 
 def test_14_fenced_returns_in_round() -> None:
-    """A member stands still for five seconds as its stage averages; it comes back to another round and disturbs nothing."""
+    """A member stands still for five seconds as its stage averages; it comes back to another round
+    and disturbs nothing.
+    """
     script = Once(
         is_asked(TakeRoll, roll__stage=2, roll__iteration=1),
         lambda director, moment: director.freeze(moment.receiver.member, 5.0),
@@ -134,7 +143,9 @@ def test_15_old_round_chunk() -> None:
 
 
 def test_16_dies_in_reduce() -> None:
-    """The owner of a part dies after its first sum went out; the others end up with one average, by a new roll or by fetching."""
+    """The owner of a part dies after its first sum went out; the others end up with one average, by
+    a new roll or by fetching.
+    """
     script = Once(is_answered(Reduce), kill_receiver)
     result = play(swarm(replicas=3), script)
     assert script.struck
@@ -142,7 +153,9 @@ def test_16_dies_in_reduce() -> None:
 
 
 def test_17_dies_after_report() -> None:
-    """The only member of stage 2 dies between its report and the seal: committed or repeated, the stage is rebuilt, nothing is mixed."""
+    """The only member of stage 2 dies between its report and the seal: committed or repeated, the
+    stage is rebuilt, nothing is mixed.
+    """
     script = Once(lambda moment: is_asked(Seal)(moment) and moment.request.record.iteration == 1, kill_stage_2)  # type: ignore[union-attr]
     result = play(swarm(replicas=1), script)
     assert lines(result, "StageLost", "stage=2")
@@ -150,7 +163,9 @@ def test_17_dies_after_report() -> None:
 
 
 def test_20_adjacent_dead_on_route() -> None:
-    """Replicas of stages 2 and 3 die with what they had computed; it is redone from the outer neighbours."""
+    """Replicas of stages 2 and 3 die with what they had computed; it is redone from the outer
+    neighbours.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(director.members(2)[0], director.members(3)[0])
@@ -162,7 +177,9 @@ def test_20_adjacent_dead_on_route() -> None:
 
 
 def test_23_hang_deep() -> None:
-    """All of the last stage stand still: their callers ask each of them twice before it goes back to the source, which drives it once more."""
+    """All of the last stage stand still: their callers ask each of them twice before it goes back
+    to the source, which drives it once more.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         for member in director.members(4):
@@ -199,7 +216,9 @@ def test_25_stale_base() -> None:
 
 
 def test_26_falsely_lost_returns() -> None:
-    """The only replica of a stage stands still, is replaced by a merge, and comes back: it does not count beside its successor."""
+    """The only replica of a stage stands still, is replaced by a merge, and comes back: it does not
+    count beside its successor.
+    """
 
     def strike(director: Director, moment: Moment) -> None:
         director.freeze(moment.receiver.member, 40.0)
@@ -212,7 +231,9 @@ def test_26_falsely_lost_returns() -> None:
 
 
 def test_28_join_in_average() -> None:
-    """A newcomer comes while its stage averages; it is admitted later, and its death while it loads delays nobody for long."""
+    """A newcomer comes while its stage averages; it is admitted later, and its death while it loads
+    delays nobody for long.
+    """
 
     class Joining(Once):
         def see(self, director: Director, moment: Moment) -> None:
@@ -273,14 +294,18 @@ def test_30_cache_full() -> None:
 
 
 def test_32_directory_lies() -> None:
-    """Views that are stale four times out of five, and clocks that differ by seconds, cost no member its place."""
+    """Views that are stale four times out of five, and clocks that differ by seconds, cost no
+    member its place.
+    """
     result = play(swarm(faults=replace(STEADY, stale_rate=0.8, skew_max_s=6.0)))
     assert not lines(result, "MemberLost", "nothing from")
     assert lines(result, "IterationCommitted", "iteration=3", "attempt=0")
 
 
 def test_34_sibling_cut() -> None:
-    """Two siblings that cannot reach each other do not stop the swarm: the junior goes, what only it had is done again in the same attempt."""
+    """Two siblings that cannot reach each other do not stop the swarm: the junior goes, what only
+    it had is done again in the same attempt.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.cut(*director.members(2))
@@ -297,7 +322,9 @@ def test_34_sibling_cut() -> None:
 
 
 def test_35_half_dies_at_once() -> None:
-    """One of two replicas of every stage, and a standby: more than half of the electorate; the swarm waits, goes on forced, and says so."""
+    """One of two replicas of every stage, and a standby: more than half of the electorate; the
+    swarm waits, goes on forced, and says so.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         for stage in (1, 2, 3):
@@ -310,7 +337,9 @@ def test_35_half_dies_at_once() -> None:
 
 @pytest.mark.parametrize("kind", [Build, Seal, TakeRoll])
 def test_every_act_of_the_coordinator_may_come_twice(kind: type[Request]) -> None:
-    """Acts that change the books are idempotent: each of them delivered again, a second later, changes nothing."""
+    """Acts that change the books are idempotent: each of them delivered again, a second later,
+    changes nothing.
+    """
 
     def choose(_: Endpoint, __: Endpoint, request: Request) -> Fate | None:
         return Fate(**SOON, duplicate_delay_s=0.8) if isinstance(request, kind) else None

@@ -99,7 +99,9 @@ def out(result: RehearsalResult, wrong: Wrong) -> None:
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_part_owner_that_answers_short_leaves_its_stage(monkeypatch: pytest.MonkeyPatch, replicas: int) -> None:
-    """The sum of its parts is eight bytes short for everybody: two rounds fail, it may stand by, and its siblings go on."""
+    """The sum of its parts is eight bytes short for everybody: two rounds fail, it may stand by,
+    and its siblings go on.
+    """
     wrong = Wrong(Reduce, short)
     wrong.begin(monkeypatch)
     out(play(swarm(replicas=replicas)), wrong)
@@ -107,14 +109,18 @@ def test_a_part_owner_that_answers_short_leaves_its_stage(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_norm_below_zero_is_no_norm(monkeypatch: pytest.MonkeyPatch, replicas: int) -> None:
-    """The owner of a part tells a negative squared norm of it: its siblings refuse it, and nobody takes a root of it."""
+    """The owner of a part tells a negative squared norm of it: its siblings refuse it, and nobody
+    takes a root of it.
+    """
     wrong = Wrong(Reduce, lambda _, reply: Reply(Reduced(float64_bits(-1e9)), reply.payload))
     wrong.begin(monkeypatch)
     out(play(swarm(replicas=replicas)), wrong)
 
 
 def test_a_short_contribution_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member's own share of a sum is eight bytes short: its owner refuses it before it spoils the part, and the member leaves the stage."""
+    """A member's own share of a sum is eight bytes short: its owner refuses it before it spoils the
+    part, and the member leaves the stage.
+    """
     reduce, liar = Averaging.reduce, list[str]()
 
     class Shorter:
@@ -138,7 +144,9 @@ def test_a_short_contribution_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("what", ["negative", "unreadable", "another round"])
 def test_a_report_that_says_nothing_names_its_sender(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """A report without a squared norm, or of another round, counts as none: after two of them its sender leaves the stage."""
+    """A report without a squared norm, or of another round, counts as none: after two of them its
+    sender leaves the stage.
+    """
     fields = {
         "negative": {"squared_norm_bits": float64_bits(-1.0)},
         "unreadable": {"squared_norm_bits": "nonsense"},
@@ -157,7 +165,9 @@ def test_a_report_that_says_nothing_names_its_sender(monkeypatch: pytest.MonkeyP
 
 
 def with_a_joiner() -> RehearsalResult:
-    """Twelve iterations of seconds; a replica of stage 2 dies in the second one, and comes back as a newcomer."""
+    """Twelve iterations of seconds; a replica of stage 2 dies in the second one, and comes back as
+    a newcomer.
+    """
     script = Once(
         is_asked(Train, key__iteration=1, key__stage=STAGE), lambda director, _: director.kill(director.members(STAGE)[0])
     )
@@ -167,7 +177,9 @@ def with_a_joiner() -> RehearsalResult:
 
 
 def test_a_joiner_does_not_take_an_older_state_than_it_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A donor says that its part is of iteration -1, or of one long past: the other donor's is taken."""
+    """A donor says that its part is of iteration -1, or of one long past: the other donor's is
+    taken.
+    """
     wrong = Wrong(GetState, lambda _, reply: Reply(State(reply.message.part_count, -1), reply.payload), since=1)  # type: ignore[union-attr]
     wrong.begin(monkeypatch)
     result = with_a_joiner()
@@ -176,7 +188,9 @@ def test_a_joiner_does_not_take_an_older_state_than_it_asked_for(monkeypatch: py
 
 
 def test_a_short_gradient_is_asked_for_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica sends every gradient back eight bytes short: its callers go to its sibling, and no source ends."""
+    """A replica sends every gradient back eight bytes short: its callers go to its sibling, and no
+    source ends.
+    """
     wrong = Wrong(Train, lambda request, reply: short(request, reply) if request.key.kind is WorkKind.TRAIN else None, stage=1)
     wrong.begin(monkeypatch)
     result = play(swarm())

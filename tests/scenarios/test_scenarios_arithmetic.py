@@ -1,6 +1,8 @@
-"""Scenarios of a peer whose step comes out otherwise than its siblings', in one bit: other hardware, or a broken one.
+"""Scenarios of a peer whose step comes out otherwise than its siblings', in one bit: other
+hardware, or a broken one.
 
-Number 29 of the protocol's list. What a wrong step is, is known to these tests alone: the invariants are not asked about that peer.
+Number 29 of the protocol's list. What a wrong step is, is known to these tests alone: the
+invariants are not asked about that peer.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ STAGE = 2
 
 
 class Odd(IntegerEngine):
-    """An engine of which one steps otherwise: the given one of those that step at stage 2, in the order in which they first do.
+    """An engine of which one steps otherwise: the given one of those that step at stage 2, in the
+    order in which they first do.
 
     Attributes:
         stepping: those that have stepped there.
@@ -79,7 +82,9 @@ def _odd(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_29_mixed_arithmetic(replicas: int) -> None:
-    """It is found in the next report, loads the state again, differs again, and may then only stand by: two iterations are void, and no more."""
+    """It is found in the next report, loads the state again, differs again, and may then only stand
+    by: two iterations are void, and no more.
+    """
     Odd.which = 0 if replicas == 2 else 2  # a junior: of two the senior is believed
     setup = unhurried(swarm(replicas=replicas), iterations=10)  # its bar is over at the end
     result = play(setup, factories=Factories(make_engine=Odd))
@@ -93,7 +98,8 @@ def test_29_mixed_arithmetic(replicas: int) -> None:
 
 
 def test_what_a_joiner_had_built_is_compared_with_the_record() -> None:
-    """It steps what it has loaded while the rest is on its way, and tells another digest than the record: it loads the state again.
+    """It steps what it has loaded while the rest is on its way, and tells another digest than the
+    record: it loads the state again.
 
     The second time it is out, however short a time it was a member.
     """

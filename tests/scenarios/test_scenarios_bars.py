@@ -1,4 +1,6 @@
-"""Scenarios of siblings that cannot reach each other for a while: what is over bars nobody, and no bar lasts for ever."""
+"""Scenarios of siblings that cannot reach each other for a while: what is over bars nobody, and no
+bar lasts for ever.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def cut_for(duration_s: float) -> Once:
 
 @pytest.mark.parametrize("duration_s", [0.05, 0.2, 0.6])
 def test_a_short_reset_between_siblings_bars_nobody(duration_s: float) -> None:
-    """Connections between two siblings are refused for a moment: rounds fail and are repeated after a growing pause, and both stay members."""
+    """Connections between two siblings are refused for a moment: rounds fail and are repeated after
+    a growing pause, and both stay members.
+    """
     script = cut_for(duration_s)
     result = play(swarm(), script)
     assert script.struck
@@ -31,7 +35,9 @@ def test_a_short_reset_between_siblings_bars_nobody(duration_s: float) -> None:
 
 
 def test_a_bar_is_over_after_a_while() -> None:
-    """The cut lasts for five seconds: the junior stands by, says hello again when its bar is over, and is a member once more."""
+    """The cut lasts for five seconds: the junior stands by, says hello again when its bar is over,
+    and is a member once more.
+    """
     script = cut_for(5.0)
     result = play(unhurried(swarm(), iterations=20), script)
     assert script.struck

@@ -1,4 +1,6 @@
-"""A run that always begins: its first founder dies, or cannot be called, at any moment before the first record."""
+"""A run that always begins: its first founder dies, or cannot be called, at any moment before the
+first record.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,18 @@ def two_feeders(**opening: object) -> Setup:
 @pytest.mark.parametrize("fall", [Fall.GONE, Fall.UNREACHABLE, Fall.FROZEN])
 @pytest.mark.parametrize("fall_s", [0.0, 0.02, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3])
 def test_a_founder_that_falls_before_the_first_record_is_replaced(fall: Fall, fall_s: float) -> None:
-    """Whenever the first peer dies for good, hangs, or cannot be called, the run begins within a minute, and every iteration commits."""
+    """Whenever the first peer dies for good, hangs, or cannot be called, the run begins within a
+    minute, and every iteration commits.
+    """
     setup = two_feeders(fall=fall, fall_s=fall_s, fall_for_s=FOREVER_S if fall_s <= 0.5 and fall is Fall.UNREACHABLE else 12.0)
     assert begun_s(play(setup)) < BEGINS_S
 
 
 @pytest.mark.parametrize("request_kind", [Hello, Build, Open, Train, Seal])
 def test_a_founder_dies_with_each_kind_of_word(request_kind: type) -> None:
-    """It has a stage built, opens, feeds or seals, and dies at that moment, and nobody comes for it: the run begins all the same."""
+    """It has a stage built, opens, feeds or seals, and dies at that moment, and nobody comes for
+    it: the run begins all the same.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(next(member for member in director.peers() if member.peer_id == "QmPeer01"))
@@ -59,7 +65,9 @@ def test_a_founder_dies_with_each_kind_of_word(request_kind: type) -> None:
 
 
 def test_a_founder_that_falls_again_and_again_is_replaced_again_and_again() -> None:
-    """The first two that lead die as they open; the third one founds under the third genesis, in a term of its own."""
+    """The first two that lead die as they open; the third one founds under the third genesis, in a
+    term of its own.
+    """
     fallen: list[str] = []
 
     class Twice(Once):
@@ -77,7 +85,9 @@ def test_a_founder_that_falls_again_and_again_is_replaced_again_and_again() -> N
 
 
 def test_a_peer_that_nobody_can_call_is_not_named() -> None:
-    """It came first and cannot be called: the second one that can feed is named first, and the bootstrap node says who does not answer where."""
+    """It came first and cannot be called: the second one that can feed is named first, and the
+    bootstrap node says who does not answer where.
+    """
     setup = two_feeders(fall=Fall.UNREACHABLE, fall_s=0.0, fall_for_s=FOREVER_S)
     result = play(replace(setup, start_spread_s=3.0))
     named = lines(result, "is the founder (genesis 1)")
@@ -116,13 +126,17 @@ def test_a_founder_that_waits_for_peers_is_left_alone() -> None:
 
 
 def test_everybody_says_who_is_waited_for() -> None:
-    """While the founder is gone and no other is named yet, peers tell by name whom they wait for, and that it does not answer."""
+    """While the founder is gone and no other is named yet, peers tell by name whom they wait for,
+    and that it does not answer.
+    """
     result = play(two_feeders(fall=Fall.GONE, fall_s=0.4))
     assert lines(result, "Waiting", "waiting for founder Peer01", "does not answer at 127.0.0.1:4001")
 
 
 def test_a_founder_that_comes_back_late_follows_the_later_one() -> None:
-    """It stood still while another one was named: it gives up its lead before it seals, and the run has one lineage."""
+    """It stood still while another one was named: it gives up its lead before it seals, and the run
+    has one lineage.
+    """
 
     def strike(director: Director, moment: Moment) -> None:
         director.freeze(moment.sender.member, 12.0)

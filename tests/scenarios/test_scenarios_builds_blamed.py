@@ -1,4 +1,6 @@
-"""Scenarios of builds that fail by the fault of one: others are not blamed for it, and not given up."""
+"""Scenarios of builds that fail by the fault of one: others are not blamed for it, and not given
+up.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
 
 
 def test_a_builder_without_room_does_not_cost_the_only_copy_of_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails by itself as often as it is asked, and is barred; the next one builds the ends from the same copy."""
+    """It fails by itself as often as it is asked, and is barred; the next one builds the ends from
+    the same copy.
+    """
     honest, unable = Builder._kept_parts, list[Member]()
 
     async def failing(self: Builder, building: Building, action: CopyKept, parts: range) -> None:

@@ -1,4 +1,6 @@
-"""Scenarios of builders that get somewhere: those on slow links are waited for, and those that never end are not."""
+"""Scenarios of builders that get somewhere: those on slow links are waited for, and those that
+never end are not.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def slow_links(monkeypatch: pytest.MonkeyPatch, script: Builders) -> None:
 def test_a_builder_on_a_slow_link_is_waited_for(
     setup: Setup, stage: int, action: type[BuildAction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One answer takes longer than a builder may do nothing, and its frames arrive all the while: it is asked once, and fenced by nobody."""
+    """One answer takes longer than a builder may do nothing, and its frames arrive all the while:
+    it is asked once, and fenced by nobody.
+    """
     script = Builders(setup, stage)
     slow_links(monkeypatch, script)
     result = play(setup, script)
@@ -72,7 +76,9 @@ def test_a_builder_on_a_slow_link_is_waited_for(
 
 
 def test_a_replay_on_a_slow_link_gives_way_to_the_shadow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged does not come in time, though it comes: the same builder takes the shadow that it keeps, and is fenced by nobody."""
+    """What is logged does not come in time, though it comes: the same builder takes the shadow that
+    it keeps, and is fenced by nobody.
+    """
     script = Builders(logged(), 2)
     slow_links(monkeypatch, script)
     result = play(logged(), script)
@@ -83,7 +89,9 @@ def test_a_replay_on_a_slow_link_gives_way_to_the_shadow(monkeypatch: pytest.Mon
 
 
 def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
-    """The device of whoever hangs does something for ever: each heartbeat tells of more. Checks wait as long as the coordinator may."""
+    """The device of whoever hangs does something for ever: each heartbeat tells of more. Checks
+    wait as long as the coordinator may.
+    """
     honest, done, bounds_of = StageMember.heartbeat, count(1), Bounds.of
 
     async def busy(self: StageMember, sender: Endpoint, request: Heartbeat) -> Reply:
@@ -111,7 +119,9 @@ def endless(monkeypatch: pytest.MonkeyPatch, script: Hangs) -> None:
 def test_a_builder_that_never_ends_does_not_hold_the_swarm(
     setup: Setup, stage: int, action: type[BuildAction], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is barred once everything could have been done four times, and the next one builds the stage in the same way."""
+    """It is barred once everything could have been done four times, and the next one builds the
+    stage in the same way.
+    """
     script = Hangs(stage, action)
     endless(monkeypatch, script)
     result = play(replace(setup, progress_bound_s=ENDLESS_S), script)

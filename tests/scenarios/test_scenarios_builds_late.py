@@ -1,4 +1,6 @@
-"""Scenarios of builds that take too long: who is to blame is not known, and neither a copy nor a coordinator is given up for it."""
+"""Scenarios of builds that take too long: who is to blame is not known, and neither a copy nor a
+coordinator is given up for it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def one_copy() -> Setup:
 
 
 class Hangs(Once):
-    """Kills a stage; the device of the first that is asked to build by `action` hangs a moment later."""
+    """Kills a stage; the device of the first that is asked to build by `action` hangs a moment
+    later.
+    """
 
     def __init__(self, stage: int, action: type[BuildAction], after_s: float = 0.0) -> None:
         killing = lose(stage)
@@ -60,7 +64,9 @@ def test_a_builder_that_hangs_does_not_cost_the_only_shadow() -> None:
 
 
 class Trickles(Once):
-    """Kills the ends; whatever comes to a builder of them takes long, though it shows signs of life all the while."""
+    """Kills the ends; whatever comes to a builder of them takes long, though it shows signs of life
+    all the while.
+    """
 
     def __init__(self) -> None:
         killing = lose(0, iteration=3)
@@ -76,7 +82,9 @@ class Trickles(Once):
 
 @pytest.mark.parametrize("each_s", [15.0, 45.0])
 def test_a_slow_holder_of_the_only_copy_of_the_ends_is_waited_for(each_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One answer takes longer than a builder may do nothing: it is asked again with more time, and nothing is drawn anew."""
+    """One answer takes longer than a builder may do nothing: it is asked again with more time, and
+    nothing is drawn anew.
+    """
     script, honest = Trickles(), MemoryHub.transfer_s
 
     def slow(self: MemoryHub, sender: Member, receiver: Member, size_bytes: int) -> float:
@@ -89,7 +97,9 @@ def test_a_slow_holder_of_the_only_copy_of_the_ends_is_waited_for(each_s: float,
 
 
 def test_a_builder_that_hangs_in_the_middle_does_not_cost_the_coordinator() -> None:
-    """It has done something and hangs then: the coordinator fences it before its members take the coordinator for stalled."""
+    """It has done something and hangs then: the coordinator fences it before its members take the
+    coordinator for stalled.
+    """
     script = Hangs(2, Merge, 0.3)
     result = play(replace(merging(), work_min_s=0.2, work_max_s=0.2, standbys=2), script)
     assert len(lines(result, "MemberLost", "it did nothing for stage 2")) == len(script.hung) == 1
@@ -120,7 +130,9 @@ class Both(Script):
 
 
 def test_a_builder_that_hangs_does_not_keep_the_swarm_from_a_holder_that_is_back() -> None:
-    """The only holder of a stage slept for long and says hello while another one is asked to make its state: nobody waits for that one any more."""
+    """The only holder of a stage slept for long and says hello while another one is asked to make
+    its state: nobody waits for that one any more.
+    """
     asleep: list[Member] = []
 
     def strike(director: Director, moment: Moment) -> None:

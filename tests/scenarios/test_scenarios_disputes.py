@@ -1,4 +1,6 @@
-"""Scenarios of merges that are disputed by one that lies, or beside one that lies: no coordinator that is right gives up its office."""
+"""Scenarios of merges that are disputed by one that lies, or beside one that lies: no coordinator
+that is right gives up its office.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class NobodyElse(Once):
 
 
 def test_a_newcomer_that_always_disputes_deposes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the only one: the coordinator, whose weights are right, bars it after some tries, and a replica of another stage is moved."""
+    """It is the only one: the coordinator, whose weights are right, bars it after some tries, and a
+    replica of another stage is moved.
+    """
     honest = builder.check_weights
     liars: list[Member] = []
 
@@ -53,7 +57,9 @@ def test_a_newcomer_that_always_disputes_deposes_nobody(monkeypatch: pytest.Monk
 
 
 def test_two_merges_at_once_beside_neighbours_that_sign_other_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are refused, and what is signed counts for both: neither wipes out what the other one has found, and nobody gives up the lead."""
+    """Both are refused, and what is signed counts for both: neither wipes out what the other one
+    has found, and nobody gives up the lead.
+    """
     honest = Peer._announcement
 
     def louder(self: Peer) -> Announcement:
@@ -71,7 +77,9 @@ def test_two_merges_at_once_beside_neighbours_that_sign_other_norms(monkeypatch:
 
 @pytest.mark.parametrize("wait_s", [1.0, 9.0])
 def test_a_directory_that_does_not_answer_costs_no_builder(wait_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The builder looks into it for two seconds in all, however long one look takes, and goes by the record then."""
+    """The builder looks into it for two seconds in all, however long one look takes, and goes by
+    the record then.
+    """
     honest, at_once = Peer._announcement, MemoryDirectory._travel
 
     async def slow(self: MemoryDirectory) -> None:

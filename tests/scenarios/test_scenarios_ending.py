@@ -1,4 +1,6 @@
-"""Scenarios of a run's end: every stage is written before anybody ends, and nobody ends another side's run, or waits for ever."""
+"""Scenarios of a run's end: every stage is written before anybody ends, and nobody ends another
+side's run, or waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def of_stage_2(setup: Setup) -> list[str]:
 
 
 def test_a_disk_is_full() -> None:
-    """Where one replica of a stage cannot write its sibling does; its own process ends with the reason, the others end well."""
+    """Where one replica of a stage cannot write its sibling does; its own process ends with the
+    reason, the others end well.
+    """
     setup = swarm(faults=GONE)
     result = play(setup, Script(), factories=with_full_disks(of_stage_2(setup)[0]))
     assert written(result) == [0, 1, 2, 3]
@@ -129,7 +133,9 @@ class SiblingFalls(Once):
 
 
 def test_the_sibling_of_a_full_disk_falls_before_that_one_was_tried_again() -> None:
-    """It is told to write as soon as the other one could not for the first time, and so has written when it falls."""
+    """It is told to write as soon as the other one could not for the first time, and so has written
+    when it falls.
+    """
     setup = swarm(faults=GONE)
     first, second = of_stage_2(setup)
     script = SiblingFalls(first, second)
@@ -139,7 +145,9 @@ def test_the_sibling_of_a_full_disk_falls_before_that_one_was_tried_again() -> N
 
 
 def test_each_first_try_to_write_fails() -> None:
-    """Nobody else holds the stages: each is asked once more, all are written, and everybody ends well."""
+    """Nobody else holds the stages: each is asked once more, all are written, and everybody ends
+    well.
+    """
 
     async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
         return await run_peer(replace(ports, weights=Hiccup(ports.weights)), manifest, local, rng, leave)
@@ -150,7 +158,9 @@ def test_each_first_try_to_write_fails() -> None:
 
 
 def test_no_disk_of_a_stage_has_room() -> None:
-    """That its weights are not written is said with the reason, and the rest of the swarm ends well all the same."""
+    """That its weights are not written is said with the reason, and the rest of the swarm ends well
+    all the same.
+    """
     setup = swarm(faults=GONE)
     result = rehearse(SEED, setup=setup, factories=with_full_disks(*of_stage_2(setup)))
     assert "without weights of stages [2]" in str(result.violation)
@@ -173,7 +183,9 @@ def test_a_stage_is_lost_in_the_last_evaluation() -> None:
 
 
 def test_the_only_one_that_can_write_a_stage_sleeps_until_the_run_is_over() -> None:
-    """It stands still longer than the others wait, and nobody tells it to end: when it goes on it finds nobody, leads, and writes."""
+    """It stands still longer than the others wait, and nobody tells it to end: when it goes on it
+    finds nobody, leads, and writes.
+    """
     asleep: list[Member] = []
 
     def strike(director: Director, _: Moment) -> None:
@@ -189,7 +201,9 @@ def test_the_only_one_that_can_write_a_stage_sleeps_until_the_run_is_over() -> N
 
 
 def test_a_newcomer_tries_in_vain_to_copy_until_the_wait_for_one_is_over() -> None:
-    """The only replica stands still, and a newcomer comes for its stage: it is not given up when the copy from that one fails late."""
+    """The only replica stands still, and a newcomer comes for its stage: it is not given up when
+    the copy from that one fails late.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.freeze(director.members(2)[0], 90.0)
@@ -203,7 +217,9 @@ def test_a_newcomer_tries_in_vain_to_copy_until_the_wait_for_one_is_over() -> No
 
 
 class OneStepBehind(Once):
-    """The first of stage 2 sleeps from iteration 3 on, and the second dies with the only average of it."""
+    """The first of stage 2 sleeps from iteration 3 on, and the second dies with the only average of
+    it.
+    """
 
     def __init__(self, away_s: float) -> None:
         super().__init__(is_asked(Train, key__iteration=3, key__stage=1), lambda director, _: self._sleep(director))
@@ -224,7 +240,9 @@ class OneStepBehind(Once):
 
 @pytest.mark.parametrize("away_s", [28.0, 30.0])
 def test_who_comes_back_one_step_behind_as_the_wait_for_a_stage_is_over(away_s: float) -> None:
-    """Somebody is still trying to copy from it when the wait is over: it is told to stay where it is, and the stage is written."""
+    """Somebody is still trying to copy from it when the wait is over: it is told to stay where it
+    is, and the stage is written.
+    """
     script = OneStepBehind(away_s)
     result = play(swarm(faults=GONE, replicas_min=1, standbys=0), script)
     assert script.second
@@ -233,7 +251,9 @@ def test_who_comes_back_one_step_behind_as_the_wait_for_a_stage_is_over(away_s: 
 
 
 def test_who_was_waited_for_in_vain_comes_back_one_step_behind() -> None:
-    """It is told to keep the state that it has, not to copy it from itself: nothing is made of its neighbours."""
+    """It is told to keep the state that it has, not to copy it from itself: nothing is made of its
+    neighbours.
+    """
     script = OneStepBehind(12.0)
     result = play(swarm(faults=GONE, replicas_min=1, standbys=0), script)
     assert script.second
@@ -241,7 +261,9 @@ def test_who_was_waited_for_in_vain_comes_back_one_step_behind() -> None:
 
 
 class AnotherStageGone(OneStepBehind):
-    """Beside that the other stages lose a replica each, and stage 1 its last one for good as the last evaluation is opened."""
+    """Beside that the other stages lose a replica each, and stage 1 its last one for good as the
+    last evaluation is opened.
+    """
 
     def _sleep(self, director: Director) -> None:
         super()._sleep(director)
@@ -251,7 +273,9 @@ class AnotherStageGone(OneStepBehind):
 
 
 def test_who_comes_back_one_step_behind_where_another_stage_is_given_up() -> None:
-    """Nothing is opened any more that would bring it up: it is told to stay where it is all the same, and its stage is written."""
+    """Nothing is opened any more that would bring it up: it is told to stay where it is all the
+    same, and its stage is written.
+    """
     script = AnotherStageGone(12.0)
     result = rehearse(SEED, setup=swarm(faults=GONE, replicas_min=1, standbys=0), script=script)
     assert script.struck
@@ -261,7 +285,9 @@ def test_who_comes_back_one_step_behind_where_another_stage_is_given_up() -> Non
 
 
 def test_a_stage_is_lost_while_the_weights_are_written() -> None:
-    """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is evaluated, and all stages are written."""
+    """Its only replica dies as it is told to write: a standby rebuilds it, what that costs is
+    evaluated, and all stages are written.
+    """
     script = WriterDies()
     result = play(swarm(faults=GONE, replicas=1, standbys=1), script)
     assert script.struck
@@ -272,7 +298,9 @@ def test_a_stage_is_lost_while_the_weights_are_written() -> None:
 
 
 def test_a_stage_and_the_coordinator_are_lost_while_the_weights_are_written() -> None:
-    """Others have written before that, and nobody has ended: the successor has the stage rebuilt and written, since it was written by nobody."""
+    """Others have written before that, and nobody has ended: the successor has the stage rebuilt
+    and written, since it was written by nobody.
+    """
     stuck: list[Member] = []
 
     def strike(director: Director, _: Moment) -> None:
@@ -288,7 +316,9 @@ def test_a_stage_and_the_coordinator_are_lost_while_the_weights_are_written() ->
 
 
 class EndsAmongThem(Script):
-    """The coordinator dies when a source and the only replica of stage 2 have ended well, and nobody else has heard of it."""
+    """The coordinator dies when a source and the only replica of stage 2 have ended well, and
+    nobody else has heard of it.
+    """
 
     is_dead = False
 
@@ -315,7 +345,9 @@ class EndsAmongThem(Script):
 
 
 def test_a_coordinator_dies_when_some_have_ended_well() -> None:
-    """Those that are left know that every stage is written: they end at once, and rebuild nothing."""
+    """Those that are left know that every stage is written: they end at once, and rebuild
+    nothing.
+    """
     script = EndsAmongThem()
     result = play(swarm(faults=GONE, replicas=1, sources=2, standbys=0), script)
     assert script.is_dead
@@ -327,7 +359,9 @@ def test_a_coordinator_dies_when_some_have_ended_well() -> None:
 
 
 def test_a_leaver_outwaits_the_last_coordinator() -> None:
-    """It alone holds its stage, and the coordinator dies before it has had anything written: it writes, and leaves as it was asked to."""
+    """It alone holds its stage, and the coordinator dies before it has had anything written: it
+    writes, and leaves as it was asked to.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.leave(*director.members(2))
@@ -343,7 +377,9 @@ def test_a_leaver_outwaits_the_last_coordinator() -> None:
 
 
 class WriterIsCutOff(WriterDies):
-    """The first of stage 2 that is told to write is cut off; the other one dies as it is told in its place, and a second later the first is back."""
+    """The first of stage 2 that is told to write is cut off; the other one dies as it is told in
+    its place, and a second later the first is back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,7 +397,9 @@ class WriterIsCutOff(WriterDies):
 
 
 def test_the_only_writer_that_is_left_was_fenced_before() -> None:
-    """It is called for when its sibling dies, and is told to write once more when it is heard: the run does not end without its stage."""
+    """It is called for when its sibling dies, and is told to write once more when it is heard: the
+    run does not end without its stage.
+    """
     script = WriterIsCutOff()
     result = play(swarm(faults=GONE, standbys=0), script)
     assert script.struck
@@ -373,7 +411,9 @@ def test_the_only_writer_that_is_left_was_fenced_before() -> None:
 
 @pytest.mark.parametrize("full", [0, 1])
 def test_the_only_writer_whose_disk_has_room_hangs_for_a_while(full: int) -> None:
-    """It is waited for where its sibling has refused before, and called for where that one refuses after it was fenced."""
+    """It is waited for where its sibling has refused before, and called for where that one refuses
+    after it was fenced.
+    """
     setup = swarm(faults=GONE, standbys=0)
     of_stage = of_stage_2(setup)
 
@@ -388,7 +428,9 @@ def test_the_only_writer_whose_disk_has_room_hangs_for_a_while(full: int) -> Non
 
 
 def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
-    """Whoever takes over without a majority has the stage rebuilt by a standby that is there, since nobody says that its weights were written."""
+    """Whoever takes over without a majority has the stage rebuilt by a standby that is there, since
+    nobody says that its weights were written.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(*director.members(2), director.members(1)[0], director.members(3)[0])
@@ -402,7 +444,9 @@ def test_a_majority_and_a_stage_are_lost_in_the_last_evaluation() -> None:
 
 
 def test_somebody_comes_late_for_a_stage_after_a_majority_was_lost_in_the_last_evaluation() -> None:
-    """Whoever takes over without a majority cannot know that the others have not ended well: it waits for the newcomer all the same."""
+    """Whoever takes over without a majority cannot know that the others have not ended well: it
+    waits for the newcomer all the same.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(*director.members(2), director.members(1)[0], director.members(3)[0])
@@ -435,7 +479,9 @@ class HalfHeard(Once):
 
 
 def test_the_coordinator_dies_while_it_says_goodbye() -> None:
-    """Whoever takes over when all iterations are committed evaluates nothing, waits for nobody who has ended, and has the rest end."""
+    """Whoever takes over when all iterations are committed evaluates nothing, waits for nobody who
+    has ended, and has the rest end.
+    """
     script = HalfHeard()
     result = play(swarm(faults=GONE), script)
     assert script.struck
@@ -463,7 +509,9 @@ def test_one_that_missed_every_goodbye_ends_by_itself() -> None:
 
 
 class ThroughFirst(Script):
-    """Three members of eight, one of each stage, are cut off in iteration 1; the others are slow. The three are heard again as they end."""
+    """Three members of eight, one of each stage, are cut off in iteration 1; the others are slow.
+    The three are heard again as they end.
+    """
 
     def __init__(self) -> None:
         self.others: list[Member] = []
@@ -492,7 +540,9 @@ class ThroughFirst(Script):
 
 
 def test_a_forced_side_that_is_through_ends_nobody_else() -> None:
-    """It finds the side that goes on by majority in the middle of iteration 2: asked which lineage they are of, they are told nothing, and stay."""
+    """It finds the side that goes on by majority in the middle of iteration 2: asked which lineage
+    they are of, they are told nothing, and stay.
+    """
     script = ThroughFirst()
     setup = unhurried(swarm(body=2, replicas=3, sources=2, faults=GONE, standbys=0), iterations=6)
     result = rehearse(SEED, setup=setup, script=script)

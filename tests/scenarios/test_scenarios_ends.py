@@ -1,6 +1,8 @@
-"""Scenarios of lost ends: all sources die, and what a member of the body kept goes on where they were.
+"""Scenarios of lost ends: all sources die, and what a member of the body kept goes on where they
+were.
 
-Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and
+the run finishes.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Watching(Once):
                 super().see(director, moment)
 
     def course(self) -> list[list[tuple[object, ...]]]:
-        """What training came to, stage by stage: the states iterations began in, their sums, and how they were stepped by."""
+        """What training came to, stage by stage: the states iterations began in, their sums, and
+        how they were stepped by.
+        """
         records = [self.records[iteration] for iteration in sorted(self.records)]
         return [[(e.state_digest, e.sum_digest, e.step_count, e.scalars) for e in record.stages] for record in records]
 
@@ -68,9 +72,11 @@ def decided(result: RehearsalResult) -> list[str]:
 
 
 def test_31_all_sources_die() -> None:
-    """Both sources die, the coordinator among them: a member of the body leads, a standby that can feed takes stage 0 from a kept copy.
+    """Both sources die, the coordinator among them: a member of the body leads, a standby that can
+    feed takes stage 0 from a kept copy.
 
-    Every state, sum and step is the one of a swarm where nobody died: no iteration is lost, and no bit.
+    Every state, sum and step is the one of a swarm where nobody died: no iteration is lost, and no
+    bit.
     """
     script = Watching(in_the_middle_of(2), kill_sources)
     result = play(replace(swarm(sources=2, faults=LATE), feeding_standbys=1), script)
@@ -86,7 +92,9 @@ def test_31_all_sources_die() -> None:
 
 
 def test_31_and_the_keeper_dies_as_well() -> None:
-    """The keeper that was chosen dies while it gives its copy away: the other one gives its own, and nothing is lost either."""
+    """The keeper that was chosen dies while it gives its copy away: the other one gives its own,
+    and nothing is lost either.
+    """
     asked: list[Member] = []
 
     class Then(Watching):
@@ -110,7 +118,9 @@ def test_31_and_the_keeper_dies_as_well() -> None:
 
 
 def test_31_with_a_copy_one_step_behind() -> None:
-    """No average of iteration 1 reaches a keeper, and the sources die before iteration 2: the copies are a step behind, and it is said."""
+    """No average of iteration 1 reaches a keeper, and the sources die before iteration 2: the
+    copies are a step behind, and it is said.
+    """
 
     class Unlucky(Watching):
         def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
@@ -138,7 +148,9 @@ def test_31_without_copies() -> None:
 
 
 def test_two_members_of_the_body_keep_the_ends() -> None:
-    """In a calm swarm the first replicas of stages 1 and 3 have a copy all the time, ready for their own iteration or, just stepped, the next."""
+    """In a calm swarm the first replicas of stages 1 and 3 have a copy all the time, ready for
+    their own iteration or, just stepped, the next.
+    """
     calm = undisturbed(sources=1)
     assert len(calm.copies) == 2
     for told in calm.copies.values():

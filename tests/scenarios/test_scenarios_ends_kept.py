@@ -1,4 +1,6 @@
-"""Scenarios of copies of the ends that must outlive their source: a keeper throws none away before something newer is complete."""
+"""Scenarios of copies of the ends that must outlive their source: a keeper throws none away before
+something newer is complete.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SLOW = Fate(request_delay_s=0.3, payload_delay_s=0.001, response_delay_s=0.002)
 
 
 class AfterTheSeal(Watching):
-    """The source dies as soon as all members have stored the record of iteration 2; its average travels slowly."""
+    """The source dies as soon as all members have stored the record of iteration 2; its average
+    travels slowly.
+    """
 
     def __init__(self) -> None:
         super().__init__(self._is_stored, kill_sources)
@@ -36,7 +40,9 @@ class AfterTheSeal(Watching):
 
 
 def test_the_source_dies_after_the_seal_and_is_back_on_its_port() -> None:
-    """The only source dies when all have stored a record, and a new life listens on its port: the ends come from a copy that is one step behind."""
+    """The only source dies when all have stored a record, and a new life listens on its port: the
+    ends come from a copy that is one step behind.
+    """
     script = AfterTheSeal()
     result = play(swarm(faults=BACK), script)
     assert script.struck
@@ -47,7 +53,9 @@ def test_the_source_dies_after_the_seal_and_is_back_on_its_port() -> None:
 
 
 class CannotFollow(Watching):
-    """No average from iteration 1 on and no part of the state reaches a keeper; the source dies in iteration 3."""
+    """No average from iteration 1 on and no part of the state reaches a keeper; the source dies in
+    iteration 3.
+    """
 
     def __init__(self) -> None:
         super().__init__(in_the_middle_of(3), kill_sources)
@@ -61,7 +69,9 @@ class CannotFollow(Watching):
 
 
 def test_a_copy_is_kept_while_a_newer_one_is_loaded() -> None:
-    """Keepers that fell behind load anew beside the old copy, and the source dies before they are through: two steps are lost, not all."""
+    """Keepers that fell behind load anew beside the old copy, and the source dies before they are
+    through: two steps are lost, not all.
+    """
     script = CannotFollow()
     result = play(unhurried(swarm(faults=BACK)), script)
     assert script.struck
@@ -73,7 +83,9 @@ def test_a_copy_is_kept_while_a_newer_one_is_loaded() -> None:
 
 
 def test_ends_that_are_drawn_anew_are_an_event_of_their_own() -> None:
-    """Where no copy is kept what embedding and head had learned is lost, and the coordinator says so."""
+    """Where no copy is kept what embedding and head had learned is lost, and the coordinator says
+    so.
+    """
     script = Watching(in_the_middle_of(2), kill_sources)
     result = play(replace(swarm(sources=2, faults=LATE, ends_copies=0), feeding_standbys=1), script)
     assert len(lines(result, "EndsDrawnAnew", "iteration=2 ")) == 1

@@ -1,6 +1,8 @@
-"""Scenarios of peers that are there and of no use: wrong sums, two faces, a hung or slow device, one that leaves in the middle.
+"""Scenarios of peers that are there and of no use: wrong sums, two faces, a hung or slow device,
+one that leaves in the middle.
 
-Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and
+the run finishes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def excluded(result: RehearsalResult, why: str) -> list[str]:
     return [line.split("member=")[1].split()[0] for line in lines(result, "MemberLost", why)]
 
 
-# ---- 33 ------------------------------------------------------------------------------------------------------------
+# ---- 33 ------------------------------------------------------------------------------------------
 
 
 class NotFinite(IntegerEngine):
@@ -58,7 +60,9 @@ class NotFinite(IntegerEngine):
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_33_nan_peer(replicas: int) -> None:
-    """One replica's sums are not finite: after two rounds it is out, what it did is redone, and every sum that counts is right."""
+    """One replica's sums are not finite: after two rounds it is out, what it did is redone, and
+    every sum that counts is right.
+    """
     NotFinite.wrong = None
     result = play(swarm(replicas=replicas), factories=Factories(make_engine=NotFinite))
     assert NotFinite.wrong is not None
@@ -68,7 +72,9 @@ def test_33_nan_peer(replicas: int) -> None:
 
 
 def test_a_model_that_diverges_ends_the_run_and_is_nobodys_fault() -> None:
-    """Where no sum of a stage is finite, nobody is excluded: everybody ends with the iteration and the rate, and nothing is written."""
+    """Where no sum of a stage is finite, nobody is excluded: everybody ends with the iteration and
+    the rate, and nothing is written.
+    """
 
     class Diverging(IntegerEngine):
         step_count = 0
@@ -95,7 +101,9 @@ def test_a_model_that_diverges_ends_the_run_and_is_nobodys_fault() -> None:
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_33_two_faced_owner(monkeypatch: pytest.MonkeyPatch, replicas: int) -> None:
-    """The owner of parts gives one member other bytes than the rest: found by the digests, named by those of its parts, and out after two rounds."""
+    """The owner of parts gives one member other bytes than the rest: found by the digests, named by
+    those of its parts, and out after two rounds.
+    """
     reduce, liar = Averaging.reduce, []
 
     async def two_faced(self: Averaging, sender: Member, request: Reduce, incoming: Incoming) -> Reply:
@@ -116,11 +124,13 @@ def test_33_two_faced_owner(monkeypatch: pytest.MonkeyPatch, replicas: int) -> N
     assert replicas == 2 or out.startswith(liar[0].peer_id.removeprefix("Qm")), "of three, the one with two faces"
 
 
-# ---- devices -------------------------------------------------------------------------------------------------------
+# ---- devices -------------------------------------------------------------------------------------
 
 
 def test_a_hung_device_ends_its_peer_and_nothing_else() -> None:
-    """Its event loop would answer for ever; the peer notices that its own device does not come back, and ends with a line that says so."""
+    """Its event loop would answer for ever; the peer notices that its own device does not come
+    back, and ends with a line that says so.
+    """
     script = Once(
         is_asked(Train, key__iteration=1, key__stage=STAGE), lambda director, _: director.stick(director.members(STAGE)[0])
     )
@@ -165,7 +175,7 @@ def test_a_slow_replica_is_asked_for_nothing_once_the_others_are_sooner_through_
     assert script.slow.peer_id in lines(result, "Opened", "iteration=9 ")[-1]
 
 
-# ---- leaving in the middle -------------------------------------------------------------------------------------------
+# ---- leaving in the middle -----------------------------------------------------------------------
 
 
 def leaving(setup: Setup) -> tuple[RehearsalResult, Once]:
@@ -197,7 +207,9 @@ def test_what_a_leaver_did_is_done_again_where_the_iteration_outlasts_its_patien
 
 
 class SuccessorDies(Script):
-    """The only replica of stage 2 leaves, and who has taken its place dies as the plan without the leaver sets out."""
+    """The only replica of stage 2 leaves, and who has taken its place dies as the plan without the
+    leaver sets out.
+    """
 
     def __init__(self) -> None:
         self.leaver: Member | None = None
@@ -226,7 +238,9 @@ def test_a_leaver_stays_where_its_successor_dies_at_once() -> None:
 
 
 class SuccessorsDieTogether(Script):
-    """A member of stage 2 leaves; both of its siblings die in the same moment, once they have promised the plan without it."""
+    """A member of stage 2 leaves; both of its siblings die in the same moment, once they have
+    promised the plan without it.
+    """
 
     def __init__(self) -> None:
         self.leaver: Member | None = None
@@ -253,7 +267,9 @@ class SuccessorsDieTogether(Script):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_leaver_stays_where_its_successors_die_together(seed: int) -> None:
-    """That they promised says nothing of whether they live still: it is not let go before one of them answers, and nothing is rebuilt."""
+    """That they promised says nothing of whether they live still: it is not let go before one of
+    them answers, and nothing is rebuilt.
+    """
     script = SuccessorsDieTogether()
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
     result = rehearse(seed, setup=unhurried(swarm(faults=faults, replicas=3)), script=script)

@@ -1,4 +1,6 @@
-"""Scenarios of a device that hangs while its event loop goes on answering, with the limits that runs have unless somebody says otherwise."""
+"""Scenarios of a device that hangs while its event loop goes on answering, with the limits that
+runs have unless somebody says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm
 STAGE = 2
 SILENCE_S = TimingSection().silence_s
 SLACK_S = 4.0
-"""For a heartbeat to be answered, an iteration, and where the coordinator is hit another one to take over."""
+"""For a heartbeat to be answered, an iteration, and where the coordinator is hit another one to
+take over.
+"""
 
 
 def sixteen(setup: Setup) -> Setup:
-    """The same with sixteen iterations: in the first ones nothing is known of how long work takes."""
+    """The same with sixteen iterations: in the first ones nothing is known of how long work
+    takes.
+    """
     return replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=16)))
 
 
@@ -31,7 +37,9 @@ def hang(fits: Callable[[Moment], bool], whom: Callable[[Director], Member]) -> 
 
 
 def test_nobody_has_to_set_a_limit_for_these_scenarios() -> None:
-    """They run with the default after which a peer whose device hangs ends by itself, which is far longer than they take."""
+    """They run with the default after which a peer whose device hangs ends by itself, which is far
+    longer than they take.
+    """
     assert swarm().manifest.timing.stuck_s == TimingSection().stuck_s > 3 * SILENCE_S + SLACK_S
 
 
@@ -46,7 +54,9 @@ def test_nobody_has_to_set_a_limit_for_these_scenarios() -> None:
     ids=["as it is asked", "as it has passed something on", "as it averages", "as it steps"],
 )
 def test_a_replica_whose_device_hangs_is_not_waited_for(fits: Callable[[Moment], bool]) -> None:
-    """Its sibling does its work: the next iteration is committed within three silences, and the peer ends by itself later."""
+    """Its sibling does its work: the next iteration is committed within three silences, and the
+    peer ends by itself later.
+    """
     script = hang(fits, lambda director: director.members(STAGE)[0])
     result = play(sixteen(swarm()), script)
     assert script.struck
@@ -58,7 +68,9 @@ def test_a_replica_whose_device_hangs_is_not_waited_for(fits: Callable[[Moment],
 
 @pytest.mark.parametrize("leads", [False, True])
 def test_a_source_whose_device_hangs_is_not_waited_for(*, leads: bool) -> None:
-    """The other source feeds its share; where it was the coordinator that hung, it hands the lead over first."""
+    """The other source feeds its share; where it was the coordinator that hung, it hands the lead
+    over first.
+    """
 
     def whom(director: Director) -> Member:
         return next(member for member in director.members(0) if (member == director.coordinator) == leads)
@@ -72,7 +84,9 @@ def test_a_source_whose_device_hangs_is_not_waited_for(*, leads: bool) -> None:
 
 
 def test_a_replica_whose_device_hangs_does_not_keep_the_lead_vacant() -> None:
-    """It hangs as it steps, and cannot promise before it has; the coordinator dies: the others elect the next one in time without its answer."""
+    """It hangs as it steps, and cannot promise before it has; the coordinator dies: the others
+    elect the next one in time without its answer.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.stick(director.members(STAGE)[0])
@@ -85,7 +99,9 @@ def test_a_replica_whose_device_hangs_does_not_keep_the_lead_vacant() -> None:
 
 
 def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
-    """It is fenced while it is late, keeps its state, and says hello when its device answers again: no peer ends."""
+    """It is fenced while it is late, keeps its state, and says hello when its device answers again:
+    no peer ends.
+    """
     late: list[Member] = []
 
     def strike(director: Director, _: Moment) -> None:
@@ -101,7 +117,9 @@ def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
 
 
 class OneBehind(Script):
-    """A replica's device hangs as it steps; in the next iteration its sibling dies, and then `count` replicas of another stage."""
+    """A replica's device hangs as it steps; in the next iteration its sibling dies, and then
+    `count` replicas of another stage.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -120,7 +138,9 @@ class OneBehind(Script):
 
 @pytest.mark.parametrize("count", [1])
 def test_a_stage_that_hangs_before_it_has_promised_stops_no_other_one(count: int) -> None:
-    """While its only replica is waited for, whoever comes for another stage is a member soon, and that stage is rebuilt where it is lost."""
+    """While its only replica is waited for, whoever comes for another stage is a member soon, and
+    that stage is rebuilt where it is lost.
+    """
     result = play(sixteen(swarm()), OneBehind(count))
     begun_s, ended_s = (float(lines(result, words)[0].split()[0]) for words in ("killed: by the script", "Ended code=1"))
     opened = [line for line in lines(result, "Opened", "iteration=13 ") if begun_s + SLACK_S < float(line.split()[0]) < ended_s]

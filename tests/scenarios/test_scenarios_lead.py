@@ -1,4 +1,6 @@
-"""Scenarios of who leads: by whose word a coordinator falls, which lineage gives way, and who decides when a majority is dead."""
+"""Scenarios of who leads: by whose word a coordinator falls, which lineage gives way, and who
+decides when a majority is dead.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ def told_s(line: str) -> float:
     return float(line.split(maxsplit=1)[0])
 
 
-# ---- whose word deposes (finding 5) -----------------------------------------------------------------------------------
+# ---- whose word deposes (finding 5) --------------------------------------------------------------
 
 
 def test_a_peer_without_a_vote_deposes_nobody() -> None:
-    """It promised a higher term to somebody who gave way while it stood still: the coordinator stays, and it is a member again."""
+    """It promised a higher term to somebody who gave way while it stood still: the coordinator
+    stays, and it is a member again.
+    """
     away: list[Member] = []
     leaders: list[Member] = []
 
@@ -62,7 +66,9 @@ def test_a_peer_without_a_vote_deposes_nobody() -> None:
 
 
 def test_a_successor_claims_above_what_was_promised_in_one_go() -> None:
-    """A member with a vote has promised term 7: the coordinator falls, and asks for term 8 as soon as it has heard of that."""
+    """A member with a vote has promised term 7: the coordinator falls, and asks for term 8 as soon
+    as it has heard of that.
+    """
     asked: set[int] = set()
     voters: list[Member] = []
 
@@ -104,12 +110,14 @@ def test_a_successor_claims_above_what_was_promised_in_one_go() -> None:
     assert result.statistics.longest_gap_s < 20.0
 
 
-# ---- which lineage gives way (finding 7) ------------------------------------------------------------------------------
+# ---- which lineage gives way (finding 7) ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_lost", [False, True], ids=["whole", "has-lost-a-stage"])
 def test_what_a_majority_committed_never_gives_way_to_what_was_forced(has_lost: bool) -> None:  # noqa: FBT001 - the two halves of one scenario
-    """Four are parted from four; as they meet, a stage of the side that the senior leads has just died, or has not."""
+    """Four are parted from four; as they meet, a stage of the side that the senior leads has just
+    died, or has not.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         other = next(member for member in director.members(0) if member != director.coordinator)
@@ -128,11 +136,13 @@ def test_what_a_majority_committed_never_gives_way_to_what_was_forced(has_lost: 
     assert len(unforced) == 20, "no iteration was committed forced alone"
 
 
-# ---- a lead that gets nowhere (finding 20) ----------------------------------------------------------------------------
+# ---- a lead that gets nowhere (finding 20) -------------------------------------------------------
 
 
 def test_a_coordinator_that_only_beats_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers, waits for nobody, and opens nothing any more: after `stall_s` another one leads, and it is a member."""
+    """It answers, waits for nobody, and opens nothing any more: after `stall_s` another one leads,
+    and it is a member.
+    """
     attempt = Coordinator._attempt_once
 
     async def idle(self: Coordinator, plan: Plan) -> Record:
@@ -142,7 +152,8 @@ def test_a_coordinator_that_only_beats_is_replaced(monkeypatch: pytest.MonkeyPat
         return await attempt(self, plan)
 
     def strike(director: Director, _: Moment) -> None:
-        for late_s in (15.0, 30.0):  # to the checks a planted bug is no disturbance, and nobody may lead instead without one
+        # To the checks a planted bug is no disturbance, and nobody may lead instead without one
+        for late_s in (15.0, 30.0):
             director.after(late_s, lambda: director.slow_disk(director.members(3)[0], 2.0, 0.1))
 
     monkeypatch.setattr(Coordinator, "_attempt_once", idle)
@@ -155,11 +166,13 @@ def test_a_coordinator_that_only_beats_is_replaced(monkeypatch: pytest.MonkeyPat
     assert lines(result, "Opened", "iteration=5 ", FIRST)
 
 
-# ---- everybody that it knew is gone (finding 22) ----------------------------------------------------------------------
+# ---- everybody that it knew is gone (finding 22) -------------------------------------------------
 
 
 def test_a_peer_that_slept_while_all_others_were_replaced_finds_them() -> None:
-    """It stands still while each member of its plan is started again, one half after the other: it has a place within 20 s, and no own lineage."""
+    """It stands still while each member of its plan is started again, one half after the other: it
+    has a place within 20 s, and no own lineage.
+    """
     slept: list[Member] = []
     woken: list[float] = []
 

@@ -16,7 +16,9 @@ LIMIT_BYTES = 10**6
 
 
 def limited(mlp_width: int) -> Setup:
-    """One replica a stage, and so large stages that four full shadows nearly take the whole limit."""
+    """One replica a stage, and so large stages that four full shadows nearly take the whole
+    limit.
+    """
     setup = logged(replicas=1)
     manifest = setup.manifest
     model = ModelSection(
@@ -28,7 +30,9 @@ def limited(mlp_width: int) -> Setup:
 
 @pytest.mark.parametrize(("mlp_width", "action"), [(183, "Replay"), (184, "Restore")])
 def test_a_stage_is_replayed_where_a_log_fits_and_restored_where_none_does(mlp_width: int, action: str) -> None:
-    """Of a log that would end too early nothing is kept, whoever would keep one says so once, and the shadow is taken as it is."""
+    """Of a log that would end too early nothing is kept, whoever would keep one says so once, and
+    the shadow is taken as it is.
+    """
     setup = limited(mlp_width)
     assert 0 < LIMIT_BYTES - MEMBER_SHADOWS * FULL_BYTES * body_parameters(setup.manifest) < 7_000
     result = play(setup, lose(2))

@@ -19,7 +19,9 @@ OTHER = "QmPeer02"
 def telling(
     monkeypatch: pytest.MonkeyPatch, tell: Callable[[HeartbeatAnswer, bool], HeartbeatAnswer], wait_s: float = 0.0
 ) -> None:
-    """The second source's heartbeats are answered so, told whether it has begun to average iteration 2; that takes so long."""
+    """The second source's heartbeats are answered so, told whether it has begun to average
+    iteration 2; that takes so long.
+    """
     averages = [False]
     handle = Peer.handle
 
@@ -36,7 +38,9 @@ def telling(
 
 
 def test_a_late_beat_of_another_iteration_takes_no_loss_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source's answer of iteration 1 comes when it has told its losses of iteration 2 already, and these are averaged: they stay known."""
+    """A source's answer of iteration 1 comes when it has told its losses of iteration 2 already,
+    and these are averaged: they stay known.
+    """
     last: list[HeartbeatAnswer] = []
     late: list[HeartbeatAnswer] = []
 
@@ -56,7 +60,9 @@ def test_a_late_beat_of_another_iteration_takes_no_loss_away(monkeypatch: pytest
 
 @pytest.mark.parametrize("count", [2, 1 << 30])
 def test_a_source_that_keeps_a_loss_to_itself_is_asked_again_then_fenced(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """It says that its share is done and leaves out the last loss, a few times or always: the coordinator goes on, and the run finishes."""
+    """It says that its share is done and leaves out the last loss, a few times or always: the
+    coordinator goes on, and the run finishes.
+    """
     left = [count]
 
     def tell(answer: HeartbeatAnswer, _: bool) -> HeartbeatAnswer:  # noqa: FBT001 - a callback

@@ -1,4 +1,6 @@
-"""Scenarios of merges whose weights somebody lies about: the newcomer takes the norms that the neighbours have signed."""
+"""Scenarios of merges whose weights somebody lies about: the newcomer takes the norms that the
+neighbours have signed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def said(result: RehearsalResult, event: str, name: str) -> list[str]:
 
 
 def test_a_newcomer_computes_the_weights_itself_from_what_the_neighbours_have_signed() -> None:
-    """Both renew what they announce as soon as they are asked for weights; what comes out is what the coordinator ordered."""
+    """Both renew what they announce as soon as they are asked for weights; what comes out is what
+    the coordinator ordered.
+    """
     result = play(merging(), lose(2, iteration=LOST_AT))
     assert lines(result, "StageBuilt", "stage=2", "action=Merge")
     assert said(result, "DirectoryNorms", "signed") == ["2"]
@@ -43,7 +47,9 @@ def test_a_newcomer_computes_the_weights_itself_from_what_the_neighbours_have_si
 
 
 def test_a_coordinator_that_lies_about_the_weights_is_refused_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says the same again once it has looked, is refused again, and gives up its office; its successor orders what was signed."""
+    """It says the same again once it has looked, is refused again, and gives up its office; its
+    successor orders what was signed.
+    """
     honest, liars = RecoveryChoice.choose, []
 
     def lying(self: RecoveryChoice, *arguments: Any, **named: Any) -> BuildAction:
@@ -63,7 +69,9 @@ def test_a_coordinator_that_lies_about_the_weights_is_refused_and_replaced(monke
 
 
 def test_norms_that_the_neighbours_have_signed_count_more_than_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator takes the record's, is refused, looks into the directory, and orders what is signed there; it keeps its office."""
+    """The coordinator takes the record's, is refused, looks into the directory, and orders what is
+    signed there; it keeps its office.
+    """
     honest = Peer._announcement
 
     def louder(self: Peer) -> Announcement:

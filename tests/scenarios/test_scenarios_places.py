@@ -1,4 +1,6 @@
-"""Who gets a place, and when: newcomers to a full swarm, and a founder that would rather stand by."""
+"""Who gets a place, and when: newcomers to a full swarm, and a founder that would rather stand
+by.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, 
 
 
 def test_who_came_when_all_was_full_gets_the_next_free_place() -> None:
-    """A newcomer to a full swarm stands by against its will: it replaces a dead replica at the next iteration, though no stage is lost."""
+    """A newcomer to a full swarm stands by against its will: it replaces a dead replica at the next
+    iteration, though no stage is lost.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(director.members(2)[0])
@@ -36,7 +40,9 @@ def test_who_came_when_all_was_full_gets_the_next_free_place() -> None:
 
 
 def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
-    """It alone decides on the first iteration, and only members are asked: as a standby it would wait for itself for ever."""
+    """It alone decides on the first iteration, and only members are asked: as a standby it would
+    wait for itself for ever.
+    """
     lives: list[Ports] = []
 
     async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
@@ -48,7 +54,9 @@ def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
 
 
 def test_who_was_away_has_its_vote_when_the_coordinator_dies() -> None:
-    """Three of eight voters are back from a break when two others die: the plan has not got them, but they decide, and nothing is forced."""
+    """Three of eight voters are back from a break when two others die: the plan has not got them,
+    but they decide, and nothing is forced.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         away = [director.members(0)[1], director.members(1)[0], director.members(2)[0]]
@@ -68,7 +76,9 @@ def test_who_was_away_has_its_vote_when_the_coordinator_dies() -> None:
 
 
 def test_who_was_fenced_says_hello_before_it_looks_into_a_slow_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It knows its coordinator: it has its place again five seconds after it went on, though the directory takes nine for each look."""
+    """It knows its coordinator: it has its place again five seconds after it went on, though the
+    directory takes nine for each look.
+    """
     at_once = MemoryDirectory._travel
 
     async def slow(self: MemoryDirectory) -> None:
@@ -90,7 +100,9 @@ def test_who_was_fenced_says_hello_before_it_looks_into_a_slow_directory(monkeyp
 
 
 class LosesItsMajority(Once):
-    """The coordinator is parted from all others but a newcomer, that it calls back; the answer comes late. A replica dies, too."""
+    """The coordinator is parted from all others but a newcomer, that it calls back; the answer
+    comes late. A replica dies, too.
+    """
 
     def __init__(self, comes_s: float) -> None:
         super().__init__(is_asked(Train, key__iteration=3, key__stage=1), lambda director, _: self._part(director))
@@ -113,7 +125,9 @@ class LosesItsMajority(Once):
 
 @pytest.mark.parametrize("comes_s", [4.55, 4.7, 4.85])
 def test_who_is_called_back_as_a_lead_ends_gets_its_place_from_the_next_one(comes_s: float) -> None:
-    """Whoever leads no longer takes nobody in: else it would call for ever whom it gives no place, and that one would look for no other."""
+    """Whoever leads no longer takes nobody in: else it would call for ever whom it gives no place,
+    and that one would look for no other.
+    """
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
     setup = unhurried(swarm(sources=2, replicas_min=1, standbys=0, faults=faults), iterations=24)
     result = play(setup, LosesItsMajority(comes_s))

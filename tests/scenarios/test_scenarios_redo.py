@@ -9,7 +9,8 @@ from tests.scenarios.scenario_world import Once, is_answered, lines, play, share
 
 
 class Redone(Once):
-    """Two of three replicas of stage 2 fall, one after the other, the second one with the coordinator as the first one's work is redone.
+    """Two of three replicas of stage 2 fall, one after the other, the second one with the
+    coordinator as the first one's work is redone.
 
     Attributes:
         numbers: of redos, by who asked.
@@ -33,7 +34,9 @@ class Redone(Once):
 
 
 def test_a_successor_redoes_under_numbers_of_its_own() -> None:
-    """What the last coordinator had redone in part is redone under another number: nobody takes one redo for the other."""
+    """What the last coordinator had redone in part is redone under another number: nobody takes one
+    redo for the other.
+    """
     script = Redone()
     result = play(unhurried(swarm(replicas=3, sources=2)), script)
     assert script.struck

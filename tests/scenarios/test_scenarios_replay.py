@@ -1,4 +1,6 @@
-"""Scenarios of lost body stages that are replayed from full shadows and activation logs: as if they had never been lost."""
+"""Scenarios of lost body stages that are replayed from full shadows and activation logs: as if they
+had never been lost.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def test_a_lost_stage_is_replayed_exactly(stage: int, replicas: int) -> None:
 
 
 def test_a_replica_of_a_neighbour_replays_from_its_own_log_as_well() -> None:
-    """Where nobody stands by, a spare replica of stage 1 or 3 moves: what it logged itself is needed, and stays until stage 2 is there."""
+    """Where nobody stands by, a spare replica of stage 1 or 3 moves: what it logged itself is
+    needed, and stays until stage 2 is there.
+    """
     setup = logged(standbys=0)
     setup = replace(setup, faults=replace(setup.faults, replace_min_s=60.0, replace_max_s=60.0))
     result = play(setup, lose(2))
@@ -69,7 +73,9 @@ def test_a_replica_of_a_neighbour_replays_from_its_own_log_as_well() -> None:
 
 @pytest.mark.parametrize("stages", [(2,), (2, 3)])
 def test_a_replay_from_packed_activations_is_near_and_says_so(stages: tuple[int, ...]) -> None:
-    """Records say nothing of the order of sums then, and nobody asks for it; integers are not rounded, so that nothing else is lost either."""
+    """Records say nothing of the order of sums then, and nobody asks for it; integers are not
+    rounded, so that nothing else is lost either.
+    """
     setup = logged(standbys=len(stages))
     recovery = replace(setup.manifest.recovery, border_dtype="bfloat16")
     setup = replace(setup, manifest=replace(setup.manifest, recovery=recovery))
@@ -89,7 +95,9 @@ def test_two_adjacent_stages_are_replayed_together() -> None:
 
 
 def test_a_stage_next_to_one_that_was_replayed_is_replayed_as_well() -> None:
-    """The builder keeps the activations of what it replays: its neighbour, lost next, finds a whole log there."""
+    """The builder keeps the activations of what it replays: its neighbour, lost next, finds a whole
+    log there.
+    """
 
     class Twice(Once):
         second = Once(is_asked(Train, key__iteration=LOST_AT + 1, key__stage=1), lambda d, _: d.kill(*d.members(3)))
@@ -106,7 +114,9 @@ def test_a_stage_next_to_one_that_was_replayed_is_replayed_as_well() -> None:
 
 
 def test_a_log_with_a_gap_is_not_replayed() -> None:
-    """A replica next to the lost stage died since the shadow, and its log with it: the shadow is taken as it is."""
+    """A replica next to the lost stage died since the shadow, and its log with it: the shadow is
+    taken as it is.
+    """
 
     class Gap(Once):
         earlier = Once(is_asked(Train, key__iteration=LOST_AT - 1, key__stage=2), lambda d, _: d.kill(d.members(1)[0]))
@@ -121,7 +131,9 @@ def test_a_log_with_a_gap_is_not_replayed() -> None:
 
 
 def test_a_holder_that_dies_while_a_stage_is_replayed_costs_that_replay_only() -> None:
-    """The only neighbour before it dies as its activations are asked for: both stages are replayed together, and no step of either is lost."""
+    """The only neighbour before it dies as its activations are asked for: both stages are replayed
+    together, and no step of either is lost.
+    """
     struck: list[bool] = []
 
     class Second(Once):
@@ -149,7 +161,9 @@ def test_full_shadows_are_fetched_once_by_each_holder() -> None:
 
 
 def test_the_whole_body_is_replayed_from_what_a_standby_and_the_sources_kept() -> None:
-    """A standby has the shadows, the sources, a majority, both logs: every loss is that of the run without the loss."""
+    """A standby has the shadows, the sources, a majority, both logs: every loss is that of the run
+    without the loss.
+    """
     setup = logged(standbys=2, replicas=1, sources=4, shadow_every=5, iterations=10)
     result = play(setup, lose(1, 2, 3, iteration=9))
     assert actions(result) == {"1": "Replay", "2": "Replay", "3": "Replay"}

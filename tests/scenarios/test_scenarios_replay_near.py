@@ -19,9 +19,11 @@ from tests.scenarios.test_scenarios_replay import LOST_AT, actions, logged, lose
 
 
 class Rounding(IntegerEngine):
-    """Rounds otherwise while it replays: its sums are not those of the records bit for bit, and their squared norms are off by a share.
+    """Rounds otherwise while it replays: its sums are not those of the records bit for bit, and
+    their squared norms are off by a share.
 
-    Weights stay as they are, since integers have no neighbours; so all that is committed can still be compared.
+    Weights stay as they are, since integers have no neighbours; so all that is committed can still
+    be compared.
     """
 
     share = 0.0
@@ -33,7 +35,9 @@ class Rounding(IntegerEngine):
         self._is_blank = self._replays = False
 
     def blank(self, stage: int) -> None:
-        """Whoever builds a stage begins so; a lost one, since the loss comes right after the iteration before."""
+        """Whoever builds a stage begins so; a lost one, since the loss comes right after the
+        iteration before.
+        """
         super().blank(stage)
         self._is_blank = type(self).newest >= self._first_present - self._microbatches
 
@@ -50,7 +54,9 @@ class Rounding(IntegerEngine):
         return total, squared_norm * (1 + self.share) if self._replays else squared_norm
 
     def average_digest(self) -> str:
-        """Another one, where the norm is so far off that nothing is stepped with it: the checks would see that."""
+        """Another one, where the norm is so far off that nothing is stepped with it: the checks
+        would see that.
+        """
         digest = super().average_digest()
         return digest if not self._replays or abs(self.share) <= NORM_OFF_MAX else digest[::-1]
 
@@ -68,7 +74,9 @@ def packed_logs(setup: Setup) -> Setup:
 
 @pytest.mark.parametrize("share", [0.0, 0.009, -0.009])
 def test_a_builder_that_rounds_otherwise_replays_near_and_says_how_near(share: float) -> None:
-    """Each sum's squared norm is within 1 % of the record's: the state is taken, and nobody calls it exact."""
+    """Each sum's squared norm is within 1 % of the record's: the state is taken, and nobody calls
+    it exact.
+    """
 
     class Near(Rounding):
         pass

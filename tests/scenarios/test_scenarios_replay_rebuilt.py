@@ -1,4 +1,6 @@
-"""Scenarios of a stage that is lost again soon after it was rebuilt: its shadows and its neighbours' logs are of before that."""
+"""Scenarios of a stage that is lost again soon after it was rebuilt: its shadows and its
+neighbours' logs are of before that.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ FIRST, SECOND, SHADOW_EVERY = 9, 10, 6
 
 
 class LostAgain(Once):
-    """Stage 2 is lost, no logged tensor arrives until its shadow is restored, and in the next iteration it is lost once more.
+    """Stage 2 is lost, no logged tensor arrives until its shadow is restored, and in the next
+    iteration it is lost once more.
 
     Attributes:
         refused: what builders said of a replay after the second loss.
@@ -50,7 +53,9 @@ class LostAgain(Once):
 
 @pytest.mark.parametrize("border_dtype", ["wire", "bfloat16"])
 def test_a_stage_that_was_restored_is_not_replayed_from_before_that(border_dtype: str) -> None:
-    """Its steps were counted on, so that nothing but the digest of the state, or where activations are packed the base, tells of the rebuild."""
+    """Its steps were counted on, so that nothing but the digest of the state, or where activations
+    are packed the base, tells of the rebuild.
+    """
     setup = logged(standbys=2, shadow_every=SHADOW_EVERY, iterations=SECOND + 2)
     recovery = replace(setup.manifest.recovery, border_dtype=border_dtype)
     script = LostAgain()

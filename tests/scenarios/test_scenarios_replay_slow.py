@@ -21,7 +21,9 @@ def hurried(setup: Setup, join_wait_s: float) -> Setup:
 
 
 class SlowBuilder(Once):
-    """Kills a stage, and makes the device of whoever is to build it slow as long as it does `action`."""
+    """Kills a stage, and makes the device of whoever is to build it slow as long as it does
+    `action`.
+    """
 
     def __init__(self, action: type, factor: float, duration_s: float = 60.0) -> None:
         killing = lose(2)
@@ -43,7 +45,9 @@ class SlowBuilder(Once):
 
 @pytest.mark.parametrize("join_wait_s", [6.0, 20.0])
 def test_a_slow_replay_is_tried_once_and_its_builder_takes_the_shadow(join_wait_s: float) -> None:
-    """It runs out of time, or finds after its first iteration that it will: either way the same builder restores the shadow, and nobody is fenced."""
+    """It runs out of time, or finds after its first iteration that it will: either way the same
+    builder restores the shadow, and nobody is fenced.
+    """
     script = SlowBuilder(Replay, 12.0)
     result = play(hurried(logged(), join_wait_s), script)
     builders = [one.split()[0] for one in script.asked]
@@ -54,7 +58,9 @@ def test_a_slow_replay_is_tried_once_and_its_builder_takes_the_shadow(join_wait_
 
 
 def test_a_builder_that_gets_somewhere_may_take_longer_than_the_bound() -> None:
-    """Its device does one piece after the other: it is asked again, which joins what it does, and it is not fenced."""
+    """Its device does one piece after the other: it is asked again, which joins what it does, and
+    it is not fenced.
+    """
     script = SlowBuilder(Restore, 10.0, 5.0)
     setup = hurried(logged(), 2.5)
     recovery = replace(setup.manifest.recovery, best="restore")

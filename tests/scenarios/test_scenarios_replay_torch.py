@@ -1,4 +1,6 @@
-"""Scenarios of replays on torch: by builders that round otherwise, and from activation logs that are wrong."""
+"""Scenarios of replays on torch: by builders that round otherwise, and from activation logs that
+are wrong.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass
 class World:
-    """One rehearsal: a builder of its own kind, and what stage 2 held before it was lost and after it was built."""
+    """One rehearsal: a builder of its own kind, and what stage 2 held before it was lost and after
+    it was built.
+    """
 
     make_builder: Callable[[Manifest], Engine]
     spoil: Spoil | None = None
@@ -112,7 +116,9 @@ class Losing(Once):
 
 @contextmanager
 def spoiling(world: World) -> Iterator[None]:
-    """The logs around the stage hold something else, and every squared norm that a replay finds is noted."""
+    """The logs around the stage hold something else, and every squared norm that a replay finds is
+    noted.
+    """
     find, check, stepped = ActivationLog.find, StageReplay._check_sum, Checks.stepped
 
     async def spoiled(self: ActivationLog, key: WorkKey, side: Side) -> bytes | None:
@@ -126,7 +132,9 @@ def spoiling(world: World) -> Iterator[None]:
         await check(self, stage, record, squared_norm)
 
     def unless_near(self: Checks, step: EngineStep) -> None:
-        """A step of a replay with a sum that no record has is near at best, and what comes of it is looked at here."""
+        """A step of a replay with a sum that no record has is near at best, and what comes of it is
+        looked at here.
+        """
         known = any(record.stages[LOST].sum_digest == step.average for record in self._records.values())
         if known or step.stage != LOST or not world.is_lost or world.built is not None:
             stepped(self, step)
@@ -205,7 +213,9 @@ def test_a_builder_that_rounds_alike_has_every_bit() -> None:
 
 @pytest.mark.parametrize(("border_dtype", "off_max"), [("wire", 1e-6), ("bfloat16", STATE_OFF_MAX)])
 def test_a_builder_that_rounds_otherwise_has_the_state_within_a_thousandth(border_dtype: LogDtype, off_max: float) -> None:
-    """Sums off by 1e-7: the replay is taken, nobody calls it exact, and weights and both moments are near what was lost."""
+    """Sums off by 1e-7: the replay is taken, nobody calls it exact, and weights and both moments
+    are near what was lost.
+    """
     world = World(Perturbed)
     result = rehearsed(world, border_dtype)
     assert came_back_as(result) == ["Replay"]
@@ -215,7 +225,9 @@ def test_a_builder_that_rounds_otherwise_has_the_state_within_a_thousandth(borde
 
 
 def test_a_builder_with_other_instructions_has_the_state_within_a_thousandth() -> None:
-    """Another process, whose torch and libraries do without AVX: what it adds up is near, and so is the state."""
+    """Another process, whose torch and libraries do without AVX: what it adds up is near, and so is
+    the state.
+    """
     others: list[Elsewhere] = []
 
     def begin(manifest: Manifest) -> Engine:
@@ -241,7 +253,9 @@ def test_a_builder_with_other_instructions_has_the_state_within_a_thousandth() -
 def test_a_log_of_something_else_gives_way_to_the_shadow(
     make_builder: Callable[[Manifest], Engine], spoil: Spoil, off_min: float
 ) -> None:
-    """Noise at both boundaries, or gradients times -1000: refused at the first sum, however the builder rounds, and it restores the shadow."""
+    """Noise at both boundaries, or gradients times -1000: refused at the first sum, however the
+    builder rounds, and it restores the shadow.
+    """
     world = World(make_builder, spoil)
     result = rehearsed(world)
     (off,) = world.norms_off()
@@ -252,7 +266,9 @@ def test_a_log_of_something_else_gives_way_to_the_shadow(
 
 
 def test_a_log_of_the_opposite_sign_is_found_out_by_where_it_leads() -> None:
-    """Its first sum has the norm of the record; the weights go the other way, and the norm of the second one is more than 1 % off."""
+    """Its first sum has the norm of the record; the weights go the other way, and the norm of the
+    second one is more than 1 % off.
+    """
     world = World(Perturbed, turned)
     assert came_back_as(rehearsed(world)) == ["Replay", "Restore"]
     first, second = world.norms_off()
@@ -267,7 +283,9 @@ def test_one_gradient_of_the_opposite_sign_is_found_out_by_who_rounds_alike() ->
 
 
 def test_one_gradient_of_the_opposite_sign_passes_with_who_rounds_otherwise() -> None:
-    """A record holds norms and digests only: what is built is not near, and nobody knows. The protocol says so."""
+    """A record holds norms and digests only: what is built is not near, and nobody knows. The
+    protocol says so.
+    """
     world = World(Perturbed, turned_at_last)
     assert came_back_as(rehearsed(world)) == ["Replay"]
     assert max(world.norms_off()) < 1e-6

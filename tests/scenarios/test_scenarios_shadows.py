@@ -24,7 +24,9 @@ def actions(result: RehearsalResult) -> dict[str, str]:
 
 
 def test_a_lost_stage_comes_from_its_shadow() -> None:
-    """Whatever it is between: the rest stays where it is, and the state is one that the stage once had."""
+    """Whatever it is between: the rest stays where it is, and the state is one that the stage once
+    had.
+    """
     for stage in (1, 2, 3):
         result = play(unhurried(swarm(shadow_every=1), iterations=6), lose(stage))
         assert actions(result)[str(stage)] == "Restore"
@@ -66,14 +68,18 @@ def test_a_holder_that_dies_while_it_gives_its_shadow_is_replaced_by_the_other_o
 
 
 def test_shadows_cost_each_holder_little() -> None:
-    """One renewal moves each part once for each holder, whatever the number of iterations between."""
+    """One renewal moves each part once for each holder, whatever the number of iterations
+    between.
+    """
     often = play(unhurried(swarm(shadow_every=1), iterations=8)).statistics.calls[GetShadow.__name__]
     seldom = play(unhurried(swarm(shadow_every=4), iterations=8)).statistics.calls[GetShadow.__name__]
     assert often > 2 * seldom > 0
 
 
 def test_the_whole_body_comes_back_from_what_a_standby_kept() -> None:
-    """No neighbour is left; the standby has looked at the coordinator's plan and kept a shadow of each stage, also of the one that it gets."""
+    """No neighbour is left; the standby has looked at the coordinator's plan and kept a shadow of
+    each stage, also of the one that it gets.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         director.kill(*(member for stage in (1, 2, 3) for member in director.members(stage)))

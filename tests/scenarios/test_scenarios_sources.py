@@ -1,6 +1,8 @@
-"""Scenarios of sources and joiners: a source dies or sleeps, all of them do, a newcomer's download spans many commits.
+"""Scenarios of sources and joiners: a source dies or sleeps, all of them do, a newcomer's download
+spans many commits.
 
-Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and
+the run finishes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def train_name(moment: Moment) -> str | None:
 
 
 def test_18_source_dies_full_hands() -> None:
-    """A source dies with some microbatches finished and some under way: the other one takes its share, in the same attempt."""
+    """A source dies with some microbatches finished and some under way: the other one takes its
+    share, in the same attempt.
+    """
     answered: set[int] = set()
 
     class Seeing(Counting):
@@ -55,7 +59,9 @@ def test_18_source_dies_full_hands() -> None:
 
 
 def test_19_source_sleeps() -> None:
-    """A source stands still for twenty seconds while the other one takes its share, then drives on: it counts for nothing, and disturbs nothing."""
+    """A source stands still for twenty seconds while the other one takes its share, then drives on:
+    it counts for nothing, and disturbs nothing.
+    """
     script = Once(
         is_asked(Train, key__iteration=1, key__stage=2), lambda director, _: director.freeze(other_source(director), 20.0)
     )
@@ -69,7 +75,9 @@ def test_19_source_sleeps() -> None:
 
 
 def test_27_join_through_commits() -> None:
-    """A newcomer's download spans several commits and misses an average; it is a member in the end, and nobody waits for it."""
+    """A newcomer's download spans several commits and misses an average; it is a member in the end,
+    and nobody waits for it.
+    """
     lost: list[Request] = []
     joiner: list[Member] = []
 
@@ -101,7 +109,9 @@ def test_27_join_through_commits() -> None:
 
 
 def test_a_source_that_is_back_before_it_is_missed_gets_its_place_again() -> None:
-    """Its older life still counts as a source when the new one says hello: that one takes its place, and not one in the body."""
+    """Its older life still counts as a source when the new one says hello: that one takes its
+    place, and not one in the body.
+    """
     killed: list[Member] = []
 
     class Unnoticed(Once):

@@ -1,4 +1,6 @@
-"""Scenarios in which a peer that lives holds what others take for lost: nothing worse is put in its place while there is time to ask for it."""
+"""Scenarios in which a peer that lives holds what others take for lost: nothing worse is put in its
+place while there is time to ask for it.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,12 @@ def only_replica(director: Director) -> Member:
     return member
 
 
-# ---- a report is not an average that others have (finding 1) ---------------------------------------------------------
+# ---- a report is not an average that others have (finding 1) -------------------------------------
 
 
 class DiesAfterItsReport(Script):
-    """A member has its stage's average of iteration 1 and says so; a sibling still waits for a part that it owns, and it dies.
+    """A member has its stage's average of iteration 1 and says so; a sibling still waits for a part
+    that it owns, and it dies.
 
     Args:
         stage: whose average it is.
@@ -105,7 +108,9 @@ class DiesAfterItsReport(Script):
 
 @pytest.mark.parametrize("stage", [0, 2])
 def test_no_stage_is_lost_when_the_only_one_that_has_its_average_dies(stage: int) -> None:
-    """Its sibling lives and has not reported: the round is done again with what is left, and nothing is rebuilt."""
+    """Its sibling lives and has not reported: the round is done again with what is left, and
+    nothing is rebuilt.
+    """
     sources = 2 if stage == 0 else 1
     setup = replace(unhurried(swarm(sources=sources, ends_copies=0)), feeding_standbys=sources - 1)
     script = DiesAfterItsReport(stage)
@@ -116,7 +121,7 @@ def test_no_stage_is_lost_when_the_only_one_that_has_its_average_dies(stage: int
     assert not recoveries(result)
 
 
-# ---- silence is not death (finding 3) ---------------------------------------------------------------------------------
+# ---- silence is not death (finding 3) ------------------------------------------------------------
 
 
 def cut_off(duration_s: float, *, refused: bool) -> Callable[[Director], None]:
@@ -140,7 +145,9 @@ def frozen(duration_s: float) -> Callable[[Director], None]:
     ids=["cut-silently", "cut-refused", "frozen-3-5-s", "frozen-5-s"],
 )
 def test_the_only_replica_of_a_stage_is_waited_for(strike: Callable[[Director], None]) -> None:
-    """Its link to the coordinator, or the peer itself, is away for a few seconds: nothing is rebuilt, and the same iteration commits."""
+    """Its link to the coordinator, or the peer itself, is away for a few seconds: nothing is
+    rebuilt, and the same iteration commits.
+    """
     script = Once(WORK, lambda director, _: strike(director))
     result = play(alone(), script)
     assert script.struck
@@ -150,7 +157,9 @@ def test_the_only_replica_of_a_stage_is_waited_for(strike: Callable[[Director], 
 
 
 def test_the_only_replica_of_a_stage_is_waited_for_until_it_knows_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was away, and forbids for a moment what a coordinator says that it does not know: nothing is rebuilt, and the same iteration commits."""
+    """It was away, and forbids for a moment what a coordinator says that it does not know: nothing
+    is rebuilt, and the same iteration commits.
+    """
     back_s: dict[Member, float] = {}
     require = AccessControl.require
 
@@ -172,7 +181,9 @@ def test_the_only_replica_of_a_stage_is_waited_for_until_it_knows_who_leads(monk
 
 
 def test_a_stage_that_the_coordinator_cannot_reach_is_copied_by_somebody_who_can() -> None:
-    """One link is down for 40 s: a standby takes the state over that link's other end, bit for bit."""
+    """One link is down for 40 s: a standby takes the state over that link's other end, bit for
+    bit.
+    """
     script = Once(WORK, lambda director, _: cut_off(40.0, refused=False)(director))
     result = play(alone(iterations=8), script)
     assert script.struck
@@ -183,7 +194,8 @@ def test_a_stage_that_the_coordinator_cannot_reach_is_copied_by_somebody_who_can
 
 
 class ComesBack(Once):
-    """The only replica of stage 2 stands still in iteration 3, or is cut off from everybody, until this happens.
+    """The only replica of stage 2 stands still in iteration 3, or is cut off from everybody, until
+    this happens.
 
     Args:
         returns: when it is there again.
@@ -214,7 +226,9 @@ class ComesBack(Once):
 
 
 def slow(setup: Setup) -> Setup:
-    """The same with devices so slow that a peer which comes back has said hello long before the iteration is over."""
+    """The same with devices so slow that a peer which comes back has said hello long before the
+    iteration is over.
+    """
     return replace(setup, work_min_s=0.3, work_max_s=0.3)
 
 
@@ -230,7 +244,9 @@ def test_a_replica_that_comes_back_before_the_seal_takes_its_stage_again(
     fits: Callable[[Moment], bool],
     is_cut: bool,  # noqa: FBT001 - two ways to be away
 ) -> None:
-    """It was waited for in vain, and its stage merged: its own bytes replace what was made, and not a step is lost."""
+    """It was waited for in vain, and its stage merged: its own bytes replace what was made, and not
+    a step is lost.
+    """
     script = ComesBack(built_stage_2, fits, is_cut=is_cut)
     result = play(slow(alone()), script)
     assert script.is_back
@@ -255,11 +271,13 @@ def test_a_replica_that_comes_back_after_the_seal_loads_its_stage_anew() -> None
     assert "iteration=3 " not in copied
 
 
-# ---- an older state is better than a merge ---------------------------------------------------------------------------
+# ---- an older state is better than a merge -------------------------------------------------------
 
 
 def test_a_member_whose_average_is_gone_keeps_its_state_of_a_step_before() -> None:
-    """It was away while record 3 was made, and the only one that has the average dies as it comes back: one step is lost, and no more."""
+    """It was away while record 3 was made, and the only one that has the average dies as it comes
+    back: one step is lost, and no more.
+    """
     away: list[Member] = []
 
     class OneBehind(Once):
@@ -287,11 +305,13 @@ def test_a_member_whose_average_is_gone_keeps_its_state_of_a_step_before() -> No
     assert lines(result, "StageBuilt", "stage=2", "iteration=4 ", "action=Stay", away[0].peer_id)
 
 
-# ---- nobody comes for a lost stage (finding 8) ------------------------------------------------------------------------
+# ---- nobody comes for a lost stage (finding 8) ---------------------------------------------------
 
 
 def test_a_source_that_can_be_spared_takes_a_lost_stage() -> None:
-    """Every stage of the body has one replica, and nobody comes: the source that does not coordinate goes where somebody is missing."""
+    """Every stage of the body has one replica, and nobody comes: the source that does not
+    coordinate goes where somebody is missing.
+    """
     setup = unhurried(swarm(replicas=1, sources=2, standbys=0, faults=NOBODY_COMES), iterations=6)
     sources: list[Member] = []
 
@@ -306,7 +326,9 @@ def test_a_source_that_can_be_spared_takes_a_lost_stage() -> None:
 
 
 def test_a_source_that_serves_the_body_takes_over_the_ends() -> None:
-    """The only source coordinates and dies, and nobody comes: its successor finds the other peer that has the corpus in a stage of the body."""
+    """The only source coordinates and dies, and nobody comes: its successor finds the other peer
+    that has the corpus in a stage of the body.
+    """
     setup = unhurried(swarm(sources=1, standbys=0, faults=NOBODY_COMES), iterations=6)
     setup = replace(setup, feeders=2, bodies=setup.bodies - 1)
 
@@ -320,7 +342,9 @@ def test_a_source_that_serves_the_body_takes_over_the_ends() -> None:
 
 
 def test_a_stage_that_has_just_lost_its_other_replica_gives_none_away() -> None:
-    """Stage 2 waits for somebody to be spared, and a replica of stage 1 dies a moment before: the spare comes from stage 3."""
+    """Stage 2 waits for somebody to be spared, and a replica of stage 1 dies a moment before: the
+    spare comes from stage 3.
+    """
     setup = unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=6)
     lasting: list[Member] = []
 
@@ -337,16 +361,18 @@ def test_a_stage_that_has_just_lost_its_other_replica_gives_none_away() -> None:
     assert lines(result, "StageBuilt", "stage=2", "iteration=3 ", "action=Merge")
 
 
-# ---- a lineage of its own (finding 10) --------------------------------------------------------------------------------
+# ---- a lineage of its own (finding 10) -----------------------------------------------------------
 
 
 class Splits(Script):
-    """Half of the swarm goes on forced while the other half is slow; when they have met again, a stage is lost where it counts.
+    """Half of the swarm goes on forced while the other half is slow; when they have met again, a
+    stage is lost where it counts.
 
     Attributes:
         ours: the half that wins.
         lost: the stage: one of which a peer of the other half tells that it keeps a shadow.
-        restored: from whom a stage was restored after that, and from which iteration's shadow, beside the present one.
+        restored: from whom a stage was restored after that, and from which iteration's shadow,
+            beside the present one.
     """
 
     def __init__(self) -> None:
@@ -356,7 +382,9 @@ class Splits(Script):
         self._plan: Plan | None = None
 
     def see(self, director: Director, moment: Moment) -> None:
-        """Split, and let a stage die when a peer of the other half has a place again and tells of a shadow from the future."""
+        """Split, and let a stage die when a peer of the other half has a place again and tells of a
+        shadow from the future.
+        """
         if not self.ours and is_asked(Train, key__iteration=2, key__stage=1)(moment):
             self._split(director)
         if moment.sender.member not in self.ours:
@@ -385,7 +413,9 @@ class Splits(Script):
 
 
 def test_shadows_of_a_lineage_that_gave_way_are_not_used() -> None:
-    """The forced side was further when the two met: its shadows are of another past, and no present stage is restored from one."""
+    """The forced side was further when the two met: its shadows are of another past, and no present
+    stage is restored from one.
+    """
     script = Splits()
     result = play(unhurried(swarm(sources=2, standbys=0, shadow_every=1), iterations=20), script)
     assert lines(result, "LineageDropped")

@@ -31,7 +31,9 @@ def another_run_at(monkeypatch: pytest.MonkeyPatch, taken: set[str]) -> None:
 
 
 def test_a_port_that_another_run_has_taken_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator dies and another run gets its port: standbys that ask there ask the others too, and follow the successor."""
+    """The coordinator dies and another run gets its port: standbys that ask there ask the others
+    too, and follow the successor.
+    """
     taken: set[str] = set()
     another_run_at(monkeypatch, taken)
 
@@ -50,7 +52,9 @@ def test_a_port_that_another_run_has_taken_ends_nobody(monkeypatch: pytest.Monke
 
 
 def test_a_peer_whom_everybody_takes_for_a_stranger_ends_with_their_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever answers says that this is another run, three rounds in a row: the peer has the wrong invite, and says so."""
+    """Whoever answers says that this is another run, three rounds in a row: the peer has the wrong
+    invite, and says so.
+    """
     call = Context.call
 
     async def calling(

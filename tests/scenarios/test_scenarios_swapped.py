@@ -1,4 +1,6 @@
-"""Scenarios of swapped routes (CheckFree+): every second microbatch goes 2, 1, .., L, L-1, and whatever happens is summed up right."""
+"""Scenarios of swapped routes (CheckFree+): every second microbatch goes 2, 1, .., L, L-1, and
+whatever happens is summed up right.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def swapping(*, body: int = 4, replicas: int = 2, standbys: int = 1, credits: in
 
 
 def test_odd_microbatches_take_the_swapped_route() -> None:
-    """From stage to stage as the paper has it: 2, 1, 3, .., L-2, L, L-1; the even ones go straight."""
+    """From stage to stage as the paper has it: 2, 1, 3, .., L-2, L, L-1; the even ones go
+    straight.
+    """
     steps: dict[int, list[int]] = {}
 
     class Following(Once):
@@ -44,7 +48,9 @@ def test_odd_microbatches_take_the_swapped_route() -> None:
 
 @pytest.mark.parametrize("stage", [1, 2, 3, 4])
 def test_21_swapped_repair(stage: int) -> None:
-    """A replica dies with the odd microbatch in its sum: its neighbours on that route are pulled from, and every sum is the reference's."""
+    """A replica dies with the odd microbatch in its sum: its neighbours on that route are pulled
+    from, and every sum is the reference's.
+    """
     pulled: list[Endpoint] = []
 
     class Dying(Once):
@@ -69,14 +75,18 @@ def test_21_swapped_repair(stage: int) -> None:
 
 
 def test_22_swap_credits() -> None:
-    """Four stages, one replica each, as many microbatches in flight as there are: nobody waits for ever."""
+    """Four stages, one replica each, as many microbatches in flight as there are: nobody waits for
+    ever.
+    """
     result = play(swapping(replicas=1, credits=6))
     assert not lines(result, "Repaired")
 
 
 @pytest.mark.parametrize("swaps", [True, False])
 def test_slots_held_while_waiting_would_deadlock_on_swapped_routes(swaps: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
-    """The control of 22: with two slots per peer, held until the answer is back, the hang is found; on straight routes there is none."""
+    """The control of 22: with two slots per peer, held until the answer is back, the hang is found;
+    on straight routes there is none.
+    """
     work, slots = StageReplica._work, dict[int, asyncio.Semaphore]()
 
     async def slotted(self: StageReplica, entry: WorkItem, request: Train, activations: bytes) -> None:

@@ -1,6 +1,8 @@
-"""Scenarios in which the lead passes to another member: the coordinator dies, sleeps, or is heard by some only.
+"""Scenarios in which the lead passes to another member: the coordinator dies, sleeps, or is heard
+by some only.
 
-Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and the run finishes.
+Numbers in names are those of the protocol's list. In each of them every invariant holds, too, and
+the run finishes.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def is_stored(kind: type[Seal | Commit], iteration: int) -> Callable[[Moment], b
 
 
 class ReachesOne(Once):
-    """A Seal or Commit of iteration 1 reaches the first member that it is sent to, and nobody else; then something happens.
+    """A Seal or Commit of iteration 1 reaches the first member that it is sent to, and nobody else;
+    then something happens.
 
     Args:
         kind: of the message.
@@ -78,7 +81,9 @@ def kill_sender(director: Director, moment: Moment) -> None:
 
 
 def test_01_commit_one_then_die() -> None:
-    """The coordinator dies when one member knows that it is decided, and that one is cut off: the successor decides on the same record."""
+    """The coordinator dies when one member knows that it is decided, and that one is cut off: the
+    successor decides on the same record.
+    """
 
     def strike(director: Director, moment: Moment) -> None:
         director.kill(moment.sender.member)
@@ -95,7 +100,9 @@ def test_01_commit_one_then_die() -> None:
 
 @pytest.mark.parametrize("is_cut_off", [False, True], ids=["a", "b"])
 def test_02_seal_one_then_die(is_cut_off: bool) -> None:  # noqa: FBT001 - the two halves of one scenario
-    """One member stored the record, then the coordinator dies: (a) what it stored is decided, (b) where it is cut off there is a new round."""
+    """One member stored the record, then the coordinator dies: (a) what it stored is decided, (b)
+    where it is cut off there is a new round.
+    """
     rolls: list[Moment] = []
 
     def strike(director: Director, moment: Moment) -> None:
@@ -143,7 +150,9 @@ class DiesAt(Script):
 
 @pytest.mark.timeout(120)
 def test_03_coordinator_dies_everywhere() -> None:
-    """Wherever between Open and Commit the coordinator dies, the iteration is committed once, and the losses are those of a run without faults."""
+    """Wherever between Open and Commit the coordinator dies, the iteration is committed once, and
+    the losses are those of a run without faults.
+    """
     right = losses(play(swarm(sources=2)))
     seen: dict[str, int] = {}
     for number in range(0, 400, 2):
@@ -152,13 +161,16 @@ def test_03_coordinator_dies_everywhere() -> None:
         if not script.last:
             break
         seen[script.last] = seen.get(script.last, 0) + 1
-        assert len(lineages(result, 1)) <= 1, f"death at message {number}"  # nobody tells, where only Commits had set out
+        # Nobody tells, where only Commits had set out
+        assert len(lineages(result, 1)) <= 1, f"death at message {number}"
         assert losses(result).items() <= right.items(), f"death at message {number}, {script.last}"
     assert {"Open", "TakeRoll", "Seal", "Commit"} <= set(seen), seen
 
 
 def test_04_coordinator_sleeps() -> None:
-    """The coordinator stands still as it seals and goes on when another one leads: its Seal is refused, it is a member again without a download."""
+    """The coordinator stands still as it seals and goes on when another one leads: its Seal is
+    refused, it is a member again without a download.
+    """
     script = Once(is_of_record(Seal, 1), lambda director, moment: director.freeze(moment.sender.member, 8.0))
     result = play(unhurried(swarm(sources=2), iterations=10), script)
     assert len(lines(result, "TookOver")) == 1
@@ -169,7 +181,9 @@ def test_04_coordinator_sleeps() -> None:
 
 
 def test_05_two_claimants() -> None:
-    """Two sources claim at the same instant under the same number: one of them leads, within a few deadlines."""
+    """Two sources claim at the same instant under the same number: one of them leads, within a few
+    deadlines.
+    """
     claims: list[tuple[float, Member, int]] = []
 
     class Delaying(Once):
@@ -195,10 +209,14 @@ def test_05_two_claimants() -> None:
 
 
 def test_06_claim_chain() -> None:
-    """A successor that missed the commit of 1 leads when the old coordinator has sealed 2 with one member: there is one record of each."""
+    """A successor that missed the commit of 1 leads when the old coordinator has sealed 2 with one
+    member: there is one record of each.
+    """
 
     class Chain(Once):
-        """The other source is cut off as record 1 is told; as one member has stored record 2, that one is cut off, the old coordinator sleeps."""
+        """The other source is cut off as record 1 is told; as one member has stored record 2, that
+        one is cut off, the old coordinator sleeps.
+        """
 
         successor: Member | None = None
 
@@ -209,7 +227,9 @@ def test_06_claim_chain() -> None:
             super().see(director, moment)
 
         def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
-            """Only one member of the body ever gets the Seal of record 2 while the old coordinator leads."""
+            """Only one member of the body ever gets the Seal of record 2 while the old coordinator
+            leads.
+            """
             if not isinstance(request, Seal) or request.record.iteration != 2 or self.struck:
                 return None
             return Fate(**SOON, request_lost=receiver.member != reached(receiver.member))
@@ -238,7 +258,9 @@ def test_06_claim_chain() -> None:
 
 
 def test_10_even_split() -> None:
-    """Four are parted from four for longer than `split_wait_s`: the other side goes on forced, and gives way later."""
+    """Four are parted from four for longer than `split_wait_s`: the other side goes on forced, and
+    gives way later.
+    """
     far: list[str] = []
 
     def strike(director: Director, _: Moment) -> None:
@@ -285,7 +307,9 @@ def test_08_mute_answers() -> None:
 
 
 def test_09_majority_split() -> None:
-    """Three of eight are parted from five for ten seconds, the coordinator among them: the three wait, the five commit, nothing is undone."""
+    """Three of eight are parted from five for ten seconds, the coordinator among them: the three
+    wait, the five commit, nothing is undone.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         leader = director.coordinator
@@ -313,7 +337,9 @@ def test_09b_majority_split_with_its_coordinator() -> None:
 
 
 def test_a_successor_between_two_iterations_waits_for_no_more_replicas_than_there_are() -> None:
-    """The coordinator dies when record 1 is known and iteration 2 not opened, a replica with it: the run has begun, and does not begin again."""
+    """The coordinator dies when record 1 is known and iteration 2 not opened, a replica with it:
+    the run has begun, and does not begin again.
+    """
     killed: list[float] = []
 
     def strike(director: Director, moment: Moment) -> None:

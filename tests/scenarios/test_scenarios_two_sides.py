@@ -12,7 +12,9 @@ from tests.scenarios.scenario_world import STEADY, is_asked, lines, play, swarm,
 
 
 class OpensForOne(Script):
-    """Stage 2 dies and is restored; only the builder gets the plan that opens it: the coordinator is parted, and no shadow is left."""
+    """Stage 2 dies and is restored; only the builder gets the plan that opens it: the coordinator
+    is parted, and no shadow is left.
+    """
 
     def __init__(self) -> None:
         self._is_lost = self.is_parted = False
@@ -36,7 +38,9 @@ class OpensForOne(Script):
 
 
 def test_a_successor_that_never_saw_a_rebuild_makes_the_stage_once_more() -> None:
-    """It has a majority, and hears nothing of the builder, that still follows the first coordinator: the stage is merged, and it goes on."""
+    """It has a majority, and hears nothing of the builder, that still follows the first
+    coordinator: the stage is merged, and it goes on.
+    """
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
     setup = swarm(sources=3, replicas=4, standbys=2, shadow_every=2, faults=faults)
     script = OpensForOne()

@@ -1,4 +1,6 @@
-"""Planted faults: engines and trainers that are wrong in one place, for tests that the checks find it."""
+"""Planted faults: engines and trainers that are wrong in one place, for tests that the checks find
+it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.stage_replica import StageReplica
 from swarmfree.trainer.pipeline.work_table import WorkItem
 
-# ---- engines -------------------------------------------------------------------------------------------------------
+# ---- engines -------------------------------------------------------------------------------------
 
 
 class AddsOneTwice(IntegerEngine):
@@ -87,7 +89,7 @@ class KeepsGraphs(IntegerEngine):
         return answer
 
 
-# ---- trainers ------------------------------------------------------------------------------------------------------
+# ---- trainers ------------------------------------------------------------------------------------
 
 
 class CarelessBook(SumBook):
@@ -144,7 +146,9 @@ class CountsRetriedTwicePeer(Peer):
 
 
 class ImpatientHop(Hop):
-    """Gives up on a living replica after some milliseconds, and goes to its sibling as if nothing had been asked."""
+    """Gives up on a living replica after some milliseconds, and goes to its sibling as if nothing
+    had been asked.
+    """
 
     async def _ask(self, replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
         try:
@@ -155,7 +159,9 @@ class ImpatientHop(Hop):
 
 
 class TrustingRolling(Rounds):
-    """Takes every partial sum that somebody holds, whatever is in it: what a caller gave up on still counts."""
+    """Takes every partial sum that somebody holds, whatever is in it: what a caller gave up on
+    still counts.
+    """
 
     def choose(self, partial_sums: list[PartialSum], count: int) -> Cover:
         """All of them."""

@@ -22,7 +22,9 @@ TWO_SOURCES_SEED = 2
 
 
 def scheduled(faults: FaultPlan, seed: int = TWO_SOURCES_SEED) -> RehearsalResult:
-    """A swarm with two sources whose first iterations have these faults; what becomes of it is not looked at."""
+    """A swarm with two sources whose first iterations have these faults; what becomes of it is not
+    looked at.
+    """
     setup = swarm(faults=faults)
     stages = replace(setup.manifest.stages, sources_max=2)
     run = replace(setup.manifest.run, iterations=6)
@@ -31,7 +33,9 @@ def scheduled(faults: FaultPlan, seed: int = TWO_SOURCES_SEED) -> RehearsalResul
 
 
 def test_a_partition_by_hand_costs_its_members_and_is_mended() -> None:
-    """A replica of each stage is cut off for six seconds: it is fenced, the rest goes on, and after that nothing is broken any more."""
+    """A replica of each stage is cut off for six seconds: it is fenced, the rest goes on, and after
+    that nothing is broken any more.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         assert director.coordinator is not None
@@ -45,7 +49,9 @@ def test_a_partition_by_hand_costs_its_members_and_is_mended() -> None:
 
 @pytest.mark.parametrize("kind", ["deafen", "mute"])
 def test_a_deaf_and_a_mute_member_are_fenced(kind: str) -> None:
-    """A member that hears nobody, or that nobody hears, is fenced after the limit on silence, and the swarm goes on."""
+    """A member that hears nobody, or that nobody hears, is fenced after the limit on silence, and
+    the swarm goes on.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         getattr(director, kind)(director.members(2)[0], duration_s=8.0)
@@ -56,7 +62,9 @@ def test_a_deaf_and_a_mute_member_are_fenced(kind: str) -> None:
 
 
 def test_heal_mends_what_a_script_broke() -> None:
-    """A cut between two siblings that is healed in time stops frames, but costs nobody its place."""
+    """A cut between two siblings that is healed in time stops frames, but costs nobody its
+    place.
+    """
     seen: list[int] = []
 
     def strike(director: Director, _: Moment) -> None:
@@ -79,7 +87,9 @@ def test_heal_mends_what_a_script_broke() -> None:
 
 
 def test_a_slow_device_takes_longer() -> None:
-    """A stage all of whose devices compute a hundred times slower holds up its iteration; when it is over the next ones are as fast as before."""
+    """A stage all of whose devices compute a hundred times slower holds up its iteration; when it
+    is over the next ones are as fast as before.
+    """
 
     def strike(director: Director, _: Moment) -> None:
         for member in director.members(2):
@@ -108,7 +118,9 @@ def test_a_slow_disk_holds_up_the_end() -> None:
 
 
 def test_a_member_that_stands_still_for_a_minute_comes_back() -> None:
-    """It is fenced, the swarm goes on without it, and when it goes on nothing that it still says counts."""
+    """It is fenced, the swarm goes on without it, and when it goes on nothing that it still says
+    counts.
+    """
 
     def strike(director: Director, moment: Moment) -> None:
         director.freeze(moment.receiver.member, 60.0)
@@ -119,7 +131,9 @@ def test_a_member_that_stands_still_for_a_minute_comes_back() -> None:
 
 
 def test_wall_clocks_differ_as_much_as_the_plan_says() -> None:
-    """With three seconds of skew announcements of some peers expire early for others, and the run does not mind."""
+    """With three seconds of skew announcements of some peers expire early for others, and the run
+    does not mind.
+    """
     walls: list[float] = []
 
     async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
@@ -133,7 +147,9 @@ def test_wall_clocks_differ_as_much_as_the_plan_says() -> None:
 
 
 def test_a_source_that_does_not_coordinate_is_struck() -> None:
-    """Faults of sources hit the one that is not the coordinator, and leave as many as the plan says."""
+    """Faults of sources hit the one that is not the coordinator, and leave as many as the plan
+    says.
+    """
     faults = replace(STEADY, source_crash_rate=1.0, replace_min_s=30.0, replace_max_s=30.0)
     result = scheduled(faults)
     assert result.statistics.faults["source kill"] == 1
@@ -145,7 +161,9 @@ def test_a_source_that_does_not_coordinate_is_struck() -> None:
 
 
 def test_whoever_coordinates_is_struck() -> None:
-    """The coordinator is found when the fault strikes: it is who sent the newest plan. It comes back after a while."""
+    """The coordinator is found when the fault strikes: it is who sent the newest plan. It comes
+    back after a while.
+    """
     crashed = scheduled(replace(STEADY, coordinator_crash_rate=1.0, sources_left_min=0))
     (killed, *_) = lines(crashed, "killed: crash of the coordinator")
     assert "Peer01" in killed
@@ -157,7 +175,9 @@ def test_whoever_coordinates_is_struck() -> None:
 
 
 def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
-    """Partitions, deafness, muteness and cuts of the network strike where the plan draws them, spare the sources, and every one is mended."""
+    """Partitions, deafness, muteness and cuts of the network strike where the plan draws them,
+    spare the sources, and every one is mended.
+    """
     faults = replace(
         STEADY, partition_rate=1.0, deaf_rate=0.5, mute_rate=0.5, cut_rate=1.0, slow_rate=1.0, slow_disk_rate=1.0, break_max_s=3.0
     )
@@ -175,7 +195,9 @@ def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
 
 
 def test_a_member_that_is_asked_to_leave_leaves() -> None:
-    """A leaver ends with code 0, is not taken for dead, and is replaced; leaving may be drawn as well."""
+    """A leaver ends with code 0, is not taken for dead, and is replaced; leaving may be drawn as
+    well.
+    """
     script = Once(is_asked(Train, key__stage=2, key__iteration=1), lambda director, _: director.leave(director.members(2)[0]))
     result = rehearse(SEED, setup=swarm(), script=script)
     assert result.violation is None, result.details
@@ -192,7 +214,9 @@ def test_a_member_that_is_asked_to_leave_leaves() -> None:
 
 
 def test_control_messages_are_counted_by_kind_and_for_the_coordinator() -> None:
-    """Every call is two messages at most, data is not control, and all the coordinator's control is control."""
+    """Every call is two messages at most, data is not control, and all the coordinator's control is
+    control.
+    """
     result = play(swarm())
     traffic, calls = result.statistics.traffic, result.statistics.calls
     assert set(traffic.kinds) == set(calls)

@@ -1,4 +1,6 @@
-"""The schedule of every kind of fault: drawn from the seed alone, at the stated rates, and without disturbing what was drawn before it."""
+"""The schedule of every kind of fault: drawn from the seed alone, at the stated rates, and without
+disturbing what was drawn before it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def drawn(plan: FaultPlan, seed: int = 1, iterations: int = 1000) -> tuple[Fault
 
 @pytest.mark.parametrize("rate", KINDS)
 def test_every_rate_draws_its_kind(rate: str) -> None:
-    """At 0.4 per iteration so many of the kind are drawn in the 700 iterations before the calm, and nothing else."""
+    """At 0.4 per iteration so many of the kind are drawn in the 700 iterations before the calm, and
+    nothing else.
+    """
     schedule = drawn(replace(FaultPlan(), **{rate: 0.4}))  # type: ignore[arg-type]
     kind, fields = KINDS[rate]
     assert 0.33 < len(schedule) / 700 < 0.47
@@ -82,14 +86,18 @@ def test_a_schedule_of_all_kinds_is_a_function_of_its_seed() -> None:
 
 
 def test_new_kinds_do_not_disturb_what_falls() -> None:
-    """Crashes, freezes and joins of the body are the same with and without breaks of the network, slowness and falls of the ends."""
+    """Crashes, freezes and joins of the body are the same with and without breaks of the network,
+    slowness and falls of the ends.
+    """
     plan = replace(FALLS, **dict.fromkeys(KINDS, 0.5))  # type: ignore[arg-type]
     both, alone = drawn(plan), drawn(FALLS)
     assert set(alone) < set(both)
 
 
 def test_the_ending_has_faults_of_its_own() -> None:
-    """They are set off by the closing evaluation, and drawn once a run, whenever the calm begins."""
+    """They are set off by the closing evaluation, and drawn once a run, whenever the calm
+    begins.
+    """
     schedule = drawn(FaultPlan(ending_rate=3.0, full_disk_rate=1.0), iterations=40)
     assert {fault.iteration for fault in schedule} == {40}
     assert Counter(type(fault.what) for fault in schedule) == {Last: 3, Fill: 1}
@@ -102,7 +110,9 @@ def test_the_ending_has_faults_of_its_own() -> None:
 
 
 def test_durations_and_factors_lie_where_the_plan_says() -> None:
-    """Freezes of up to a minute, breaks and slowness last as long as asked for; stage 0 is met by breaks only where the ends are not spared."""
+    """Freezes of up to a minute, breaks and slowness last as long as asked for; stage 0 is met by
+    breaks only where the ends are not spared.
+    """
     plan = FaultPlan(
         freeze_rate=1,
         freeze_min_s=1.0,

@@ -47,7 +47,9 @@ def test_faults_spare_stage_0_and_the_last_iterations() -> None:
 
 
 def test_fates_follow_the_rates() -> None:
-    """Lost, duplicated and late messages come as often as the plan says; in the calm and between the spared none is lost or late."""
+    """Lost, duplicated and late messages come as often as the plan says; in the calm and between
+    the spared none is lost or late.
+    """
     rng = random.Random(7)
     fates = [draw_fate(BUSY, rng, calm=False, spared=False) for _ in range(4000)]
     for share in (
@@ -73,7 +75,9 @@ def test_a_plan_says_what_it_means() -> None:
 
 
 def test_every_seed_draws_another_setup() -> None:
-    """Setups of many seeds cover every number of stages, replicas and sources, and kinds of faults are absent at times."""
+    """Setups of many seeds cover every number of stages, replicas and sources, and kinds of faults
+    are absent at times.
+    """
     setups = [draw_setup(seed) for seed in range(80)]
     assert {setup.manifest.stages.body for setup in setups} == {2, 3, 4}
     assert {setup.manifest.stages.replicas_max for setup in setups} == {1, 2, 3}

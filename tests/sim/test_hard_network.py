@@ -1,4 +1,6 @@
-"""The network where payloads take time, links are slow one way, another run listens, and answers are wrong; disks and devices that refuse."""
+"""The network where payloads take time, links are slow one way, another run listens, and answers
+are wrong; disks and devices that refuse.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ async def plan(_: Header, __: Request, ___: Incoming) -> Reply:
 
 
 def test_a_payload_takes_time_by_its_size() -> None:
-    """Forty bytes at ten milliseconds each take 0.4 s there and 0.4 s back; a message without payload takes its travel time."""
+    """Forty bytes at ten milliseconds each take 0.4 s there and 0.4 s back; a message without
+    payload takes its travel time.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", echo)
@@ -50,7 +54,9 @@ def test_a_payload_takes_time_by_its_size() -> None:
 
 
 def test_a_link_is_slow_in_one_direction() -> None:
-    """What goes back on a link that is three times slower takes three times as long, until it is mended."""
+    """What goes back on a link that is three times slower takes three times as long, until it is
+    mended.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", echo)
@@ -78,7 +84,9 @@ def test_some_links_are_slow_for_good() -> None:
 
 
 def test_a_long_response_is_stopped_by_a_break_and_by_a_death() -> None:
-    """Of a transfer that takes seconds nothing arrives where the network breaks, or where the sender dies, before its end."""
+    """Of a transfer that takes seconds nothing arrives where the network breaks, or where the
+    sender dies, before its end.
+    """
 
     async def story(world: World) -> None:
         a, b, c = world.peer("a"), world.peer("b", echo), world.peer("c", echo)
@@ -119,7 +127,9 @@ def test_an_upload_is_stopped_by_a_break() -> None:
 
 
 def test_nobody_listens_is_told_from_a_broken_network() -> None:
-    """Where the process is gone, the call is refused; where a break refuses calls, or the receiver dies under them, it is not known."""
+    """Where the process is gone, the call is refused; where a break refuses calls, or the receiver
+    dies under them, it is not known.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", plan)
@@ -138,7 +148,9 @@ def test_nobody_listens_is_told_from_a_broken_network() -> None:
 
 
 def test_a_stranger_at_an_old_address_says_so() -> None:
-    """A peer of another run answers every call with `wrong_run`, until one of this run is back; where one of this run lives, it cannot settle."""
+    """A peer of another run answers every call with `wrong_run`, until one of this run is back;
+    where one of this run lives, it cannot settle.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", plan)
@@ -159,7 +171,9 @@ def test_a_stranger_at_an_old_address_says_so() -> None:
 
 
 def test_answers_with_a_tensor_are_of_another_size_at_times() -> None:
-    """At a rate of one every answer is wrong, of several lengths; those without tensor, and those in the calm, are as they were."""
+    """At a rate of one every answer is wrong, of several lengths; those without tensor, and those
+    in the calm, are as they were.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", echo)
@@ -193,7 +207,9 @@ def test_a_device_raises_once() -> None:
 
 
 def test_a_device_goes_on_as_it_began() -> None:
-    """Slow work that is under way stays slow where the device is as fast as before, and it is known for as long as it lasts."""
+    """Slow work that is under way stays slow where the device is as fast as before, and it is known
+    for as long as it lasts.
+    """
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -210,7 +226,9 @@ def test_a_device_goes_on_as_it_began() -> None:
 
 
 def test_a_shelf_is_slow_or_refuses() -> None:
-    """A slow shelf takes its time; one that refuses keeps nothing, not even what was there, and finds nothing."""
+    """A slow shelf takes its time; one that refuses keeps nothing, not even what was there, and
+    finds nothing.
+    """
 
     async def main() -> None:
         loop, pace = asyncio.get_running_loop(), Pace()

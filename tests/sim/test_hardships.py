@@ -1,4 +1,6 @@
-"""What most seeds are spared: each hardship is absent in most seeds and alone in some, and really happens where it is drawn."""
+"""What most seeds are spared: each hardship is absent in most seeds and alone in some, and really
+happens where it is drawn.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def hard(faults: FaultPlan, **shape: int) -> Setup:
 
 
 def counted(setup: Setup, kinds: Sequence[str], seeds: int = 6) -> Counter[str]:
-    """Faults by kind of a few seeds, no more than it takes to see all of these kinds; what becomes of the swarm is not looked at."""
+    """Faults by kind of a few seeds, no more than it takes to see all of these kinds; what becomes
+    of the swarm is not looked at.
+    """
     found = Counter[str]()
     for seed in range(seeds):
         found += rehearse(seed, setup=setup).statistics.faults
@@ -39,7 +43,9 @@ def of_a_calm_seed() -> Counter[str]:
 
 
 def test_a_hardship_is_absent_in_most_seeds_and_alone_in_some() -> None:
-    """Of 2,000 seeds each meets a tenth or so, and each is the only one of some; the seed alone says which."""
+    """Of 2,000 seeds each meets a tenth or so, and each is the only one of some; the seed alone
+    says which.
+    """
     drawn = [hardships_of(seed) for seed in range(2000)]
     met = Counter(name for names in drawn for name in names)
     alone = Counter(names[0] for names in drawn if len(names) == 1)
@@ -82,7 +88,9 @@ def test_a_rate_brings_its_fault_about(changes: dict[str, float], kinds: list[st
 
 
 def test_the_only_replica_of_a_stage_stands_still_or_is_cut_off() -> None:
-    """Where a stage has one replica, it is frozen, or the coordinator cannot reach it, for exactly three seconds."""
+    """Where a stage has one replica, it is frozen, or the coordinator cannot reach it, for exactly
+    three seconds.
+    """
     faults = replace(STEADY, lone_freeze_rate=0.5, lone_cut_rate=0.5)
     results = [rehearse(seed, setup=hard(faults, replicas=1)) for seed in range(4)]
     found = sum((result.statistics.faults for result in results), Counter[str]())
@@ -102,7 +110,9 @@ def test_a_hard_story_is_a_function_of_its_seed(name: str) -> None:
 
 
 def test_without_calm_faults_go_on_until_after_the_last_commit() -> None:
-    """The closing evaluation has faults, too; a few seconds after it was opened everything is mended, so that the run can end."""
+    """The closing evaluation has faults, too; a few seconds after it was opened everything is
+    mended, so that the run can end.
+    """
     faults = replace(STEADY, calm_share=1.0, crash_rate=1.0, cut_rate=1.0)
     assert calm_iteration(faults, 4) == 5
     results = [rehearse(seed, setup=hard(faults)) for seed in range(3)]
@@ -117,7 +127,9 @@ def _fell_after_the_last_commit(result: RehearsalResult) -> bool:
 
 
 def test_a_split_lasts_as_long_as_drawn_and_holds_no_progress_against_the_swarm() -> None:
-    """Two halves of a swarm that lasts minutes hear nothing of each other for up to three minutes; that nobody commits meanwhile is no fault."""
+    """Two halves of a swarm that lasts minutes hear nothing of each other for up to three minutes;
+    that nobody commits meanwhile is no fault.
+    """
     faults = replace(STEADY, split_rate=0.5, split_min_s=130.0, split_max_s=180.0, ends_spared=False, calm_share=1.0)
     setup = replace(unhurried(hard(faults), iterations=6), work_min_s=0.8, work_max_s=1.6)
     results = [rehearse(seed, setup=setup) for seed in range(2)]
@@ -127,7 +139,9 @@ def test_a_split_lasts_as_long_as_drawn_and_holds_no_progress_against_the_swarm(
 
 
 def test_where_nobody_comes_enough_peers_are_left() -> None:
-    """However many deaths are drawn, as many peers live as there are stages, and one of them can feed."""
+    """However many deaths are drawn, as many peers live as there are stages, and one of them can
+    feed.
+    """
     faults = replace(STEADY, replaced_share=0.0, crash_rate=3.0, stage_loss_rate=1.0, source_crash_rate=1.0)
     for seed in range(3):
         result = rehearse(seed, setup=hard(faults))
@@ -141,7 +155,9 @@ def test_where_nobody_comes_enough_peers_are_left() -> None:
 
 
 def test_where_nobody_comes_no_device_is_so_slow_that_too_few_are_left() -> None:
-    """A peer ends when its device is so slow that it seems to hang: that is drawn only where the peer can be spared."""
+    """A peer ends when its device is so slow that it seems to hang: that is drawn only where the
+    peer can be spared.
+    """
     faults = replace(STEADY, replaced_share=0.0, slow_rate=2.0, slow_min_s=5.0)
     for standbys, ends in ((0, False), (2, True)):
         setup = unhurried(swarm(faults=faults, replicas=1, standbys=standbys), iterations=6)
@@ -152,14 +168,18 @@ def test_where_nobody_comes_no_device_is_so_slow_that_too_few_are_left() -> None
 
 
 def test_whoever_cannot_write_has_a_sibling_that_can() -> None:
-    """A disk is full only for as long as another replica could write: a stage of one replica is written all the same."""
+    """A disk is full only for as long as another replica could write: a stage of one replica is
+    written all the same.
+    """
     alone = rehearse(1, setup=hard(replace(STEADY, full_disk_rate=1.0), replicas=1))
     assert alone.statistics.faults["full disk"] == 1
     assert len(lines(alone, "WeightsWritten")) == 4
 
 
 def test_setups_of_hardships_are_as_they_say() -> None:
-    """Limits are those of the product, standbys can feed, only replicas are alone, and a run that is split lasts minutes."""
+    """Limits are those of the product, standbys can feed, only replicas are alone, and a run that
+    is split lasts minutes.
+    """
     usual, setups = draw_usual(1), {}
     for name in HARDSHIPS:
         seed = next(seed for seed in range(1000) if name in hardships_of(seed))

@@ -1,4 +1,6 @@
-"""Rebuilds that need not be (N1): who holds the state of the stage, and whether it was in reach, by hand-made histories."""
+"""Rebuilds that need not be (N1): who holds the state of the stage, and whether it was in reach, by
+hand-made histories.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,18 @@ class Story:
 
 @pytest.mark.parametrize("action", [MERGED, Fresh(2, 7, ""), Restore(2, AT[OTHER], 5, ""), Stay(2, 5, "")])
 def test_nothing_but_a_copy_while_the_present_state_is_in_reach(action: BuildAction) -> None:
-    """Every other way of making a stage is found, and who holds it is named; a copy never is, nor anything before the first record."""
+    """Every other way of making a stage is found, and who holds it is named; a copy never is, nor
+    anything before the first record.
+    """
     assert "although holder.1, in reach for 100.0 s, holds the present state" in Story().order(action)
     assert not Story().order(Copy(2, (AT[HOLDER],), ""))
     assert not Story().order(action, record=None)
 
 
 def test_whoever_keeps_the_present_state_makes_nothing() -> None:
-    """A member that stays at the iteration at which everybody is loses no step, so that nobody's state is better."""
+    """A member that stays at the iteration at which everybody is loses no step, so that nobody's
+    state is better.
+    """
     assert not Story().order(Stay(2, 7, ""))
 
 
@@ -114,7 +120,9 @@ def test_another_coordinator_cannot_tell_what_a_copy_is(
     has_stepped: bool,  # noqa: FBT001 - tables
     is_needless: bool,  # noqa: FBT001 - tables
 ) -> None:
-    """A joiner copies, and a plan names it; only the coordinator that had it copy knows what it has until it promises that plan, or steps."""
+    """A joiner copies, and a plan names it; only the coordinator that had it copy knows what it has
+    until it promises that plan, or steps.
+    """
     story = Story(lineage=BEFORE.lineage())
     story.now_s = 91.0
     story.copied(OTHER, 2, LAST.lineage())
@@ -132,7 +140,9 @@ def test_another_coordinator_cannot_tell_what_a_copy_is(
 
 
 def test_the_dead_and_the_stuck_hold_nothing() -> None:
-    """A life that has ended, a device that hangs, and an engine that is filled with something else are no reason to wait."""
+    """A life that has ended, a device that hangs, and an engine that is filled with something else
+    are no reason to wait.
+    """
     dead, stuck, filled = Story(), Story(), Story()
     dead.alive.remove(HOLDER)
     stuck.stuck.add(HOLDER)
@@ -159,7 +169,9 @@ def test_a_copy_counts_after_a_moment() -> None:
     ("first", "again", "is_needless"), [(MERGED, MERGED, False), (Restore(2, AT[OTHER], 5, ""), MERGED, True)]
 )
 def test_what_was_made_and_has_not_stepped_may_be_made_again(first: BuildAction, again: BuildAction, is_needless: bool) -> None:  # noqa: FBT001 - tables
-    """The same way gives the same state; a worse one does not, and no way gives a state that has stepped, or a copy of it."""
+    """The same way gives the same state; a worse one does not, and no way gives a state that has
+    stepped, or a copy of it.
+    """
     story = Story(stage=1)
     story.made(OTHER, first)
     assert bool(story.order(again)) == is_needless
@@ -180,7 +192,9 @@ def test_another_lineage_is_no_present_state() -> None:
 
 
 def test_a_state_one_step_behind_is_better_than_none() -> None:
-    """Where a stage is made from its neighbours, or drawn, one that lacks the last step alone would do; a shadow may be taken instead of it."""
+    """Where a stage is made from its neighbours, or drawn, one that lacks the last step alone would
+    do; a shadow may be taken instead of it.
+    """
     assert "the state one step before" in Story(lineage=BEFORE.lineage()).order(MERGED)
     assert not Story(lineage=BEFORE.lineage()).order(Restore(2, AT[OTHER], 6, ""))
 
@@ -219,7 +233,9 @@ def test_a_break_elsewhere_is_no_excuse() -> None:
 
 
 def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
-    """Nobody may have heard of it, or wanted it in the end; a plan that names the builder shows that somebody did."""
+    """Nobody may have heard of it, or wanted it in the end; a plan that names the builder shows
+    that somebody did.
+    """
     story = Story(lineage="f" * 64)
     build = Build(POSITION, MERGED, 7, LAST.lineage(), LAST)
     story.holdings.built(OTHER, build, LAST.lineage(), 0.0)
@@ -230,7 +246,9 @@ def test_what_was_just_built_counts_once_a_plan_has_it() -> None:
 
 
 def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
-    """A source with however old a state, or a keeper's copy, is better than new weights; a copy is taken from a keeper, and that is fine."""
+    """A source with however old a state, or a keeper's copy, is better than new weights; a copy is
+    taken from a keeper, and that is fine.
+    """
     old = Story(stage=0, lineage=OLDER)
     assert "an older state" in old.order(Fresh(0, 7, ""))
     kept = Story()
@@ -240,7 +258,9 @@ def test_the_ends_are_not_drawn_while_anything_of_them_is_left() -> None:
 
 
 def test_a_copy_of_what_another_side_went_on_to_is_of_no_use() -> None:
-    """A keeper followed the other side of a split, and now a coordinator in a lineage that has none of its iterations; so did a source."""
+    """A keeper followed the other side of a split, and now a coordinator in a lineage that has none
+    of its iterations; so did a source.
+    """
     story = Story()
     story.holdings.heartbeat_came(HOLDER, 68, "f" * 64)
     assert not story.order(Fresh(0, 7, ""))
@@ -248,7 +268,9 @@ def test_a_copy_of_what_another_side_went_on_to_is_of_no_use() -> None:
 
 
 def test_the_last_copy_of_the_ends_is_not_given_up() -> None:
-    """A keeper may forget its copy while a source lives; one that does so when none lives has thrown the ends away."""
+    """A keeper may forget its copy while a source lives; one that does so when none lives has
+    thrown the ends away.
+    """
     story = Story()
     story.hold(OTHER, 0, LAST.lineage())
     story.holdings.heartbeat_came(HOLDER, 6, BEFORE.lineage())
@@ -269,7 +291,9 @@ def test_one_order_is_looked_at_once() -> None:
 
 @pytest.mark.parametrize(("base", "is_needless"), [("0" * 16, True), ("1" * 16, False)])
 def test_what_another_coordinator_had_made_counts_for_who_goes_on_from_it(base: str, is_needless: bool) -> None:  # noqa: FBT001 - tables
-    """A plan names a member with a shadow of the lost stage, and is promised: a successor that opens another base has never seen that plan."""
+    """A plan names a member with a shadow of the lost stage, and is promised: a successor that
+    opens another base has never seen that plan.
+    """
     story = Story(stage=1)
     story.now_s = 50.0
     story.made(OTHER, Restore(2, AT[HOLDER], 5, ""))

@@ -1,4 +1,6 @@
-"""The integer engine: sums that do not depend on order, counts that name microbatches, bytes that depend on everything."""
+"""The integer engine: sums that do not depend on order, counts that name microbatches, bytes that
+depend on everything.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_it_is_an_engine_and_tokens() -> None:
 
 @given(st.permutations(range(MICROBATCHES)), st.lists(st.integers(0, 2), min_size=MICROBATCHES, max_size=MICROBATCHES))
 def test_sums_do_not_depend_on_order_or_grouping(order: list[int], groups: list[int]) -> None:
-    """The same microbatches give the same bytes, in whatever order and in however many partial sums they were summed."""
+    """The same microbatches give the same bytes, in whatever order and in however many partial sums
+    they were summed.
+    """
     straight, mixed = engines(), engines()
     for number in range(MICROBATCHES):
         drive(straight, number)
@@ -105,7 +109,9 @@ def test_a_reduce_adds_contributions_in_any_order() -> None:
 
 
 def test_gradients_are_unique() -> None:
-    """Another microbatch, another stage, other weights anywhere or another iteration give another gradient."""
+    """Another microbatch, another stage, other weights anywhere or another iteration give another
+    gradient.
+    """
     found = set()
     for changed in (None, 0, 1, 2, 3):
         for number in range(2):
@@ -119,7 +125,9 @@ def test_gradients_are_unique() -> None:
 
 
 def test_the_reference_computes_what_the_engines_do() -> None:
-    """Sums, norms, loss and evaluation of the reference equal those of engines that nobody disturbed."""
+    """Sums, norms, loss and evaluation of the reference equal those of engines that nobody
+    disturbed.
+    """
     made = engines()
     reference = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 17))
     expected = reference.iteration(0, [engine.state for engine in made])
@@ -144,7 +152,9 @@ def test_the_reference_computes_what_the_engines_do() -> None:
 
 
 def test_a_wrong_sum_names_its_microbatches() -> None:
-    """The reference says which microbatch of a wrong sum counts how often, or that the counts are right and the bytes are not."""
+    """The reference says which microbatch of a wrong sum counts how often, or that the counts are
+    right and the bytes are not.
+    """
     made = engines()
     reference = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 17))
     right = reference.iteration(1, [engine.state for engine in made]).sums[2]
@@ -161,7 +171,9 @@ def test_a_wrong_sum_names_its_microbatches() -> None:
 
 
 def test_steps_and_state_move_by_part() -> None:
-    """A part copied to another engine and stepped there has the same bytes; any other scalar or average gives others."""
+    """A part copied to another engine and stepped there has the same bytes; any other scalar or
+    average gives others.
+    """
     one, two = engines()[1], IntegerEngine(MANIFEST)
     two.blank(1)
     for part in range(one.part_count(1)):
@@ -182,7 +194,9 @@ def test_steps_and_state_move_by_part() -> None:
 
 
 def test_rebuilt_states_are_what_the_reference_expects() -> None:
-    """Fresh, copied, merged and neighbour-copied states have the digests that the reference computes, also across unequal stages."""
+    """Fresh, copied, merged and neighbour-copied states have the digests that the reference
+    computes, also across unequal stages.
+    """
     made = engines()
     reference = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 17))
     versions = {stage: [engine.state] for stage, engine in enumerate(made)}
@@ -208,7 +222,9 @@ def test_rebuilt_states_are_what_the_reference_expects() -> None:
 
 
 def test_mixed_up_microbatches_are_refused() -> None:
-    """A gradient for another microbatch than its ticket, or tokens of another microbatch, stop the engine."""
+    """A gradient for another microbatch than its ticket, or tokens of another microbatch, stop the
+    engine.
+    """
     made = engines()
     tensors = [made[0].embed(number, TOKENS.microbatch(number)) for number in range(2)]
     outputs = [made[1].forward(number, tensor) for number, tensor in enumerate(tensors)]
@@ -221,7 +237,9 @@ def test_mixed_up_microbatches_are_refused() -> None:
 
 @given(st.integers(0, 400))
 def test_tokens_depend_on_seed_and_number_alone(number: int) -> None:
-    """Whoever asks for a microbatch, in whatever order, gets the same bytes; they name the microbatch."""
+    """Whoever asks for a microbatch, in whatever order, gets the same bytes; they name the
+    microbatch.
+    """
     other = IntegerTokens(MANIFEST, sequence_count=17)
     assert other.microbatch(number) == TOKENS.microbatch(number)
     assert arithmetic.tokens_name(TOKENS.microbatch(number)) == (arithmetic.TRAINING, number)
@@ -229,7 +247,9 @@ def test_tokens_depend_on_seed_and_number_alone(number: int) -> None:
 
 
 def test_an_epoch_shows_every_sequence_once() -> None:
-    """Cut into epochs of 17 places, the endless row of sequences is a permutation each, and not twice the same."""
+    """Cut into epochs of 17 places, the endless row of sequences is a permutation each, and not
+    twice the same.
+    """
     row = [sequence for number in range(17) for sequence in TOKENS.sequences(number)]
     epochs = [tuple(row[first : first + 17]) for first in (0, 17)]
     assert all(sorted(epoch) == list(range(17)) for epoch in epochs)

@@ -1,4 +1,6 @@
-"""The checks on hand-made stories: records, votes, steps, rebuilds and tensors that are right, or wrong in one place."""
+"""The checks on hand-made stories: records, votes, steps, rebuilds and tensors that are right, or
+wrong in one place.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ class Story:
 
 
 def test_a_right_story_holds() -> None:
-    """Two iterations as they should be, told by messages and by the coordinator's event, are no violation."""
+    """Two iterations as they should be, told by messages and by the coordinator's event, are no
+    violation.
+    """
     story = Story()
     for iteration in range(2):
         record = story.whole(iteration)
@@ -148,7 +152,9 @@ def test_a_record_that_is_wrong_in_one_place_is_found(invariant: str, text: str,
 
 
 def test_a_commit_without_a_majority_is_found() -> None:
-    """The coordinator's own vote is one of three: a record that nobody else stored is not decided."""
+    """The coordinator's own vote is one of three: a record that nobody else stored is not
+    decided.
+    """
     story = Story()
     story.whole(0)
     record = story.record(1)
@@ -194,7 +200,9 @@ def test_two_records_of_one_iteration_are_found() -> None:
 
 
 def test_a_step_is_by_the_record_that_its_member_stored() -> None:
-    """Of two decided records that differ in who forced them alone, the other one is known last, and a member has the first."""
+    """Of two decided records that differ in who forced them alone, the other one is known last, and
+    a member has the first.
+    """
     story = Story()
     first = story.record(0)
     story.seal(first)
@@ -232,7 +240,9 @@ def test_a_step_that_leaves_one_out_is_found() -> None:
 
 
 def test_a_rebuild_with_wrong_bytes_is_found() -> None:
-    """What is made of neighbours, or drawn, is what it should be, or it is found when it says that it is built."""
+    """What is made of neighbours, or drawn, is what it should be, or it is found when it says that
+    it is built.
+    """
     story = Story()
     story.whole(0)
     newcomer, other = Endpoint(Member("new", "1"), ()), arithmetic.drawn(MANIFEST, 5, 2)
@@ -246,7 +256,9 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
 
 
 def test_a_copy_with_wrong_bytes_is_found_where_it_counts() -> None:
-    """Its donors may have died and the stage been rebuilt meanwhile: then it is given up, but no record may start from it."""
+    """Its donors may have died and the stage been rebuilt meanwhile: then it is given up, but no
+    record may start from it.
+    """
     story = Story()
     story.whole(0)
     build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None)
@@ -272,7 +284,9 @@ def kept_build(story: Story, iteration: int, state: State, copied: int) -> None:
 
 
 def test_a_kept_copy_is_the_state_after_the_last_record() -> None:
-    """Also where no source lived to make that step: the state, the average and the scalars of the record say what it comes to."""
+    """Also where no source lived to make that step: the state, the average and the scalars of the
+    record say what it comes to.
+    """
     story = Story()
     story.whole(0)
     record = story.record(1)
@@ -331,7 +345,9 @@ def test_a_sequence_shown_twice_is_found() -> None:
 
 
 def test_the_end_is_looked_at() -> None:
-    """A finished run has every record, and weights of every stage as they were after the last one."""
+    """A finished run has every record, and weights of every stage as they were after the last
+    one.
+    """
     story = Story()
     story.whole(0)
     story.checks.finished([])

@@ -1,4 +1,6 @@
-"""Bounds on time by hand-made scenes: a takeover, a lead that stays, fencing, a rebuild, everybody back (I6, N2)."""
+"""Bounds on time by hand-made scenes: a takeover, a lead that stays, fencing, a rebuild, everybody
+back (I6, N2).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Troupe:
 
 
 class Scene:
-    """Two sources, of which one leads, and two replicas of each of two stages; time goes by a second at a time."""
+    """Two sources, of which one leads, and two replicas of each of two stages; time goes by a
+    second at a time.
+    """
 
     def __init__(self, faults: FaultPlan = CALM) -> None:
         self.loop = VirtualLoop(time_limit_s=1000.0)
@@ -109,7 +113,9 @@ def _never(work: Coroutine[Any, Any, None], name: str, context: Context) -> asyn
 
 
 def test_a_whole_swarm_is_fine() -> None:
-    """Nothing is found where nothing happens, nor where a newcomer is a standby by its own will or as all places are taken."""
+    """Nothing is found where nothing happens, nor where a newcomer is a standby by its own will or
+    as all places are taken.
+    """
     scene = Scene()
     scene.come("late")
     scene.come("patient", standby=True)
@@ -129,7 +135,9 @@ def test_a_dead_coordinator_has_a_successor(survivors: int) -> None:
 
 
 def test_another_lineage_that_counts_more_has_a_coordinator_of_its_own() -> None:
-    """The dead one led a side that has lost, and needs no successor among the majority of the side that goes on, whose plan is yet to come."""
+    """The dead one led a side that has lost, and needs no successor among the majority of the side
+    that goes on, whose plan is yet to come.
+    """
     scene = Scene()
     scene.after(5.0, lambda: scene.hub.detach(scene.leader))
     scene.after(LIMITS.takeover_s, lambda: setattr(scene, "newest", replace(scene.newest, before="2" * 64)))
@@ -175,7 +183,9 @@ def test_a_silent_member_with_siblings_is_fenced(frozen: bool, fenced: bool) -> 
 
 @pytest.mark.parametrize("apart", [("sibling",), NAMES[1:]], ids=["its sibling", "everybody"])
 def test_the_last_one_that_is_heard_is_waited_for(apart: tuple[str, ...]) -> None:
-    """Nobody is fenced for silence whose sibling is out of the coordinator's reach, nor by a coordinator that leads nobody any more."""
+    """Nobody is fenced for silence whose sibling is out of the coordinator's reach, nor by a
+    coordinator that leads nobody any more.
+    """
     scene = Scene()
     scene.after(4.5, lambda: scene.hub.begin_break(partitions.partition(apart)))
     scene.after(5.5, lambda: scene.hub.detach(Member("one", "1")))
@@ -183,7 +193,9 @@ def test_the_last_one_that_is_heard_is_waited_for(apart: tuple[str, ...]) -> Non
 
 
 def test_who_was_fenced_before_it_died_need_not_be_fenced_again() -> None:
-    """Messages got lost, and the coordinator knows it is gone; where it is in the next plan it is a member again."""
+    """Messages got lost, and the coordinator knows it is gone; where it is in the next plan it is a
+    member again.
+    """
     for again in (False, True):
         scene, member = Scene(), Member("sibling", "1")
         scene.after(
@@ -201,7 +213,9 @@ def test_who_was_fenced_before_it_died_need_not_be_fenced_again() -> None:
 
 
 def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
-    """A newcomer that waits beside a lost stage for longer than a build takes is found; without anybody to build there is nothing to find."""
+    """A newcomer that waits beside a lost stage for longer than a build takes is found; without
+    anybody to build there is nothing to find.
+    """
     for comes in (True, False):
         scene = Scene()
         for name in ("two", "other"):
@@ -213,7 +227,9 @@ def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
 
 
 def test_everybody_is_back() -> None:
-    """Half a minute in reach of a coordinator that has a place to give: whoever has none then is found; whoever was away meanwhile has more time."""
+    """Half a minute in reach of a coordinator that has a place to give: whoever has none then is
+    found; whoever was away meanwhile has more time.
+    """
     scene = Scene()
     late = scene.come("late")
     scene.plan([Member("leader", "1")], *([Member(n, "1") for n in NAMES[k : k + 2]] for k in (2, 4)))
@@ -230,7 +246,9 @@ def test_everybody_is_back() -> None:
 
 
 def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:
-    """Two sides meet no sooner than `remeet_s` after a break is mended: half a minute begins as one of them is dropped."""
+    """Two sides meet no sooner than `remeet_s` after a break is mended: half a minute begins as one
+    of them is dropped.
+    """
     scene = Scene()
     late = scene.come("late")
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
@@ -243,7 +261,9 @@ def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:
 
 
 def test_a_leader_without_a_majority_gives_no_places() -> None:
-    """A break parts it from most of its electorate: whoever is on its side waits as it does; parted from few, it still has places to give."""
+    """A break parts it from most of its electorate: whoever is on its side waits as it does; parted
+    from few, it still has places to give.
+    """
     for parted in (NAMES[1:5], NAMES[1:2]):
         scene = Scene()
         scene.come("late")
@@ -254,7 +274,9 @@ def test_a_leader_without_a_majority_gives_no_places() -> None:
 
 
 def test_a_leader_without_a_stage_gives_no_places() -> None:
-    """The only replica of a stage is out of its reach, though not out of everybody's: until that is rebuilt nothing is opened."""
+    """The only replica of a stage is out of its reach, though not out of everybody's: until that is
+    rebuilt nothing is opened.
+    """
     scene = Scene()
     scene.come("late")
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
@@ -264,7 +286,9 @@ def test_a_leader_without_a_stage_gives_no_places() -> None:
 
 @pytest.mark.parametrize(("stage", "is_kept"), [(1, True), (2, False), (-1, False)])
 def test_who_is_kept_for_a_stage_that_hangs_waits_for_it(stage: int, is_kept: bool) -> None:  # noqa: FBT001 - tables
-    """Its place is in a stage whose last replica hangs, and that it builds next: it is moved to no other. Half a minute begins when that is over."""
+    """Its place is in a stage whose last replica hangs, and that it builds next: it is moved to no
+    other. Half a minute begins when that is over.
+    """
     scene = Scene()
     late = scene.come("late")
     for name in ("sibling", "other"):
@@ -279,7 +303,9 @@ def test_who_is_kept_for_a_stage_that_hangs_waits_for_it(stage: int, is_kept: bo
 
 
 def test_a_place_may_be_promised_to_somebody_else() -> None:
-    """One place, two that could have it, and one of these came a moment ago: it may be that one's."""
+    """One place, two that could have it, and one of these came a moment ago: it may be that
+    one's.
+    """
     scene = Scene()
     scene.come("late")
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))

@@ -46,7 +46,9 @@ async def ask(network: MemoryNetwork, to: MemoryNetwork, payload: bytes = b"", *
 
 
 def test_a_call_brings_payloads_both_ways() -> None:
-    """What the caller sends is what the handler reads, and what it answers is what the caller gets."""
+    """What the caller sends is what the handler reads, and what it answers is what the caller
+    gets.
+    """
 
     async def story(world: World) -> None:
         server = Server()
@@ -60,7 +62,9 @@ def test_a_call_brings_payloads_both_ways() -> None:
 
 
 def test_header_first_sends_the_payload_only_when_it_is_read() -> None:
-    """A handler that does not need the payload does not cost its bytes; one that reads twice costs them once."""
+    """A handler that does not need the payload does not cost its bytes; one that reads twice costs
+    them once.
+    """
 
     async def story(world: World) -> None:
         idle = Server(reads=False)
@@ -204,7 +208,9 @@ def test_a_killed_receiver_breaks_calls_in_progress() -> None:
 
 
 def test_a_dead_caller_sends_nothing_and_its_work_goes_on() -> None:
-    """After a peer's death no call leaves it, and the handler of an earlier one runs to its end at the receiver."""
+    """After a peer's death no call leaves it, and the handler of an earlier one runs to its end at
+    the receiver.
+    """
 
     async def story(world: World) -> None:
         server = Server(wait_s=3)
@@ -243,7 +249,9 @@ def test_cancelling_a_call_leaves_the_handler_alone() -> None:
 
 
 def test_a_frozen_peer_is_silent_and_goes_on_later() -> None:
-    """A call to a peer that stands still ends in silence; its handler runs when the peer goes on."""
+    """A call to a peer that stands still ends in silence; its handler runs when the peer goes
+    on.
+    """
 
     async def story(world: World) -> None:
         server = Server()
@@ -262,7 +270,9 @@ def test_a_frozen_peer_is_silent_and_goes_on_later() -> None:
 
 
 def test_a_short_freeze_is_not_noticed() -> None:
-    """A peer that stands still for less than the silence limit answers as if nothing had happened."""
+    """A peer that stands still for less than the silence limit answers as if nothing had
+    happened.
+    """
 
     async def story(world: World) -> None:
         server = Server(wait_s=0.5)
@@ -285,7 +295,9 @@ def test_a_short_freeze_is_not_noticed() -> None:
 
 @pytest.mark.parametrize(("frozen_s", "heard"), [(1.9, True), (20.0, False)])
 def test_a_frozen_caller_finds_its_timer_due(frozen_s: float, *, heard: bool) -> None:
-    """While the caller stands still it does not give up; when it goes on after longer than its limit, the timer fires before it has read anything."""
+    """While the caller stands still it does not give up; when it goes on after longer than its
+    limit, the timer fires before it has read anything.
+    """
 
     async def story(world: World) -> None:
         server = Server(wait_s=1)
@@ -330,7 +342,9 @@ def test_a_refusal_reaches_the_caller() -> None:
 
 
 def test_another_life_at_the_same_address_refuses() -> None:
-    """A call for an incarnation that is gone is refused by the one that took its address; an empty incarnation means any."""
+    """A call for an incarnation that is gone is refused by the one that took its address; an empty
+    incarnation means any.
+    """
 
     async def story(world: World) -> None:
         server = Server()

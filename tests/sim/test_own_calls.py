@@ -1,4 +1,6 @@
-"""What a peer asks itself: it crosses no network, and the watch of a rehearsal sees it all the same."""
+"""What a peer asks itself: it crosses no network, and the watch of a rehearsal sees it all the
+same.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ async def _ask_itself(network: MemoryNetwork, request: Request, *, refuse: bool 
 
 
 def test_own_calls_are_seen() -> None:
-    """The answer is the handler's, at once and without a call on the network; the watch is told of the outcome."""
+    """The answer is the handler's, at once and without a call on the network; the watch is told of
+    the outcome.
+    """
 
     async def story(world: World) -> None:
         reply = await _ask_itself(world.peer("a"), GetPlan())

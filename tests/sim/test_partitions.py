@@ -56,12 +56,16 @@ def stopped(held: Break) -> set[str]:
     ids=["partition", "two groups", "deaf", "mute", "cut"],
 )
 def test_a_break_stops_what_it_says(held: Break, expected: set[str]) -> None:
-    """Each kind of break stops its directions, no other one, and nothing that a peer says to itself."""
+    """Each kind of break stops its directions, no other one, and nothing that a peer says to
+    itself.
+    """
     assert stopped(held) == expected
 
 
 def test_breaks_add_up() -> None:
-    """A frame is stopped as long as any break stops it; two breaks of the same make are two, and each ends once."""
+    """A frame is stopped as long as any break stops it; two breaks of the same make are two, and
+    each ends once.
+    """
     breaks, one, two = Breaks(), cut("a", "b"), cut("a", "b", refused=True)
     breaks.add(one)
     assert not breaks.refuses("a", "b")
@@ -75,7 +79,9 @@ def test_breaks_add_up() -> None:
 
 
 def test_a_silent_partition_swallows_requests_until_it_is_mended() -> None:
-    """Calls over it hear silence and run no handler, calls on one side get through, and after it all do."""
+    """Calls over it hear silence and run no handler, calls on one side get through, and after it
+    all do.
+    """
 
     async def story(world: World) -> None:
         server = Server()
@@ -98,7 +104,9 @@ def test_a_silent_partition_swallows_requests_until_it_is_mended() -> None:
 
 
 def test_a_refusing_partition_breaks_calls_at_once() -> None:
-    """Calls under way and new ones are unreachable within a moment, in both directions; the handler goes on."""
+    """Calls under way and new ones are unreachable within a moment, in both directions; the handler
+    goes on.
+    """
 
     async def story(world: World) -> None:
         server = Server(work_s=5.0)
@@ -117,7 +125,9 @@ def test_a_refusing_partition_breaks_calls_at_once() -> None:
 
 
 def test_a_deaf_peer_asks_and_does_not_hear() -> None:
-    """Its request runs the handler, the answer does not arrive; what others ask it does not arrive either."""
+    """Its request runs the handler, the answer does not arrive; what others ask it does not arrive
+    either.
+    """
 
     async def story(world: World) -> None:
         server, own = Server(), Server()
@@ -134,7 +144,9 @@ def test_a_deaf_peer_asks_and_does_not_hear() -> None:
 
 
 def test_a_mute_peer_hears_and_is_not_heard() -> None:
-    """What others ask it runs its handler, its answer does not arrive; its own requests do not arrive."""
+    """What others ask it runs its handler, its answer does not arrive; its own requests do not
+    arrive.
+    """
 
     async def story(world: World) -> None:
         server, own = Server(), Server()
@@ -151,7 +163,9 @@ def test_a_mute_peer_hears_and_is_not_heard() -> None:
 
 
 def test_progress_frames_are_stopped_too() -> None:
-    """A caller whose callee works longer than the silence limit hears silence through a break, and nothing of one that was mended in time."""
+    """A caller whose callee works longer than the silence limit hears silence through a break, and
+    nothing of one that was mended in time.
+    """
 
     async def story(world: World) -> None:
         server = Server(work_s=6.0)
@@ -173,7 +187,9 @@ def test_progress_frames_are_stopped_too() -> None:
 
 
 def test_a_broken_connection_is_not_noticed_behind_a_break() -> None:
-    """Where a peer dies behind a silent break, its callers hear silence instead of a broken connection."""
+    """Where a peer dies behind a silent break, its callers hear silence instead of a broken
+    connection.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", Server(work_s=60.0).handle)
@@ -187,7 +203,9 @@ def test_a_broken_connection_is_not_noticed_behind_a_break() -> None:
 
 
 def test_a_break_that_is_mended_shows_who_died_behind_it() -> None:
-    """Where a peer died behind a silent break, its callers find the connection broken as soon as frames pass again."""
+    """Where a peer died behind a silent break, its callers find the connection broken as soon as
+    frames pass again.
+    """
 
     async def story(world: World) -> None:
         a, b = world.peer("a"), world.peer("b", Server(work_s=60.0).handle)
@@ -203,7 +221,9 @@ def test_a_break_that_is_mended_shows_who_died_behind_it() -> None:
 
 
 def test_a_payload_that_is_asked_for_does_not_pass_a_break() -> None:
-    """A payload sent header first breaks off where the way from its sender is cut when it is asked for."""
+    """A payload sent header first breaks off where the way from its sender is cut when it is asked
+    for.
+    """
 
     async def story(world: World) -> None:
         outcomes = []

@@ -1,4 +1,6 @@
-"""Whole rehearsals in which one thing is wrong: the invariant that should break does, and says where."""
+"""Whole rehearsals in which one thing is wrong: the invariant that should break does, and says
+where.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_without_a_fault_nothing_is_found() -> None:
 
 
 def test_telling_one_commit_again_and_again_is_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A swarm in which the last commit is told every second, as by one successor after the other, breaks I6."""
+    """A swarm in which the last commit is told every second, as by one successor after the other,
+    breaks I6.
+    """
     attempt = Coordinator._attempt_once
 
     async def retell(self: Coordinator, plan: Plan) -> Record:
@@ -75,7 +79,9 @@ def test_telling_one_commit_again_and_again_is_no_progress(monkeypatch: pytest.M
 
 
 def test_a_sum_with_one_partial_sum_twice_breaks_i1() -> None:
-    """A part owner that adds a contribution twice is found at the first commit, with stage, part and microbatches."""
+    """A part owner that adds a contribution twice is found at the first commit, with stage, part
+    and microbatches.
+    """
     violation = played(planted.AddsOneTwice).violation
     assert violation is not None
     assert violation.invariant == "I1"
@@ -90,7 +96,9 @@ def test_a_sum_without_one_microbatch_breaks_i1() -> None:
 
 
 def test_gradients_of_old_weights_break_i1() -> None:
-    """Counts that are right do not hide gradients that were taken with the weights of another iteration."""
+    """Counts that are right do not hide gradients that were taken with the weights of another
+    iteration.
+    """
     violation = played(planted.UsesOldWeights).violation
     assert violation is not None
     assert violation.invariant == "I1"
@@ -114,7 +122,9 @@ def test_kept_graphs_break_i7() -> None:
 
 
 def test_refusing_a_coordinator_that_is_known_breaks_n3(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A member that takes the Seal of its own coordinator for a stranger's is found, though it hears that one all the time."""
+    """A member that takes the Seal of its own coordinator for a stranger's is found, though it
+    hears that one all the time.
+    """
     refusal = access_control.refusal
     monkeypatch.setattr(
         access_control,
@@ -162,7 +172,9 @@ def test_a_crash_is_a_violation_with_its_traceback() -> None:
 
 
 def test_a_run_that_ends_too_early_is_a_violation() -> None:
-    """A coordinator that says goodbye before all iterations are there does not pass for a run that finished."""
+    """A coordinator that says goodbye before all iterations are there does not pass for a run that
+    finished.
+    """
     setup = replace(quiet_setup(), manifest=replace(quiet_setup().manifest))
     long_run = replace(setup.manifest.run, iterations=50)
     setup = replace(setup, manifest=replace(setup.manifest, run=long_run))
@@ -206,7 +218,9 @@ LOSSY = replace(CALM, response_loss_rate=0.04, late_rate=0.0)
 
 @pytest.mark.parametrize("seed", [0, 1, 3, 4])
 def test_counting_a_retried_microbatch_twice_breaks_i7(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts a retried microbatch twice is no sound sum, so nobody takes it, and the work piles up; without it the seed holds."""
+    """What counts a retried microbatch twice is no sound sum, so nobody takes it, and the work
+    piles up; without it the seed holds.
+    """
     setup = quiet_setup(LOSSY, replicas=1)
     assert rehearse(seed, setup=setup).violation is None
     monkeypatch.setattr(trainer_peer, "Peer", planted.CountsRetriedTwicePeer)
@@ -217,7 +231,9 @@ def test_counting_a_retried_microbatch_twice_breaks_i7(seed: int, monkeypatch: p
 
 @pytest.mark.parametrize("seed", range(4))
 def test_giving_up_on_a_living_replica_that_still_counts_breaks_i1(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that goes to a sibling while the first one's sum counts as well is found; without it the seed holds."""
+    """A caller that goes to a sibling while the first one's sum counts as well is found; without it
+    the seed holds.
+    """
     setup = quiet_setup()
     assert rehearse(seed, setup=setup).violation is None
     monkeypatch.setattr(trainer_peer, "Peer", planted.GivesUpPeer)
@@ -228,7 +244,9 @@ def test_giving_up_on_a_living_replica_that_still_counts_breaks_i1(seed: int, mo
 
 
 def test_giving_up_on_the_living_alone_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When both replicas hold a microbatch and the roll takes disjoint sums, impatience costs work and nothing else (scenario 22b)."""
+    """When both replicas hold a microbatch and the roll takes disjoint sums, impatience costs work
+    and nothing else (scenario 22b).
+    """
     patient = rehearse(0, setup=quiet_setup())
     monkeypatch.setattr(trainer_peer, "Peer", planted.ImpatientPeer)
     impatient = rehearse(0, setup=quiet_setup())

@@ -1,4 +1,6 @@
-"""Rehearsals of the trainer: many seeds hold every invariant, the same seed tells the same story, a failing one can be replayed."""
+"""Rehearsals of the trainer: many seeds hold every invariant, the same seed tells the same story, a
+failing one can be replayed.
+"""
 
 from __future__ import annotations
 
@@ -32,49 +34,67 @@ def test_two_hundred_seeds_hold_every_invariant() -> None:
 
 @pytest.mark.parametrize("seed", [1029, 1262, 2256, 3243, 4375])
 def test_those_who_return_under_an_open_without_a_majority_are_asked(seed: int) -> None:
-    """Members that came back counted as there, but the Open under way did not name them, and its coordinator waited for ever."""
+    """Members that came back counted as there, but the Open under way did not name them, and its
+    coordinator waited for ever.
+    """
     assert rehearse(seed, setup=draw_usual(seed)).violation is None
 
 
 def test_a_spare_replica_moves_to_a_stage_that_nobody_comes_for() -> None:
-    """The newcomer took the place of one that was falsely lost, and the stage whose replica had died waited for ever."""
+    """The newcomer took the place of one that was falsely lost, and the stage whose replica had
+    died waited for ever.
+    """
     assert rehearse(614, setup=draw_usual(614)).violation is None
 
 
 @pytest.mark.parametrize("seed", [54, 1254])
 def test_a_replica_that_was_fenced_beside_another_is_called_for_when_that_is_lost(seed: int) -> None:
-    """It was about to say hello, or out of reach for a moment, and its stage was restored from a shadow."""
+    """It was about to say hello, or out of reach for a moment, and its stage was restored from a
+    shadow.
+    """
     assert rehearse(seed).violation is None
 
 
 def test_weights_as_everybody_draws_them_bring_their_holder_back() -> None:
-    """It was fenced before its first step, came as a stranger, and a neighbour was copied in place of what it held."""
+    """It was fenced before its first step, came as a stranger, and a neighbour was copied in place
+    of what it held.
+    """
     assert rehearse(31).violation is None
 
 
 def test_a_builder_keeps_what_it_built_after_its_copy_had_failed() -> None:
-    """Its donor died, it made the stage from a neighbour, and the end of the failed copy took the stage from it."""
+    """Its donor died, it made the stage from a neighbour, and the end of the failed copy took the
+    stage from it.
+    """
     assert rehearse(1226).violation is None
 
 
 def test_a_member_that_missed_the_average_keeps_what_the_record_begins_with() -> None:
-    """Nobody else had its average, and it was fenced as a stranger instead of going on one step behind; neighbours were merged."""
+    """Nobody else had its average, and it was fenced as a stranger instead of going on one step
+    behind; neighbours were merged.
+    """
     assert rehearse(1449).violation is None
 
 
 @pytest.mark.parametrize("seed", [3056, 3151])
 def test_a_side_may_join_one_that_has_not_heard_of_the_newest_record(seed: int) -> None:
-    """A forced side met first who had only the beginning of the longest lineage: nothing that was decided is undone by that."""
+    """A forced side met first who had only the beginning of the longest lineage: nothing that was
+    decided is undone by that.
+    """
     assert rehearse(seed).violation is None
 
 
 def test_nobody_founds_a_run_that_has_begun_while_the_directory_shows_nothing() -> None:
-    """The founder had died, was started again, saw nobody announced, and committed a second first iteration."""
+    """The founder had died, was started again, saw nobody announced, and committed a second first
+    iteration.
+    """
     assert rehearse(1323).violation is None
 
 
 def test_the_same_seed_tells_the_same_story() -> None:
-    """Played twice in one process, every line is the same, and so is the digest over every call; another seed differs."""
+    """Played twice in one process, every line is the same, and so is the digest over every call;
+    another seed differs.
+    """
     first, second, other = rehearse(7), rehearse(7), rehearse(8)
     assert first.violation is None
     assert (first.transcript, first.digest) == (second.transcript, second.digest)
@@ -90,7 +110,9 @@ def test_a_full_transcript_has_every_call() -> None:
 
 
 def test_a_calm_rehearsal_has_only_what_must_be() -> None:
-    """Without faults nobody is lost, nothing is repaired, and every iteration commits at the first attempt."""
+    """Without faults nobody is lost, nothing is repaired, and every iteration commits at the first
+    attempt.
+    """
     setup = draw_setup(2, iterations=4)
     result = rehearse(2, setup=replace(setup, faults=CALM, start_spread_s=0.0))
     assert result.violation is None
@@ -119,7 +141,9 @@ def test_another_story_in_another_process_is_a_violation() -> None:
 
 @pytest.mark.timeout(300)
 def test_torch_rehearses_as_well() -> None:
-    """One seed with the torch engine, stages lost and rebuilt, holds what can be checked without a reference."""
+    """One seed with the torch engine, stages lost and rebuilt, holds what can be checked without a
+    reference.
+    """
     from swarmfree.sim.torch_rehearsal import rehearse_torch
 
     result = rehearse_torch(1)

@@ -18,7 +18,9 @@ from tests.sim.test_liveness import MANIFEST
 
 @pytest.mark.parametrize(("others", "is_left_out"), [(MANIFEST.stage_count, True), (MANIFEST.stage_count - 1, False)])
 def test_somebody_comes_for_whoever_ends_by_no_fault_where_too_few_are_left(others: int, is_left_out: bool) -> None:  # noqa: FBT001 - tables
-    """A peer that was merely slow ends itself: the draw that takes peers down has not asked whether the rest can do without it."""
+    """A peer that was merely slow ends itself: the draw that takes peers down has not asked whether
+    the rest can do without it.
+    """
     lives = [
         SimpleNamespace(
             member=SimpleNamespace(peer_id=str(number)),

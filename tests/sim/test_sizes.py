@@ -41,7 +41,9 @@ class Holder:
 
 
 def test_tables_are_found_wherever_they_hang() -> None:
-    """In an attribute, in an object in a table, behind a bound method, and tables in tables; what is as large as it may be is not told."""
+    """In an attribute, in an object in a table, behind a bound method, and tables in tables; what
+    is as large as it may be is not told.
+    """
     root, deep = Holder(), Holder()
     root.inner["deep"] = [(), deep]
     assert sizes.oversized(root.look) == ()
@@ -57,7 +59,9 @@ def test_tables_are_found_wherever_they_hang() -> None:
 
 
 def test_a_large_swarm_may_have_larger_tables() -> None:
-    """Three entries for each peer or microbatch, whichever are more; a small swarm's bound stays."""
+    """Three entries for each peer or microbatch, whichever are more; a small swarm's bound
+    stays.
+    """
     assert bounds.entries_max(peers=10, microbatches=8) == bounds.ENTRIES_MAX
     assert bounds.entries_max(peers=100, microbatches=64) == 3 * 100
     assert bounds.entries_max(peers=10, microbatches=64) == 3 * 64
@@ -110,7 +114,9 @@ def test_a_list_that_grows_with_the_iterations_breaks_i7(monkeypatch: pytest.Mon
 
 
 def test_what_was_asked_while_a_peer_stood_still_is_done_first() -> None:
-    """A queue that is too long is told of a peer that moves, not of one that went on a moment ago, and told of that one later."""
+    """A queue that is too long is told of a peer that moves, not of one that went on a moment ago,
+    and told of that one later.
+    """
     now_s, member, holder, found = [0.0], Member("a", "1"), Holder(), list[str]()
     holder.queue.append(1)
     history = History(lambda: now_s[0])

@@ -1,4 +1,6 @@
-"""What a majority decided is not undone by what was forced (I3), and a rebuilt stage comes from its own past (I2)."""
+"""What a majority decided is not undone by what was forced (I3), and a rebuilt stage comes from its
+own past (I2).
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Mortals(Everybody):
 
 
 def split() -> tuple[Story, Mortals, Record, Record]:
-    """Record 1 is decided by all three, and a forced one of the same iteration, with other sums, is committed by one alone."""
+    """Record 1 is decided by all three, and a forced one of the same iteration, with other sums, is
+    committed by one alone.
+    """
     story, lives = Story(), Mortals()
     story.checks = Checks(MANIFEST, None, lambda: 1.5, story.found.append, lives)
     story.whole(0)
@@ -56,7 +60,9 @@ def drop(story: Story, loser: Record, winner: Record) -> None:
 
 
 def test_a_forced_record_does_not_undo_a_decided_one() -> None:
-    """Where lineages meet the forced one gives way; the other way round is found, and who had stored what is lost is named."""
+    """Where lineages meet the forced one gives way; the other way round is found, and who had
+    stored what is lost is named.
+    """
     story, _, record, other = split()
     drop(story, other, record)
     assert story.found == []
@@ -66,7 +72,9 @@ def test_a_forced_record_does_not_undo_a_decided_one() -> None:
 
 
 def test_a_lineage_may_give_way_to_the_beginning_of_another_one() -> None:
-    """Whoever has only what came before the decided record undoes nothing, unless it is that record that is dropped."""
+    """Whoever has only what came before the decided record undoes nothing, unless it is that record
+    that is dropped.
+    """
     story, _, record, other = split()
     before = LineageDropped(2, 1, other.lineage(), 1, record.before)
     story.checks.told(before)
@@ -87,7 +95,9 @@ def test_what_only_the_dead_stored_may_be_undone() -> None:
 
 
 def test_whoever_was_sent_home_has_not_died() -> None:
-    """Members that end because another side of the split said that the run is over still hold what they decided."""
+    """Members that end because another side of the split said that the run is over still hold what
+    they decided.
+    """
     story, lives, record, other = split()
     story.checks.answered(EVERYONE[2], Goodbye(run_over=True, finished=True, why=""), Reply(Heard()))
     lives.dead = {*MEMBERS}
@@ -96,7 +106,9 @@ def test_whoever_was_sent_home_has_not_died() -> None:
 
 
 def test_the_same_sums_sealed_again_undo_nothing() -> None:
-    """A successor without a majority that finds the record and seals it as forced has kept what was trained."""
+    """A successor without a majority that finds the record and seals it as forced has kept what was
+    trained.
+    """
     story, _, record, _ = split()
     again = replace(record, forced=(1,), electorate=MEMBERS[1:])
     story.seal(again, voters=(), position=LATER)
@@ -123,7 +135,9 @@ def test_the_run_does_not_end_without_a_decided_record() -> None:
 
 
 def test_a_third_side_may_yet_be_met() -> None:
-    """Whoever had only what both sides began with gives way to the forced one: what the other one decided is nobody's loss so far."""
+    """Whoever had only what both sides began with gives way to the forced one: what the other one
+    decided is nobody's loss so far.
+    """
     story, _, record, other = split()
     before = LineageDropped(1, 0, record.before, 2, other.lineage())
     story.checks.told(before)
@@ -131,7 +145,9 @@ def test_a_third_side_may_yet_be_met() -> None:
 
 
 def test_two_sides_may_both_come_to_the_end() -> None:
-    """Sides that never meet both train all iterations: neither has undone the other one's, forced as one of them may be."""
+    """Sides that never meet both train all iterations: neither has undone the other one's, forced
+    as one of them may be.
+    """
     story, _, record, other = split()
     for last in (
         replace(record, iteration=2, before=record.lineage(), forced=(1, 2)),
@@ -144,7 +160,7 @@ def test_two_sides_may_both_come_to_the_end() -> None:
     assert story.found == []
 
 
-# ---- rebuilds ------------------------------------------------------------------------------------------------------
+# ---- rebuilds ------------------------------------------------------------------------------------
 
 
 def order(story: Story, action: BuildAction) -> Build:
@@ -164,7 +180,9 @@ def order(story: Story, action: BuildAction) -> Build:
     ],
 )
 def test_nothing_comes_from_the_future(action: BuildAction) -> None:
-    """A state of a later iteration is one of another lineage, whatever its age of minus seven is said to cost."""
+    """A state of a later iteration is one of another lineage, whatever its age of minus seven is
+    said to cost.
+    """
     story = Story()
     story.whole(0)
     story.whole(1)
@@ -176,7 +194,9 @@ def test_nothing_comes_from_the_future(action: BuildAction) -> None:
 
 @pytest.mark.parametrize("kind", [Restore, Stay])
 def test_a_rebuilt_stage_is_of_its_own_lineage(kind: type[Restore | Stay]) -> None:
-    """Any state of the stage in this lineage's past will do, and none of another one, though some member once had it."""
+    """Any state of the stage in this lineage's past will do, and none of another one, though some
+    member once had it.
+    """
     story = Story()
     past = story.states[2]
     for iteration in range(2):
@@ -207,7 +227,9 @@ def test_a_plain_shadow_is_of_its_own_lineage() -> None:
 
 
 def test_a_copy_of_the_ends_is_of_its_own_lineage() -> None:
-    """A copy that is behind names the record that it stands on; one that is not in this lineage's past is found as it is ordered."""
+    """A copy that is behind names the record that it stands on; one that is not in this lineage's
+    past is found as it is ordered.
+    """
     story = Story()
     first = story.whole(0)
     story.whole(1)

@@ -1,4 +1,6 @@
-"""The virtual loop: time jumps, hangs are errors with stacks, order is the same in every process, owners can be frozen."""
+"""The virtual loop: time jumps, hangs are errors with stacks, order is the same in every process,
+owners can be frozen.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_timeouts_are_in_virtual_time() -> None:
 
 
 def test_deadlock_names_every_task_and_where_it_waits() -> None:
-    """When nothing can ever happen again, the error has the stack of each task down to the function that waits."""
+    """When nothing can ever happen again, the error has the stack of each task down to the function
+    that waits.
+    """
 
     async def waits_for_ever() -> None:
         await asyncio.Event().wait()
@@ -175,7 +179,9 @@ def test_order_is_the_same_in_every_process() -> None:
 
 
 def test_a_frozen_owner_stands_still_and_catches_up() -> None:
-    """Nothing of a frozen owner runs, not even timers; when thawed, everything overdue runs at once."""
+    """Nothing of a frozen owner runs, not even timers; when thawed, everything overdue runs at
+    once.
+    """
 
     async def main() -> tuple[list[float], list[float]]:
         ticks: dict[str, list[float]] = {"a": [], "b": []}

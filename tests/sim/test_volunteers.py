@@ -1,4 +1,6 @@
-"""What volunteers have on their screens in rehearsed swarms: every peer's own look at its own books, from its start to its end."""
+"""What volunteers have on their screens in rehearsed swarms: every peer's own look at its own
+books, from its start to its end.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,9 @@ def screens_of(seed: int) -> list[Screen]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_screen_tells_the_same_losses(seed: int) -> None:
-    """Whoever coordinates, all peers that looked long enough saw the same loss of the same iteration, and one of them saw the end."""
+    """Whoever coordinates, all peers that looked long enough saw the same loss of the same
+    iteration, and one of them saw the end.
+    """
     screens = screens_of(seed)
     assert sum(screen.looks for screen in screens) > 10
     told: dict[int, set[float]] = {}
@@ -84,7 +88,9 @@ def test_every_screen_tells_the_same_losses(seed: int) -> None:
 
 
 def test_no_loss_stays_on_a_screen_after_the_end() -> None:
-    """Where a stage was lost and the run reached its end, no member's screen that saw the end still has the stage as lost."""
+    """Where a stage was lost and the run reached its end, no member's screen that saw the end still
+    has the stage as lost.
+    """
     seen = 0
     for seed in range(6):
         screens = screens_of(seed)

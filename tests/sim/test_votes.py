@@ -1,4 +1,6 @@
-"""Votes and promises as members tell them: who holds a record, when it is decided, and what must not be stored or promised."""
+"""Votes and promises as members tell them: who holds a record, when it is decided, and what must
+not be stored or promised.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Story:
 
 
 def test_a_record_is_decided_by_those_who_hold_it() -> None:
-    """Nobody is presumed to have stored, not the coordinator that sealed it either: three of five decide, and half with the senior would."""
+    """Nobody is presumed to have stored, not the coordinator that sealed it either: three of five
+    decide, and half with the senior would.
+    """
     story = Story()
     assert not story.store(story.one, 1, 2)
     assert not story.votes.is_decided(story.one.lineage())
@@ -43,7 +47,9 @@ def test_a_record_is_decided_by_those_who_hold_it() -> None:
 
 
 def test_a_vote_that_was_replaced_counts_no_more() -> None:
-    """Two who store another record later hold the first one no longer; what was decided before stays decided."""
+    """Two who store another record later hold the first one no longer; what was decided before
+    stays decided.
+    """
     story = Story()
     story.store(story.one, 1, 2)
     story.store(story.other, 1, 2, term=SECOND)
@@ -56,7 +62,9 @@ def test_a_vote_that_was_replaced_counts_no_more() -> None:
 
 
 def test_all_who_live_decide_where_somebody_has_died() -> None:
-    """Two of five decide once the other three have ended, but not while one of these lives, nor as long as everybody does."""
+    """Two of five decide once the other three have ended, but not while one of these lives, nor as
+    long as everybody does.
+    """
     story = Story()
     story.store(story.one, 3, 4)
     story.dead |= {FIVE[0], FIVE[1]}
@@ -101,7 +109,9 @@ def test_whoever_gives_up_its_lineage_votes_no_more() -> None:
 
 
 def test_an_older_seal_must_not_replace_a_newer_one() -> None:
-    """A member that stores a rival record in a lower position, or under a lower term than it has promised, is found."""
+    """A member that stores a rival record in a lower position, or under a lower term than it has
+    promised, is found.
+    """
     story = Story()
     assert not story.store(story.one, 1, revision=5)
     assert not story.store(story.one, 1, revision=4), "the same record once more"
@@ -111,7 +121,9 @@ def test_an_older_seal_must_not_replace_a_newer_one() -> None:
 
 
 def test_a_promise_is_kept() -> None:
-    """A member that promises a lower term after a higher one is found; whoever joined another lineage begins anew."""
+    """A member that promises a lower term after a higher one is found; whoever joined another
+    lineage begins anew.
+    """
     story = Story()
     assert not story.votes.promised(FIVE[2], Position(SECOND, 1, 0, 1))
     assert "promised term 1 after term 2" in story.votes.promised(FIVE[2], Position(FIRST, 1, 0, 9))
@@ -120,7 +132,9 @@ def test_a_promise_is_kept() -> None:
 
 
 def test_answers_of_one_moment_come_in_any_order() -> None:
-    """A member that goes on answers a heartbeat with a higher term before the Seal that it stored first; a moment later that would be a fault."""
+    """A member that goes on answers a heartbeat with a higher term before the Seal that it stored
+    first; a moment later that would be a fault.
+    """
     story, seal = Story(), Position(FIRST, 1, 0, 1)
     assert not story.votes.promised(FIVE[2], Position(SECOND, 1, 0, 1), 29.6)
     assert not story.votes.stored(FIVE[2], seal, story.one.lineage(), 29.6)

@@ -13,7 +13,9 @@ LimitedRun = Callable[[str, int], "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def limited_run() -> LimitedRun:
-    """Run Python code in a process in which no file can grow beyond so many bytes; writing more fails as on a full disk."""
+    """Run Python code in a process in which no file can grow beyond so many bytes; writing more
+    fails as on a full disk.
+    """
 
     def run(code: str, limit_bytes: int) -> subprocess.CompletedProcess[str]:
         prologue = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes}, {limit_bytes}))\n"

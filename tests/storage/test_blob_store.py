@@ -29,7 +29,9 @@ async def test_a_blob_is_read_whole_or_in_pieces(tmp_path: Path) -> None:
 
 
 async def test_nothing_of_an_earlier_life_is_left(tmp_path: Path) -> None:
-    """A peer that was killed leaves its blobs; the next one begins without them, and leaves other files alone."""
+    """A peer that was killed leaves its blobs; the next one begins without them, and leaves other
+    files alone.
+    """
     first = FolderShelf(tmp_path)
     await first.put("a", b"1")
     (tmp_path / "notes.txt").write_text("mine")

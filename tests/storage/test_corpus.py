@@ -1,4 +1,6 @@
-"""The corpus: what is in it, what is held out, and a cache that many processes may prepare at once."""
+"""The corpus: what is in it, what is held out, and a cache that many processes may prepare at
+once.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def many_texts(count: int, size_bytes: int = 400) -> dict[str, bytes]:
 
 
 def test_standard_library_is_the_default(tmp_path: Path) -> None:
-    """Without --data the corpus is Python's own source, about 11 MB without tests, 5 % of it held out, ready in less than a second."""
+    """Without --data the corpus is Python's own source, about 11 MB without tests, 5 % of it held
+    out, ready in less than a second.
+    """
     started_s = time.perf_counter()
     corpus = prepare_corpus("", tmp_path, 5)
     assert time.perf_counter() - started_s < 5  # 0.1 s on a quiet machine
@@ -48,11 +52,14 @@ def test_standard_library_is_the_default(tmp_path: Path) -> None:
     assert corpus.token_max < 256
     text = corpus.train_file.read_bytes() + corpus.held_out_file.read_bytes()
     assert b"class TaskGroup:" in text
-    assert b"build_time_vars = {" not in text  # written when an interpreter is built, so it differs between machines
+    # Written when an interpreter is built, so it differs between machines
+    assert b"build_time_vars = {" not in text
 
 
 def test_every_byte_is_in_exactly_one_of_the_two_files(tmp_path: Path) -> None:
-    """Training and held-out text together are the corpus, in the order of names, nothing lost and nothing twice."""
+    """Training and held-out text together are the corpus, in the order of names, nothing lost and
+    nothing twice.
+    """
     texts = many_texts(60)
     corpus = prepare_corpus(str(write_texts(tmp_path / "data", texts)), tmp_path / "cache", 10)
     train, held_out = corpus.train_file.read_bytes(), corpus.held_out_file.read_bytes()
@@ -93,7 +100,9 @@ def test_few_large_files_give_their_ends(tmp_path: Path) -> None:
 
 
 def test_hash_names_the_text_and_not_the_place(tmp_path: Path) -> None:
-    """Equal files under equal names have one hash wherever they lie; a byte, a name or a boundary between files changes it."""
+    """Equal files under equal names have one hash wherever they lie; a byte, a name or a boundary
+    between files changes it.
+    """
     base = {"a.txt": b"xy", "b.txt": b"z" * 100}
 
     def corpus_hash(number: int, texts: dict[str, bytes]) -> str:
@@ -124,7 +133,9 @@ def test_hidden_files_and_what_is_no_file_are_left_out(tmp_path: Path) -> None:
 
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=30), percent=st.integers(1, 50))
 def test_held_out_share_is_never_exceeded(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], percent: int) -> None:
-    """Whatever the sizes of the files, at most the asked share is held out, and at least nearly half of it."""
+    """Whatever the sizes of the files, at most the asked share is held out, and at least nearly
+    half of it.
+    """
     draw = random.Random(1)
     folder = write_texts(
         tmp_path_factory.mktemp("data"), {str(number): draw.randbytes(size) for number, size in enumerate(sizes)}
@@ -149,7 +160,9 @@ def test_held_out_share_is_never_exceeded(tmp_path_factory: pytest.TempPathFacto
     ],
 )
 def test_text_that_is_not_there_is_told_in_one_line(tmp_path: Path, make: Callable[[Path], object], message: str) -> None:
-    """A missing path, an empty file, an empty folder and a pipe each end in one line that names the path."""
+    """A missing path, an empty file, an empty folder and a pipe each end in one line that names the
+    path.
+    """
     path = tmp_path / "text"
     make(path)
     with pytest.raises(DataError, match=message) as caught:
@@ -158,7 +171,7 @@ def test_text_that_is_not_there_is_told_in_one_line(tmp_path: Path, make: Callab
     assert "\n" not in str(caught.value)
 
 
-# ---- the cache -----------------------------------------------------------------------------------------------------
+# ---- the cache -----------------------------------------------------------------------------------
 
 
 def test_a_prepared_corpus_is_not_prepared_again(tmp_path: Path) -> None:
@@ -199,7 +212,9 @@ def test_a_cache_of_another_text_under_this_name_is_not_believed(tmp_path: Path)
 
 
 def test_processes_that_prepare_at_once_do_not_tear(tmp_path: Path) -> None:
-    """Four processes start with an empty cache at the same moment; all get the same whole corpus and nothing else is left."""
+    """Four processes start with an empty cache at the same moment; all get the same whole corpus
+    and nothing else is left.
+    """
     folder = write_texts(tmp_path / "data", many_texts(200, 5000))
     code = (
         "import sys; from pathlib import Path; from swarmfree.storage.corpus import prepare_corpus\n"
@@ -240,7 +255,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_holds_is_no
 
 
 def test_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path: Path, limited_run: LimitedRun) -> None:
-    """A cache that cannot be written ends in one line; no half corpus stays to be believed later."""
+    """A cache that cannot be written ends in one line; no half corpus stays to be believed
+    later.
+    """
     folder = write_texts(tmp_path / "data", many_texts(50, 5000))
     code = (
         "from pathlib import Path; from swarmfree.storage.corpus import prepare_corpus; from swarmfree.protocol.errors import SwarmfreeError\n"
@@ -267,7 +284,9 @@ def test_corpus_says_where_its_files_are(tmp_path: Path) -> None:
 
 
 def test_text_is_looked_at_before_it_is_read(tmp_path: Path) -> None:
-    """As many bytes as one iteration needs are enough; a NUL byte is no text, though it is UTF-8."""
+    """As many bytes as one iteration needs are enough; a NUL byte is no text, though it is
+    UTF-8.
+    """
     path = tmp_path / "text.txt"
     path.write_bytes(b"x" * 100)
     require_text(str(path), 100)

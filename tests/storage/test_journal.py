@@ -36,7 +36,9 @@ class FullThenFree(io.StringIO):
 
 
 def test_events_come_back_from_the_file(tmp_path: Path) -> None:
-    """Each event is one line with its time, and reading the lines gives the events back; a second journal appends."""
+    """Each event is one line with its time, and reading the lines gives the events back; a second
+    journal appends.
+    """
     path = tmp_path / "logs" / "events.jsonl"
     events: list[Event] = [
         Placed("abc", 2),
@@ -65,7 +67,9 @@ def test_any_text_stays_on_its_line(texts: list[str]) -> None:
 
 
 def test_a_full_stream_is_told_once_and_the_gap_is_said() -> None:
-    """While nothing can be written events are counted; the first line afterwards says how many are missing."""
+    """While nothing can be written events are counted; the first line afterwards says how many are
+    missing.
+    """
     stream, complaints = FullThenFree(3), io.StringIO()
     journal = JsonLinesJournal(stream, lambda: 1.0, complaints)
     for number in range(5):
@@ -76,7 +80,9 @@ def test_a_full_stream_is_told_once_and_the_gap_is_said() -> None:
 
 
 def test_full_disk_is_told_once_and_leaves_whole_lines(tmp_path: Path, limited_run: LimitedRun) -> None:
-    """Under a limit on the file's size the process goes on, complains once, and every line in the file is whole."""
+    """Under a limit on the file's size the process goes on, complains once, and every line in the
+    file is whole.
+    """
     path = tmp_path / "events.jsonl"
     code = (
         "from pathlib import Path; from swarmfree.storage.journal import JsonLinesJournal; from swarmfree.protocol.events import Note\n"

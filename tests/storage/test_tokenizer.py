@@ -12,7 +12,9 @@ from swarmfree.storage.tokenizer import byte_letters, tokenizer_files
 
 
 def test_every_byte_has_a_letter_of_its_own() -> None:
-    """256 letters, all different, none of them white space or a control character; ASCII stands for itself."""
+    """256 letters, all different, none of them white space or a control character; ASCII stands for
+    itself.
+    """
     letters = byte_letters()
     assert len(set(letters)) == 256
     assert all(letter.isprintable() and not letter.isspace() for letter in letters)
@@ -21,7 +23,9 @@ def test_every_byte_has_a_letter_of_its_own() -> None:
 
 
 def test_transformers_reads_bytes_as_tokens(tmp_path: Path) -> None:
-    """`AutoTokenizer` turns any text into its UTF-8 bytes, adds nothing, and gives the same text back."""
+    """`AutoTokenizer` turns any text into its UTF-8 bytes, adds nothing, and gives the same text
+    back.
+    """
     transformers = pytest.importorskip("transformers")
     for name, content in tokenizer_files(4096).items():
         (tmp_path / name).write_text(json.dumps(content))

@@ -41,7 +41,9 @@ def rows_of(content: bytes, manifest: Manifest) -> npt.NDArray[np.int32]:
 
 
 def test_rows_are_stretches_of_the_text(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Each row is T + 1 tokens in a row of the training text, beginning at a multiple of T, so that targets are inputs shifted by one."""
+    """Each row is T + 1 tokens in a row of the training text, beginning at a multiple of T, so that
+    targets are inputs shifted by one.
+    """
     corpus = corpus_of(tmp_path)
     tokens: Tokens = CorpusTokens(corpus, for_corpus(small_manifest, corpus), lambda position: position)
     train = corpus.train_file.read_bytes()
@@ -52,7 +54,9 @@ def test_rows_are_stretches_of_the_text(tmp_path: Path, small_manifest: Manifest
 
 
 def test_an_epoch_reads_every_token_once(tmp_path: Path, small_manifest: Manifest) -> None:
-    """With the run's order, the inputs of one epoch are every token of the training text once, but for a rest shorter than a row (I4)."""
+    """With the run's order, the inputs of one epoch are every token of the training text once, but
+    for a rest shorter than a row (I4).
+    """
     corpus = corpus_of(tmp_path, bytes(number % 251 for number in range(2000)))
     manifest = for_corpus(small_manifest, corpus)
     count = sequence_count(corpus.train_tokens, 8)
@@ -63,7 +67,9 @@ def test_an_epoch_reads_every_token_once(tmp_path: Path, small_manifest: Manifes
 
 
 def test_a_microbatch_is_the_same_whoever_asks(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Two sources with the same corpus, asked in another order, give the same bytes for the same number."""
+    """Two sources with the same corpus, asked in another order, give the same bytes for the same
+    number.
+    """
     corpus = corpus_of(tmp_path)
     manifest = for_corpus(small_manifest, corpus)
     order = SequenceOrder(1, sequence_count(corpus.train_tokens, 8)).sequence_of
@@ -74,7 +80,9 @@ def test_a_microbatch_is_the_same_whoever_asks(tmp_path: Path, small_manifest: M
 
 
 def test_windows_are_fixed_and_spread_over_the_held_out_text(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Rows of all windows begin at the first held-out token, end at the last and are evenly apart; nothing of them is trained on."""
+    """Rows of all windows begin at the first held-out token, end at the last and are evenly apart;
+    nothing of them is trained on.
+    """
     corpus = corpus_of(tmp_path)
     tokens = CorpusTokens(corpus, for_corpus(small_manifest, corpus), lambda position: position)
     held_out = corpus.held_out_file.read_bytes()
@@ -94,7 +102,9 @@ def test_a_single_held_out_row_is_enough(tmp_path: Path, small_manifest: Manifes
 
 
 def test_another_corpus_is_refused_as_a_source(tmp_path: Path, small_manifest: Manifest) -> None:
-    """A peer whose text has another hash is told so, with both hashes and what it may do instead."""
+    """A peer whose text has another hash is told so, with both hashes and what it may do
+    instead.
+    """
     corpus = corpus_of(tmp_path)
     manifest = for_corpus(small_manifest, dataclasses.replace(corpus, corpus_hash="f" * 64))
     with pytest.raises(
@@ -118,7 +128,9 @@ def test_another_corpus_is_refused_as_a_source(tmp_path: Path, small_manifest: M
     ],
 )
 def test_text_that_does_not_suit_the_run_is_told_in_one_line(small_manifest: Manifest, corpus: Corpus, message: str) -> None:
-    """Too little to train on, too little to test on, or tokens beyond the vocabulary: expected and found stand in the line."""
+    """Too little to train on, too little to test on, or tokens beyond the vocabulary: expected and
+    found stand in the line.
+    """
     with pytest.raises(DataError, match=message) as caught:
         require_enough(corpus, small_manifest)
     assert "\n" not in str(caught.value)

@@ -26,7 +26,9 @@ LimitedRun = Callable[[str, int], "subprocess.CompletedProcess[str]"]
 
 
 def stage_tensors(manifest: Manifest, stage: int) -> Tensors:
-    """Weights of a stage under the names and shapes of `LlamaForCausalLM`, drawn from a fixed seed."""
+    """Weights of a stage under the names and shapes of `LlamaForCausalLM`, drawn from a fixed
+    seed.
+    """
     model = manifest.model
     width, key_width = model.width, model.width // model.heads * model.kv_heads
     if stage == 0:
@@ -53,7 +55,9 @@ def stage_tensors(manifest: Manifest, stage: int) -> Tensors:
 
 
 def test_stages_load_as_one_model_in_transformers(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Four files written one by one in any order are a folder from which `AutoModelForCausalLM` takes every weight byte for byte."""
+    """Four files written one by one in any order are a folder from which `AutoModelForCausalLM`
+    takes every weight byte for byte.
+    """
     manifest = dataclasses.replace(small_manifest, model=dataclasses.replace(small_manifest.model, rope_theta=5000.0))
     weights: Weights = FolderWeights(tmp_path, manifest)
     for stage in (2, 0, 3, 1):
@@ -62,7 +66,8 @@ def test_stages_load_as_one_model_in_transformers(tmp_path: Path, small_manifest
             tmp_path / f"model-0000{stage + 1}-of-00004.safetensors"
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whatever a release of transformers or torch deprecates at import is not our affair
+        # Whatever a release of transformers or torch deprecates at import is not our affair
+        warnings.simplefilter("ignore")
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -80,7 +85,9 @@ def test_stages_load_as_one_model_in_transformers(tmp_path: Path, small_manifest
 
 
 def test_config_says_the_rotary_base_for_old_and_new_loaders(small_manifest: Manifest) -> None:
-    """Both spellings stand in config.json; a loader that knows only one would else take 10000 without a word."""
+    """Both spellings stand in config.json; a loader that knows only one would else take 10000
+    without a word.
+    """
     config = llama_config(dataclasses.replace(small_manifest, model=dataclasses.replace(small_manifest.model, rope_theta=123.0)))
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"] == 123.0
 
@@ -109,7 +116,9 @@ def test_finish_may_be_called_at_any_time(tmp_path: Path, small_manifest: Manife
 
 
 def test_runs_are_never_mixed(tmp_path: Path, small_manifest: Manifest) -> None:
-    """A second run into the same folder takes the index away with its first file and gives it back with its last."""
+    """A second run into the same folder takes the index away with its first file and gives it back
+    with its last.
+    """
     for stage in range(4):
         FolderWeights(tmp_path, small_manifest).write(stage, stage_tensors(small_manifest, stage))
     second = FolderWeights(tmp_path, dataclasses.replace(small_manifest, run=dataclasses.replace(small_manifest.run, seed=8)))
@@ -144,7 +153,9 @@ def test_a_damaged_file_of_another_stage_is_named(tmp_path: Path, small_manifest
 
 
 def test_weights_are_read_back_as_they_were_written(tmp_path: Path, small_manifest: Manifest) -> None:
-    """A whole folder gives the model's shapes and every weight; one that is not whole says which stages are missing."""
+    """A whole folder gives the model's shapes and every weight; one that is not whole says which
+    stages are missing.
+    """
     weights = FolderWeights(tmp_path, small_manifest)
     with pytest.raises(ConfigError, match="no weights lie here"):
         read_weights(tmp_path)
@@ -165,7 +176,9 @@ def test_weights_are_read_back_as_they_were_written(tmp_path: Path, small_manife
 
 
 def test_all_files_are_readable_alike(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Whoever may read the config may read the weights: safetensors alone would make them the owner's."""
+    """Whoever may read the config may read the weights: safetensors alone would make them the
+    owner's.
+    """
     weights = FolderWeights(tmp_path, small_manifest)
     for stage in range(4):
         weights.write(stage, stage_tensors(small_manifest, stage))

@@ -115,7 +115,9 @@ class SlowShelf(MemoryShelf):
 @pytest.mark.parametrize("packing", [None, Halves()])
 @pytest.mark.parametrize("ram_tensors", [0, 5])
 async def test_the_log_is_right_while_it_moves(size: int, packing: Halves | None, ram_tensors: int) -> None:
-    """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All that is kept is found."""
+    """Iterations come while others go to a slow shelf or are dropped; large tensors lie apart. All
+    that is kept is found.
+    """
     shelf, share = SlowShelf(), 1 if packing is None else 2
     log = ActivationLog(shelf, LogLimits(6, 1 << 30, ram_tensors * size), at_once, packing)
     serving = asyncio.get_running_loop().create_task(log.serve())
@@ -199,7 +201,9 @@ def test_after_a_gap_the_log_begins_anew() -> None:
 
 
 def test_shadows_beside_it_shorten_the_log() -> None:
-    """What they take is not there for the log, whichever came first; forty bytes hold two iterations, and none where nothing is left."""
+    """What they take is not there for the log, whichever came first; forty bytes hold two
+    iterations, and none where nothing is left.
+    """
     log = kept(range(3), bytes_max=70)
     log.beside_bytes = 30
     log.keep(3, "b", {(6, Side.OUTPUT): b"o" * 10, (6, Side.ANSWER): b"i" * 10})
@@ -210,7 +214,7 @@ def test_shadows_beside_it_shorten_the_log() -> None:
 
 
 async def test_the_log_of_the_stage_before_stays_until_another_is_built() -> None:
-    """It is found by its own stage's number, gives way to a new one when memory is short, and goes at the end or with a build that begins from no stage."""
+    """It is found by its own stage's number, and gives way when memory is short."""
     log = kept(range(3, 6), bytes_max=100, shelf=MemoryShelf())
     log.set_aside(1)
     assert log.since == NO_ITERATION
@@ -233,7 +237,9 @@ async def test_the_log_of_the_stage_before_stays_until_another_is_built() -> Non
 
 
 async def test_what_lies_spare_counts_and_goes_first() -> None:
-    """Memory that was let go and waits for its next use is memory: it is given back before an iteration is."""
+    """Memory that was let go and waits for its next use is memory: it is given back before an
+    iteration is.
+    """
     log = ActivationLog(MemoryShelf(), LogLimits(3, 60, 1 << 20), at_once)
     serving = asyncio.get_running_loop().create_task(log.serve())
     for iteration in range(9):

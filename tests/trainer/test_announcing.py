@@ -20,7 +20,9 @@ MEMBERS_OWN = "e" * 64
 
 @pytest.mark.parametrize("late_s", [SLOW_S / 2, 2 * SLOW_S])
 def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(late_s: float) -> None:
-    """Somebody wants this peer's weights, before or after its last word has arrived: the next word sets out as soon as it can, once."""
+    """Somebody wants this peer's weights, before or after its last word has arrived: the next word
+    sets out as soon as it can, once.
+    """
 
     async def story(alone: Alone) -> None:
         told: list[tuple[float, str]] = []
@@ -55,7 +57,9 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
 
 
 def test_the_end_of_the_run_is_announced_at_once() -> None:
-    """A peer that has applied the last record says so without waiting for its lease, so that who watches from outside learns that the run is over."""
+    """A peer that has applied the last record says so without waiting for its lease, so that who
+    watches from outside learns that the run is over.
+    """
 
     async def story(alone: Alone) -> None:
         told: list[tuple[float, int]] = []
@@ -87,7 +91,9 @@ def test_the_end_of_the_run_is_announced_at_once() -> None:
 
 
 def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
-    """It knows a lineage that its own member does not; where nobody coordinates, the member tells by its past."""
+    """It knows a lineage that its own member does not; where nobody coordinates, the member tells
+    by its past.
+    """
 
     async def story(alone: Alone) -> None:
         here = record()
@@ -110,7 +116,9 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
 
 
 def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
-    """With its first word a standby would be taken for the run's founder; with the second, or once it knows of a coordinator, it offers to feed."""
+    """With its first word a standby would be taken for the run's founder; with the second, or once
+    it knows of a coordinator, it offers to feed.
+    """
 
     async def story(alone: Alone) -> None:
         stage_member = SimpleNamespace(

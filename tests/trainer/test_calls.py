@@ -27,7 +27,9 @@ class Slow:
 
 
 async def _outcomes(calls: Calls, after_s: float) -> tuple[list[str], float]:
-    """What becomes of a call to each, and when both were over; after a while the first is given up."""
+    """What becomes of a call to each, and when both were over; after a while the first is given
+    up.
+    """
     told: list[str] = []
 
     async def one(to: Endpoint) -> None:
@@ -48,7 +50,9 @@ async def _outcomes(calls: Calls, after_s: float) -> tuple[list[str], float]:
 
 
 def test_only_calls_to_whom_counts_no_more_end() -> None:
-    """One ends at once and says why, the other one gets its answer; giving up what has ended already is nothing."""
+    """One ends at once and says why, the other one gets its answer; giving up what has ended
+    already is nothing.
+    """
     told, over_s = run_virtual(lambda: _outcomes(Calls(Slow()), 3.0))  # type: ignore[arg-type]
     assert (told[0][:1], told[1]) == ("a", "answered")
     assert over_s == pytest.approx(10.0)

@@ -32,7 +32,9 @@ class Here:
 
 
 async def test_backward_goes_before_forward_and_older_before_newer() -> None:
-    """Whatever order work is handed in, the device takes books, then backward, then forward, each oldest first."""
+    """Whatever order work is handed in, the device takes books, then backward, then forward, each
+    oldest first.
+    """
     device, order = Device(Here(), Here()), []
 
     async def one(rank: Rank, age: int) -> None:
@@ -89,7 +91,9 @@ class Held(Here):
 
 @pytest.mark.parametrize("rank", list(Rank))
 async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> None:
-    """A donor's long pass does not keep a builder waiting; books' work, which changes state, is waited for."""
+    """A donor's long pass does not keep a builder waiting; books' work, which changes state, is
+    waited for.
+    """
     machine, order = Held(), []
     device = Device(machine, machine)
     async with asyncio.TaskGroup() as group:

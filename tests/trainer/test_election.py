@@ -50,7 +50,8 @@ def announced(endpoint: Endpoint, iteration: int) -> Announcement:
 
 
 class World:
-    """A member at iteration 1 without a coordinator; the others answer as they are told, and those that are not named do not.
+    """A member at iteration 1 without a coordinator; the others answer as they are told, and those
+    that are not named do not.
 
     Args:
         electorate: of iteration 1, the candidate first.
@@ -124,7 +125,9 @@ class World:
         return Reply(self._answers[to](request))
 
     def campaign(self, *dead: Endpoint) -> Takeover | None:
-        """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives of these."""
+        """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives
+        of these.
+        """
         if dead:
             self.context.incarnations.hear(map(later, dead))
         return run_virtual(lambda: Election(self.context, self).campaign())  # type: ignore[arg-type]
@@ -149,7 +152,9 @@ def test_a_majority_of_the_electorate_leads() -> None:
 
 
 def test_a_majority_is_counted_in_the_electorate_that_a_member_names_who_is_further() -> None:
-    """Between question and claim one of them commits: of the five that decide then, two are no majority, and nobody leads."""
+    """Between question and claim one of them commits: of the five that decide then, two are no
+    majority, and nobody leads.
+    """
 
     def moves_on(request: Claim) -> Promise:
         return at(1 if request.only_asking else 2)(request)
@@ -173,7 +178,9 @@ def test_silence_proves_nothing() -> None:
 
 
 def test_who_is_dead_may_have_decided_before_that() -> None:
-    """Somebody is announced who is further: this member was away, and its electorate is of the past."""
+    """Somebody is announced who is further: this member was away, and its electorate is of the
+    past.
+    """
     assert World((ME, A, B), {}, announcements=[announced(C, 2)]).campaign(A, B) is None
     assert World((ME, A, B), {}, announcements=[announced(C, 1)]).campaign(A, B) is not None
 
@@ -193,7 +200,9 @@ def silent(_: Claim) -> Promise:
 
 
 def test_an_announcement_may_be_older_than_what_was_decided() -> None:
-    """Somebody who is in no plan known here, and voted on nothing, is announced at this iteration, and says itself how far it is."""
+    """Somebody who is in no plan known here, and voted on nothing, is announced at this iteration,
+    and says itself how far it is.
+    """
     further = (at(2), silent, refuses(RefusalKind.FRESH))
     for answer in further:
         assert World((ME, A, B), {E: answer}, announcements=[announced(E, 1)]).campaign(A, B) is None
@@ -203,7 +212,9 @@ def test_an_announcement_may_be_older_than_what_was_decided() -> None:
 
 
 def test_a_candidate_claims_above_what_an_announced_peer_has_promised() -> None:
-    """It has no vote, and promised term 7 to somebody who did not live to decide: the proof is good under term 8."""
+    """It has no vote, and promised term 7 to somebody who did not live to decide: the proof is good
+    under term 8.
+    """
 
     def promised_seven(request: Claim) -> Promise:
         return (at(1) if request.position.term.number > 7 else refuses(RefusalKind.BEHIND, 7))(request)
@@ -214,7 +225,9 @@ def test_a_candidate_claims_above_what_an_announced_peer_has_promised() -> None:
 
 
 def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
-    """Where somebody who is announced does not answer for long, the proof that the others have died is worth nothing."""
+    """Where somebody who is announced does not answer for long, the proof that the others have died
+    is worth nothing.
+    """
     world = World((ME, A, B), {E: silent}, announcements=[announced(E, 1)])
     world.context.incarnations.hear(map(later, (A, B)))
 
@@ -245,7 +258,8 @@ def test_a_candidate_claims_above_what_anybody_has_promised() -> None:
 
 
 def test_a_stranger_that_reaches_the_end_of_the_run_asks_for_a_place() -> None:
-    """It was away, and the last plan and the last record do without it: who follows them would refuse its claim.
+    """It was away, and the last plan and the last record do without it: who follows them would
+    refuse its claim.
 
     As an elector it leads, and where nobody else is left, since what it holds may not be written.
     """

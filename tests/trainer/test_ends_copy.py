@@ -196,7 +196,9 @@ def play(story: Callable[[World], Awaitable[None]]) -> None:
 
 
 def test_a_copy_is_complete_once_a_record_has_its_digest_and_then_follows() -> None:
-    """A downloaded copy is not told of before a record began in its state; from then on it has the source's bytes after each record."""
+    """A downloaded copy is not told of before a record began in its state; from then on it has the
+    source's bytes after each record.
+    """
 
     async def story(world: World) -> None:
         assert await world.kept() == -1
@@ -210,7 +212,9 @@ def test_a_copy_is_complete_once_a_record_has_its_digest_and_then_follows() -> N
 
 
 def test_what_is_asked_of_a_copy_is_answered_exactly_or_not_at_all() -> None:
-    """No part of another iteration or lineage leaves the keeper, and none of a copy that nobody vouched for."""
+    """No part of another iteration or lineage leaves the keeper, and none of a copy that nobody
+    vouched for.
+    """
 
     async def story(world: World) -> None:
         await world.kept()
@@ -226,7 +230,9 @@ def test_what_is_asked_of_a_copy_is_answered_exactly_or_not_at_all() -> None:
 
 
 def test_a_stored_record_brings_the_average_before_the_source_dies() -> None:
-    """A source that dies between Seal and Commit takes no step with it; one that dies before leaves the copy a step behind, and whole."""
+    """A source that dies between Seal and Commit takes no step with it; one that dies before leaves
+    the copy a step behind, and whole.
+    """
 
     async def story(world: World) -> None:
         await world.kept()
@@ -249,7 +255,9 @@ def test_a_stored_record_brings_the_average_before_the_source_dies() -> None:
 
 
 def test_a_copy_that_missed_an_average_is_loaded_again() -> None:
-    """The source is out of reach for an iteration and keeps its average no longer: the old copy is given away until the new one is complete."""
+    """The source is out of reach for an iteration and keeps its average no longer: the old copy is
+    given away until the new one is complete.
+    """
 
     async def story(world: World) -> None:
         await world.kept()
@@ -289,7 +297,9 @@ def test_a_copy_with_wrong_bytes_is_never_complete() -> None:
 
 
 def test_a_plan_ends_and_begins_the_copy() -> None:
-    """A keeper that is none any more, or has no stage, loads nothing, and gives its copy away until a plan four iterations further."""
+    """A keeper that is none any more, or has no stage, loads nothing, and gives its copy away until
+    a plan four iterations further.
+    """
 
     async def story(world: World) -> None:
         await world.kept()
@@ -321,7 +331,9 @@ def test_a_plan_ends_and_begins_the_copy() -> None:
 
 
 def test_ends_that_were_rebuilt_are_kept_from_then_on() -> None:
-    """The plan names the rebuilt state: a copy that has it is ready at once, also where it was a step behind; another one is loaded again."""
+    """The plan names the rebuilt state: a copy that has it is ready at once, also where it was a
+    step behind; another one is loaded again.
+    """
 
     async def story(world: World) -> None:
         await world.kept()
@@ -344,7 +356,8 @@ def test_ends_that_were_rebuilt_are_kept_from_then_on() -> None:
         world.source.is_up = False
         world.open(plan_of_both)
         assert await world.kept() == 2, "it is not given up while another stage is rebuilt"
-        world.replica_state.base = ""  # it is told to join another lineage: in that one nobody has had these ends
+        # It is told to join another lineage: in that one nobody has had these ends
+        world.replica_state.base = ""
         world.replica_state.moved.tell()
         assert await world.kept() == -1
 

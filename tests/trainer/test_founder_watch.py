@@ -78,7 +78,9 @@ class World:
 
 
 async def test_a_feeder_that_comes_behind_many_others_is_named() -> None:
-    """However many are announced, of whom none answers, whoever can feed and answers gets its turn."""
+    """However many are announced, of whom none answers, whoever can feed and answers gets its
+    turn.
+    """
     for can_feed in (False, True):
         world = World()
         world.there = [announced(f"Silent{number:04}", can_feed=can_feed) for number in range(2 * ASKED_MAX)]
@@ -90,7 +92,9 @@ async def test_a_feeder_that_comes_behind_many_others_is_named() -> None:
 
 
 async def test_a_watch_that_stood_still_takes_nobody_for_silent_because_of_that() -> None:
-    """A machine that was paused, or a directory that was slow, is no silence of a founder that leads; one that stays silent is replaced."""
+    """A machine that was paused, or a directory that was slow, is no silence of a founder that
+    leads; one that stays silent is replaced.
+    """
     world = World()
     world.there = [announced(peer, can_feed=True) for peer in ("First", "Second")]
     leads = PlanAnswer(None, "", world.there[0].endpoint)
@@ -107,7 +111,9 @@ async def test_a_watch_that_stood_still_takes_nobody_for_silent_because_of_that(
 
 
 async def test_whoever_can_feed_is_asked_before_the_others() -> None:
-    """Among more peers than can be asked at once, the one that can feed is named at the first look."""
+    """Among more peers than can be asked at once, the one that can feed is named at the first
+    look.
+    """
     world = World()
     world.there = [announced(f"Silent{number:04}", can_feed=False) for number in range(2 * ASKED_MAX)]
     world.there.append(announced("Feeder", can_feed=True))
@@ -127,7 +133,9 @@ async def test_those_that_do_not_begin_take_turns() -> None:
 
 
 async def test_whoever_holds_a_record_is_left_alone() -> None:
-    """A founder that has sealed and hears no coordinator goes on by itself, however long that takes."""
+    """A founder that has sealed and hears no coordinator goes on by itself, however long that
+    takes.
+    """
     world = World()
     world.there = [announced(peer, can_feed=True) for peer in ("First", "Second")]
     world.answers = {"First": PlanAnswer(None, "", None, 1), "Second": IDLE}

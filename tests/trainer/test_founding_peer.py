@@ -43,7 +43,9 @@ async def test_a_directory_that_does_not_show_the_founder_itself_is_not_believed
 
 
 async def test_what_others_announce_says_that_the_run_has_begun() -> None:
-    """A record always; that somebody serves under the first genesis alone: later it may be left over from an earlier founder."""
+    """A record always; that somebody serves under the first genesis alone: later it may be left
+    over from an earlier founder.
+    """
     serves = announced(OTHER, state=PeerState.SERVING)
     assert not await leads(1, announced(ME), serves)
     assert await leads(2, announced(ME), serves)

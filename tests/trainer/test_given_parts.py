@@ -15,7 +15,9 @@ from tests.mutants.alone import Alone, play
 
 @pytest.mark.parametrize("weights_only", [True, False])
 def test_only_whoever_wants_weights_alone_makes_another_stage_of_them(*, weights_only: bool) -> None:
-    """Then a stage beside this one is lost, and this peer's norm is announced at once, once; who copies all of its state is a sibling."""
+    """Then a stage beside this one is lost, and this peer's norm is announced at once, once; who
+    copies all of its state is a sibling.
+    """
 
     async def story(alone: Alone) -> None:
         renewed = []

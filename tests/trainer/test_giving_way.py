@@ -1,4 +1,6 @@
-"""A coordinator that gives way goes to the one that has won: one peer alone, and what it knows afterwards."""
+"""A coordinator that gives way goes to the one that has won: one peer alone, and what it knows
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tests.mutants.alone import ME, Alone, D, at, play
 
 @pytest.mark.parametrize("successor", [D, None], ids=["gave-way", "no-majority"])
 def test_whoever_gave_way_knows_to_whom(successor: Endpoint | None) -> None:
-    """It told itself as it told its members who has won, and says hello there first; without a winner it knows of nobody."""
+    """It told itself as it told its members who has won, and says hello there first; without a
+    winner it knows of nobody.
+    """
 
     async def story(alone: Alone) -> Endpoint | None:
         await alone.stage_member.heartbeat(ME, Heartbeat(at(1), 0, 0.0))

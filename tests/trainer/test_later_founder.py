@@ -29,7 +29,9 @@ ME = Member("QmSecond", "0" * 16)
 async def test_when_a_coordinator_without_a_record_gives_way(
     number: int, founder: int, iteration: int, *, gives_way: bool
 ) -> None:
-    """A later founder was named; or, under a second genesis, somebody announces the first record: with one record applied it says so."""
+    """A later founder was named; or, under a second genesis, somebody announces the first record:
+    with one record applied it says so.
+    """
     deposed: list[str] = []
 
     async def named() -> Founder:

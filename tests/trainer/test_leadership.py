@@ -1,4 +1,6 @@
-"""Where a coordinator stands: what changes with a decision, what with the next iteration, and what a successor goes on from."""
+"""Where a coordinator stands: what changes with a decision, what with the next iteration, and what
+a successor goes on from.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def _inherited(known: Plan | None, *, iteration: int = 0) -> Takeover:
 
 
 def test_a_decision_counts_before_the_next_iteration_begins() -> None:
-    """While everybody is told of a record it is the end of the lineage, and its members decide; newcomers still get ready for its iteration."""
+    """While everybody is told of a record it is the end of the lineage, and its members decide;
+    newcomers still get ready for its iteration.
+    """
     lead, first = Leadership(Incarnations(), TERM), record()
     assert lead.electorate() == (A.member,)
     lead.seal()
@@ -35,7 +39,9 @@ def test_a_decision_counts_before_the_next_iteration_begins() -> None:
 
 
 def test_every_claim_is_higher_than_all_before() -> None:
-    """Whatever happens between two claims; a successor's first one is above what the last coordinator's members have promised in its term."""
+    """Whatever happens between two claims; a successor's first one is above what the last
+    coordinator's members have promised in its term.
+    """
     lead = Leadership(Incarnations(), TERM, _inherited(None))
     claims = [lead.claim(), lead.claim()]
     lead.give_up()
@@ -50,7 +56,9 @@ def test_every_claim_is_higher_than_all_before() -> None:
     ("iteration", "lineage", "goes_on"), [(0, GENESIS_LINEAGE, True), (0, OTHER_LINEAGE, False), (1, "", False)]
 )
 def test_a_successor_goes_on_with_a_plan_of_its_iteration_and_lineage(iteration: int, lineage: str, *, goes_on: bool) -> None:
-    """Any other one it leaves; of one that it goes on with it takes the attempt, and no revision: that was another's term."""
+    """Any other one it leaves; of one that it goes on with it takes the attempt, and no revision:
+    that was another's term.
+    """
     known = replace(plan(7, iteration=iteration, lineage=lineage), position=replace(at(7, iteration=iteration), attempt=3))
     lead = Leadership(Incarnations(), TERM, _inherited(known))
     assert (lead.plan, lead.position) == ((known, replace(at(0, LATER), attempt=3)) if goes_on else (None, at(0, LATER)))

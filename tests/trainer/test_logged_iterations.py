@@ -1,4 +1,6 @@
-"""What a replay and a build refuse, and whom they ask, one message at a time: rules that whole swarms seldom come to."""
+"""What a replay and a build refuse, and whom they ask, one message at a time: rules that whole
+swarms seldom come to.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def replaying(story: Callable[[Alone, StageReplay], Awaitable[T]]) -> T:
 
 
 def test_a_near_replay_stops_where_the_stage_began_to_count_anew() -> None:
-    """Its step count does not follow from the record before: it was merged or drawn there, whatever the base says."""
+    """Its step count does not follow from the record before: it was merged or drawn there, whatever
+    the base says.
+    """
 
     async def story(_: Alone, found: StageReplay) -> None:
         one = replace(record(), base=base_of(record().before, ()))
@@ -100,7 +104,9 @@ def around(alone: Alone) -> Past:
 
 
 def test_records_follow_each_other_and_whoever_has_one_gives_it() -> None:
-    """The first member is silent, the next one has a record of another lineage, which is refused; the right one is taken from the last one asked."""
+    """The first member is silent, the next one has a record of another lineage, which is refused;
+    the right one is taken from the last one asked.
+    """
 
     async def story(alone: Alone) -> None:
         first = record()
@@ -127,7 +133,9 @@ def test_records_follow_each_other_and_whoever_has_one_gives_it() -> None:
 
 
 def test_a_logged_tensor_comes_from_any_holder() -> None:
-    """Who has lost it refuses, and the other one is asked; each microbatch begins with another holder."""
+    """Who has lost it refuses, and the other one is asked; each microbatch begins with another
+    holder.
+    """
 
     async def story(alone: Alone) -> None:
         def members(to: Endpoint, request: Request) -> Reply:
@@ -154,7 +162,9 @@ def test_a_logged_tensor_comes_from_any_holder() -> None:
     ids=["equal", "fewer", "more"],
 )
 def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_stage: int, parts: list[int]) -> None:
-    """Five blocks in three stages, two parts each: the only block of the last stage is both of those before it, and comes from the second of them."""
+    """Five blocks in three stages, two parts each: the only block of the last stage is both of
+    those before it, and comes from the second of them.
+    """
     manifest = Manifest(
         model=ModelSection(width=8, blocks=5, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3), stages=StagesSection(body=3)
     )
@@ -169,7 +179,9 @@ def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_st
 
 @pytest.mark.parametrize("kind", RefusalKind)
 def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: RefusalKind) -> None:
-    """What was disputed or took too long is told as that; any other reason is a failure, which may pass."""
+    """What was disputed or took too long is told as that; any other reason is a failure, which may
+    pass.
+    """
 
     async def story(alone: Alone) -> None:
         builder = alone.builder
@@ -188,7 +200,9 @@ def test_a_coordinator_hears_that_a_replay_is_not_to_be_tried_again(kind: Refusa
 
 
 def test_a_donor_that_says_nothing_is_asked_again() -> None:
-    """It may only have been slow: a build is not given up for one answer, but it is when it refuses."""
+    """It may only have been slow: a build is not given up for one answer, but it is when it
+    refuses.
+    """
 
     async def story(alone: Alone) -> None:
         answers: list[Reply | Exception] = [
@@ -214,7 +228,9 @@ def test_a_donor_that_says_nothing_is_asked_again() -> None:
 
 
 def test_a_replay_gives_up_as_soon_as_it_is_clear_that_it_takes_too_long() -> None:
-    """After any iteration but the last one: at the pace so far, all of them are not done within `join_wait_s`."""
+    """After any iteration but the last one: at the pace so far, all of them are not done within
+    `join_wait_s`.
+    """
 
     async def story(alone: Alone, found: StageReplay) -> None:
         limit_s = alone.context.timing.join_wait_s
@@ -262,7 +278,9 @@ class Noting:
 
 
 def test_gradients_are_added_in_the_order_of_the_record() -> None:
-    """Two members' contributions, the first one of two partial sums: floats added in another order are other floats."""
+    """Two members' contributions, the first one of two partial sums: floats added in another order
+    are other floats.
+    """
 
     async def story(_: Alone, found: StageReplay) -> None:
         sums = (((2, 0), (3,)), ((1,),))

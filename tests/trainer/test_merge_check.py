@@ -1,4 +1,6 @@
-"""What a newcomer says of the weights that it is to merge with, by what the neighbours have signed."""
+"""What a newcomer says of the weights that it is to merge with, by what the neighbours have
+signed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def check(directory: Directory, ordered: tuple[float, float], lineage: str = REC
 
 
 def test_both_weights_are_compared() -> None:
-    """Norms squared 9 and 1 give nine tenths and one; weights that are right on one side only are not what the norms give."""
+    """Norms squared 9 and 1 give nine tenths and one; weights that are right on one side only are
+    not what the norms give.
+    """
     directory = Directory({1: 9.0, 3: 1.0})
     assert check(directory, (0.9, 0.1)).signed == 2
     for wrong in ((0.9, 0.2), (0.8, 0.1)):

@@ -16,7 +16,9 @@ from tests.mutants.alone import A, Alone, plan, play
 
 
 def test_one_digest_of_a_state_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine plans come while the device does what takes an hour, and each state has several parts to digest."""
+    """Nine plans come while the device does what takes an hour, and each state has several parts to
+    digest.
+    """
     monkeypatch.setattr(averaging, "DIGEST_BYTES", 1)  # a part at a time
 
     async def an_hour(work: object) -> None:

@@ -1,7 +1,9 @@
-"""What comes to one member while it waits for its device: nothing that it promised meanwhile is overwritten when it goes on.
+"""What comes to one member while it waits for its device: nothing that it promised meanwhile is
+overwritten when it goes on.
 
-Open, Claim, Seal and Commit come one at a time, and so does the end of the work on a plan. A Heartbeat, a Build and the call to another
-lineage wait for none of them. What comes of all of them is what would have come of them one after the other.
+Open, Claim, Seal and Commit come one at a time, and so does the end of the work on a plan. A
+Heartbeat, a Build and the call to another lineage wait for none of them. What comes of all of them
+is what would have come of them one after the other.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def _build(position: Position) -> Build:
 
 @pytest.mark.parametrize("later", ["heartbeat", "build"])
 def test_a_higher_promise_ends_an_open_that_is_under_way(later: str) -> None:
-    """A Heartbeat or a Build of a higher term comes while an Open waits: the Open is refused, and the higher promise stays."""
+    """A Heartbeat or a Build of a higher term comes while an Open waits: the Open is refused, and
+    the higher promise stays.
+    """
 
     async def story(alone: Alone) -> tuple[str, Position | None, object]:
         words = {
@@ -69,7 +73,9 @@ def test_a_higher_promise_ends_an_open_that_is_under_way(later: str) -> None:
 
 
 def test_a_later_word_of_the_same_coordinator_ends_an_open_that_is_under_way() -> None:
-    """A Build of the same term in a later position comes while an Open waits: the Open is an older word, and says so."""
+    """A Build of the same term in a later position comes while an Open waits: the Open is an older
+    word, and says so.
+    """
 
     async def story(alone: Alone) -> tuple[str, Position | None]:
         opening = word(alone.stage_member.open(A, Open(plan(1))))
@@ -80,7 +86,9 @@ def test_a_later_word_of_the_same_coordinator_ends_an_open_that_is_under_way() -
 
 
 def test_a_heartbeat_ends_the_call_to_another_lineage_that_is_under_way() -> None:
-    """A higher term is promised while a member leaves its coordinator: it stays promised, and the old coordinator's Seal is not stored."""
+    """A higher term is promised while a member leaves its coordinator: it stays promised, and the
+    old coordinator's Seal is not stored.
+    """
 
     async def story(alone: Alone) -> tuple[list[str], Position | None, str]:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
@@ -92,7 +100,9 @@ def test_a_heartbeat_ends_the_call_to_another_lineage_that_is_under_way() -> Non
 
 
 def test_a_promise_to_a_candidate_is_renounced_with_the_lineage() -> None:
-    """A Claim was ahead of the call to another lineage: what was promised to it counts for the vote, as if the call had come last."""
+    """A Claim was ahead of the call to another lineage: what was promised to it counts for the
+    vote, as if the call had come last.
+    """
 
     async def story(alone: Alone) -> tuple[list[str], Position | None, list[str]]:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
@@ -114,7 +124,9 @@ def test_a_promise_to_a_candidate_is_renounced_with_the_lineage() -> None:
 
 
 def test_an_open_of_a_lineage_that_is_left_meanwhile_is_refused() -> None:
-    """A member is called to another lineage while an Open of its coordinator waits: it promises that one nothing more."""
+    """A member is called to another lineage while an Open of its coordinator waits: it promises
+    that one nothing more.
+    """
 
     async def story(alone: Alone) -> list[str]:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
@@ -124,7 +136,9 @@ def test_an_open_of_a_lineage_that_is_left_meanwhile_is_refused() -> None:
 
 
 def test_a_later_founders_open_is_not_forgotten_with_the_plan_before() -> None:
-    """A later founder opens its plan while an earlier one's is about to be forgotten: the new plan stays in force."""
+    """A later founder opens its plan while an earlier one's is about to be forgotten: the new plan
+    stays in force.
+    """
 
     async def story(alone: Alone) -> tuple[list[str], bool]:
         await alone.stage_member.open(A, Open(plan(1)))
@@ -142,7 +156,9 @@ def test_a_later_founders_open_is_not_forgotten_with_the_plan_before() -> None:
 
 
 def test_a_place_does_not_take_a_member_from_whoever_heartbeats_meanwhile() -> None:
-    """A higher term heartbeats while a Hello is under way: the member follows that one, whoever gave it a place."""
+    """A higher term heartbeats while a Hello is under way: the member follows that one, whoever
+    gave it a place.
+    """
 
     async def story(alone: Alone) -> tuple[Endpoint | None, Endpoint | None]:
         async def lead(inherited: object) -> bool:

@@ -19,7 +19,9 @@ BATCH = 2
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_donor_is_asked_for_what_is_missing_and_gives_no_more(*, is_whole: bool) -> None:
-    """It gives two parts at once, and the last one alone; with two there, the answer is refused: where a part belongs would be a guess."""
+    """It gives two parts at once, and the last one alone; with two there, the answer is refused:
+    where a part belongs would be a guess.
+    """
 
     async def story(alone: Alone) -> None:
         def donor(to: Endpoint, request: Request) -> Reply:

@@ -76,7 +76,9 @@ class Outside:
 
 @pytest.mark.parametrize("is_small", [False, True])
 def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """Once each time it stands by, not before it knows whom to wait for; where there is none, it says so and stands by."""
+    """Once each time it stands by, not before it knows whom to wait for; where there is none, it
+    says so and stands by.
+    """
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:

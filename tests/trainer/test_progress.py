@@ -1,4 +1,6 @@
-"""What a coordinator counts as progress: who hears its heartbeats follows it as long as that grows."""
+"""What a coordinator counts as progress: who hears its heartbeats follows it as long as that
+grows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.mutants.alone import ME, A, Alone, assigning, beat_answer, leading, p
 
 @pytest.mark.parametrize("built", [True, False])
 def test_the_work_of_a_builder_is_progress_and_that_of_a_member_is_not(*, built: bool) -> None:
-    """A swarm that computes and seals nothing gets nowhere; one that waits for a long build does. What has nothing to do moves nothing."""
+    """A swarm that computes and seals nothing gets nowhere; one that waits for a long build does.
+    What has nothing to do moves nothing.
+    """
 
     async def story(alone: Alone) -> None:
         _, roster = assigning(alone.context, alone.tasks, leading(alone.context))

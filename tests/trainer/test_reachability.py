@@ -1,4 +1,6 @@
-"""Whom a coordinator calls back before it gives a place, and what is told where nobody can be reached."""
+"""Whom a coordinator calls back before it gives a place, and what is told where nobody can be
+reached.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def refusal(world: World, *addresses: str) -> str:
 
 @pytest.mark.parametrize("hostile", ["\x1b]0;mine\x07\x1b[2J\r", "\u202e", "x" * A_LOT], ids=["terminal", "direction", "long"])
 async def test_an_address_that_is_none_is_told_in_one_short_line(hostile: str) -> None:
-    """What a stranger gives for its address is told at once, not at length, and draws nothing on a terminal."""
+    """What a stranger gives for its address is told at once, not at length, and draws nothing on a
+    terminal.
+    """
     world = World(PeerUnreachable("no address"))
     assert len(await refusal(world, f"/ip4/{hostile}/tcp/1")) < 2 * WHERE_MAX
     (note,) = world.told
@@ -57,14 +61,18 @@ async def test_an_address_that_is_none_is_told_in_one_short_line(hostile: str) -
 
 
 def test_a_line_about_megabytes_of_words_is_made_at_once() -> None:
-    """Whatever a peer says is cut before it is looked at, so that nobody's words keep a peer busy."""
+    """Whatever a peer says is cut before it is looked at, so that nobody's words keep a peer
+    busy.
+    """
     began_s = time.perf_counter()
     assert len(describe(Note("x" * A_LOT))) <= TEXT_MAX
     assert time.perf_counter() - began_s < QUICKLY_S
 
 
 async def test_who_is_lost_again_is_told_of_again() -> None:
-    """Everybody here is told once that nobody reaches a newcomer, and once more where it was reached in between; it hears that in time."""
+    """Everybody here is told once that nobody reaches a newcomer, and once more where it was
+    reached in between; it hears that in time.
+    """
     world, closed = World(None), PeerUnreachable("closed")
     reaching, newcomer = Reachability(cast("Any", world)), Endpoint(Member("QmNewcomer", "1" * 16), ("/ip4/127.0.0.1/tcp/1",))
     for error, count in ((closed, 1), (closed, 1), (None, 1), (closed, 2)):

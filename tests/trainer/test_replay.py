@@ -58,7 +58,9 @@ def test_other_bits_of_another_norm_are_disputed(squared_norm: float) -> None:
 
 
 def test_other_bits_after_the_same_ones_are_disputed_whatever_their_norm() -> None:
-    """A builder that has rounded as the stage's members did goes on to do so: what differs is no matter of rounding."""
+    """A builder that has rounded as the stage's members did goes on to do so: what differs is no
+    matter of rounding.
+    """
     peer = OnePeer("right")
     peer.check(100.0, 100.0)
     peer.replaying._engines[1].average_digest = lambda: "other"
@@ -68,7 +70,9 @@ def test_other_bits_after_the_same_ones_are_disputed_whatever_their_norm() -> No
 
 
 def test_other_bits_after_the_same_ones_of_another_stage_may_be_near() -> None:
-    """Whoever computed that stage may have other hardware than whoever computed this one; and near, once, is near for all stages."""
+    """Whoever computed that stage may have other hardware than whoever computed this one; and near,
+    once, is near for all stages.
+    """
     peer = OnePeer("right")
     peer.check(100.0, 100.0)
     peer.replaying._alike = {2}

@@ -47,7 +47,9 @@ def _plan(iteration: int, base: str) -> Plan:
 
 
 def test_work_that_is_early_waits_for_the_books_and_old_work_is_refused() -> None:
-    """A call that comes before Open is held and then admitted; one of an iteration that is over is refused at once."""
+    """A call that comes before Open is held and then admitted; one of an iteration that is over is
+    refused at once.
+    """
 
     async def story() -> None:
         import asyncio
@@ -68,7 +70,9 @@ def test_work_that_is_early_waits_for_the_books_and_old_work_is_refused() -> Non
 
 
 def test_work_on_another_base_is_stale_once_the_hold_ran_out() -> None:
-    """The books may be about to move to that base, so it is held first; then the answer is stale."""
+    """The books may be about to move to that base, so it is held first; then the answer is
+    stale.
+    """
 
     async def story() -> None:
         replica_state = _replica_state()

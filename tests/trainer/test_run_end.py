@@ -45,7 +45,9 @@ LEAD, NOBODY = SOURCE, None
     ],
 )
 def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_ticks: int, sender: Endpoint, *, obeys: bool) -> None:
-    """One's own coordinator may; anybody may end whoever has followed nobody for long, or has no stage and follows nobody."""
+    """One's own coordinator may; anybody may end whoever has followed nobody for long, or has no
+    stage and follows nobody.
+    """
 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
@@ -66,7 +68,9 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
 
 
 def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
-    """What it has written of another stage does not count for the lost one that it was given since; of one stage it writes once."""
+    """What it has written of another stage does not count for the lost one that it was given since;
+    of one stage it writes once.
+    """
     written: list[int] = []
 
     class Disk:
@@ -87,7 +91,9 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
 
 
 def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
-    """Whoever asks before the end gets the stage as it is, with its iteration; of a peer without a stage nothing is written."""
+    """Whoever asks before the end gets the stage as it is, with its iteration; of a peer without a
+    stage nothing is written.
+    """
     written: list[tuple[int, int | None]] = []
 
     class Disk:
@@ -108,7 +114,9 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
 
 
 def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
-    """What is kept for others goes before a stage's own weights are given up: refused once, they are written once that is gone."""
+    """What is kept for others goes before a stage's own weights are given up: refused once, they
+    are written once that is gone.
+    """
     tried: list[int] = []
 
     async def story(alone: Alone) -> None:

@@ -160,7 +160,9 @@ def test_what_does_not_fit_is_not_kept_and_not_asked_for_all_the_time() -> None:
 
 @pytest.mark.parametrize(("share", "kept"), [(0.3, 2), (0.4, 2), (0.6, 1), (0.9, 1), (1.1, 0)])
 def test_older_full_shadows_go_first(share: float, kept: int) -> None:
-    """Two generations where there is room for two; where there is for one, the newer one; never more than may be kept."""
+    """Two generations where there is room for two; where there is for one, the newer one; never
+    more than may be kept.
+    """
 
     async def story(world: World) -> None:
         for generation in range(1, 6):
@@ -191,7 +193,9 @@ def test_parts_come_as_many_as_the_donor_gives() -> None:
 
 @pytest.mark.parametrize("sizes", [(10, 20), (31,), (30, 0), (10, 10, 10)])
 def test_an_answer_that_does_not_add_up_is_not_kept(sizes: tuple[int, ...]) -> None:
-    """Parts that are longer or shorter than what came, or more than were asked for; it is asked for again later."""
+    """Parts that are longer or shorter than what came, or more than were asked for; it is asked for
+    again later.
+    """
 
     async def story(world: World) -> None:
         world.donor.cuts = [(sizes, 30 if sizes != (10, 20) else 29)]
@@ -209,7 +213,9 @@ def test_an_answer_that_does_not_add_up_is_not_kept(sizes: tuple[int, ...]) -> N
     ids=["of another lineage", "a step ahead of whoever keeps it", "further than anybody here"],
 )
 def test_what_a_donor_brings_from_another_side_is_not_kept(iteration: int, lineage: str) -> None:
-    """A member that was on another side of a split holds what it had there: what is kept of this lineage is not written over."""
+    """A member that was on another side of a split holds what it had there: what is kept of this
+    lineage is not written over.
+    """
 
     async def story(world: World) -> None:
         (kept,) = await world.at(1)
@@ -240,7 +246,9 @@ def test_what_a_donor_gives_that_has_stepped_first_is_kept_once_the_keeper_has_s
 
 @pytest.mark.parametrize(("log_bytes", "shadows", "iterations"), [(10_000, 2, 18), (30_000, 1, 18), (90_000, 2, 0)])
 def test_logs_and_shadows_share_one_limit(log_bytes: int, shadows: int, iterations: int) -> None:
-    """A whole log goes before a second shadow of a stage; one that can never be whole is not kept, and leaves its room to shadows."""
+    """A whole log goes before a second shadow of a stage; one that can never be whole is not kept,
+    and leaves its room to shadows.
+    """
 
     async def story(world: World) -> None:
         for iteration in range(1, 6 * EVERY + 1):

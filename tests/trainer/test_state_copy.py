@@ -30,7 +30,8 @@ class Donors(Source):
 
     Attributes:
         wrong: what the bad one does: "short", "other record", or nothing.
-        trains_after: so many parts of the state are given before the next iteration commits; None = it never does.
+        trains_after: so many parts of the state are given before the next iteration commits; None =
+            it never does.
         dies: they answer nothing from then on.
     """
 
@@ -76,7 +77,9 @@ class Donors(Source):
 
 
 def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | None = None) -> IntegerEngine:
-    """What a joiner has that begins after the first iteration, or this record; `past` is what it knows of lineages, and comes to know."""
+    """What a joiner has that begins after the first iteration, or this record; `past` is what it
+    knows of lineages, and comes to know.
+    """
     machine, engine = Machine(), IntegerEngine(MANIFEST)
     engine.blank(0)
     ports = Ports(donors, None, machine, machine, engine, None, None, None, None, None)  # type: ignore[arg-type]
@@ -99,7 +102,9 @@ def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | N
 
 @pytest.mark.parametrize("wrong", ["", "short", "other record"])
 def test_what_does_not_fit_comes_from_the_next_donor(wrong: str) -> None:
-    """Parts, averages and records of one donor are of no use: the copy is what the other one has, an iteration later."""
+    """Parts, averages and records of one donor are of no use: the copy is what the other one has,
+    an iteration later.
+    """
     donors = Donors()
     donors.wrong, donors.trains_after = wrong, 2
     engine = _copy(donors)
@@ -109,7 +114,9 @@ def test_what_does_not_fit_comes_from_the_next_donor(wrong: str) -> None:
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_copy_goes_on_with_the_past_that_its_donors_follow(*, is_ours: bool) -> None:
-    """An iteration commits meanwhile: its lineage is known beside those before it, which count for nothing where it does not follow them."""
+    """An iteration commits meanwhile: its lineage is known beside those before it, which count for
+    nothing where it does not follow them.
+    """
     donors = Donors()
     donors.trains_after = 2
     past = {0: GENESIS_LINEAGE, 1: donors.first.lineage() if is_ours else "another"}
@@ -120,7 +127,9 @@ def test_a_copy_goes_on_with_the_past_that_its_donors_follow(*, is_ours: bool) -
 
 
 def test_a_state_of_another_lineage_is_not_copied() -> None:
-    """The donors have parted from whoever orders the copy, and are as far: no commit would show that what they hold is another stage's past."""
+    """The donors have parted from whoever orders the copy, and are as far: no commit would show
+    that what they hold is another stage's past.
+    """
     donors = Donors()
     with pytest.raises(ExceptionGroup) as failure:
         _copy(donors, record=replace(donors.first, forced=(0,)))
@@ -128,7 +137,9 @@ def test_a_state_of_another_lineage_is_not_copied() -> None:
 
 
 def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:
-    """Its parts are of two iterations, and nobody has the average between them any more: it does not wait for ever."""
+    """Its parts are of two iterations, and nobody has the average between them any more: it does
+    not wait for ever.
+    """
     donors = Donors()
     donors.trains_after, donors.dies = donors.engine.part_count(0), True
 
@@ -145,7 +156,9 @@ def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_a_part_that_was_under_way_as_others_stepped_is_brought_further(iterations: int) -> None:
-    """Nothing commits later: it is stepped by the average that is kept, or comes once more where a second iteration has taken that."""
+    """Nothing commits later: it is stepped by the average that is kept, or comes once more where a
+    second iteration has taken that.
+    """
 
     class Slow(Donors):
         async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:

@@ -1,4 +1,6 @@
-"""What a coordinator makes of builds that came to nothing: what is tried again, and for how long."""
+"""What a coordinator makes of builds that came to nothing: what is tried again, and for how
+long.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind
 
 
 def test_two_builders_that_never_ended_are_enough() -> None:
-    """Each is barred; the shadow, whose holder may be at fault, is not used again before the next commit."""
+    """Each is barred; the shadow, whose holder may be at fault, is not used again before the next
+    commit.
+    """
 
     async def story(alone: Alone) -> None:
         assignment, participant = lead(alone)
@@ -72,7 +76,9 @@ def test_two_builders_that_never_ended_are_enough() -> None:
 
 @pytest.mark.parametrize(("action", "is_replay"), [(REPLAY, True), (RESTORE, False), (MERGE, False)])
 def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *, is_replay: bool) -> None:
-    """The builder's device does one piece after the other, and the build takes three times the bound; for a replay there is a shadow."""
+    """The builder's device does one piece after the other, and the build takes three times the
+    bound; for a replay there is a shadow.
+    """
 
     async def story(alone: Alone) -> None:
         assignment, participant = lead(alone)
@@ -97,7 +103,9 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
 
 
 def test_signed_norms_are_those_of_one_loss() -> None:
-    """With the next commit they are past: what a builder disputes then is looked at anew, and costs nobody the lead."""
+    """With the next commit they are past: what a builder disputes then is looked at anew, and costs
+    nobody the lead.
+    """
 
     async def story(alone: Alone) -> None:
         assignment, participant = lead(alone)

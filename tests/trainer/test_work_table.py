@@ -66,7 +66,9 @@ async def test_closing_refuses_everyone_who_waits_and_forgets_everything() -> No
 
 
 async def test_a_full_cache_drops_the_oldest_tensors_and_says_gone() -> None:
-    """Only so many bytes are kept; a dropped answer is refused as gone, and its work can be begun again."""
+    """Only so many bytes are kept; a dropped answer is refused as gone, and its work can be begun
+    again.
+    """
 
     async def work(entry: WorkItem) -> None:
         entry.output = entry.answer = bytes(50)

@@ -1,4 +1,6 @@
-"""A few directories on loopback, each in a folder of its own, for tests; all are closed at the end, whatever the test did."""
+"""A few directories on loopback, each in a folder of its own, for tests; all are closed at the end,
+whatever the test did.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A peer in a process of its own that never finishes a call: for tests that stop or kill it. Prints its endpoint, then waits.
+"""A peer in a process of its own that never finishes a call: for tests that stop or kill it. Prints
+its endpoint, then waits.
 
 Arguments: the run, the member's name, the port (0 = given by the system).
 """

@@ -21,7 +21,9 @@ PEER = "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"
     ],
 )
 def test_multiaddr_is_read_and_written_back(text: str, target: str, shown: str) -> None:
-    """A multiaddr keeps its text, and becomes the gRPC target and the HOST:PORT of the same place."""
+    """A multiaddr keeps its text, and becomes the gRPC target and the HOST:PORT of the same
+    place.
+    """
     address = parse_address(text)
     assert str(address) == text
     assert address.grpc_target == grpc_target_of(text) == target

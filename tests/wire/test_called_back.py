@@ -43,7 +43,9 @@ async def hello_from(port: int) -> CallFailed:
 
 
 async def test_a_newcomer_behind_a_port_that_swallows_all_hears_that_nobody_reaches_it() -> None:
-    """A firewall that answers nothing is found out while the newcomer still waits, so that it does not take its coordinator for silent."""
+    """A firewall that answers nothing is found out while the newcomer still waits, so that it does
+    not take its coordinator for silent.
+    """
     with socket.create_server(("127.0.0.1", 0)) as hole:
         failure = await hello_from(hole.getsockname()[1])
     assert isinstance(failure, Refused)
@@ -51,7 +53,9 @@ async def test_a_newcomer_behind_a_port_that_swallows_all_hears_that_nobody_reac
 
 
 async def test_a_stranger_at_the_address_of_a_newcomer_is_not_the_newcomer() -> None:
-    """Where another service answers at its address, nobody can reach the newcomer: that is no failure of the coordinator."""
+    """Where another service answers at its address, nobody can reach the newcomer: that is no
+    failure of the coordinator.
+    """
     import grpc
 
     other = grpc.aio.server()

@@ -1,4 +1,6 @@
-"""Certificates, as their makers and readers see them; `tests/attacks` has those that nobody should believe."""
+"""Certificates, as their makers and readers see them; `tests/attacks` has those that nobody should
+believe.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_a_certificate_proves_its_peer() -> None:
 
 
 def test_the_extension_is_the_one_of_libp2p() -> None:
-    """A reader that knows the libp2p specification alone finds the peer's public key, and its signature over the certificate's."""
+    """A reader that knows the libp2p specification alone finds the peer's public key, and its
+    signature over the certificate's.
+    """
     shown = x509.load_pem_x509_certificate(make_certificate(identity("peer")).pem)
     value = shown.extensions.get_extension_for_oid(EXTENSION).value
     assert isinstance(value, x509.UnrecognizedExtension)
@@ -82,7 +86,9 @@ def test_the_purpose_keeps_signatures_apart() -> None:
 
 
 async def test_a_new_life_at_the_same_address_is_reached_by_the_next_call() -> None:
-    """A peer that was started again has another certificate: whoever talked with its last life looks once more before the next call."""
+    """A peer that was started again has another certificate: whoever talked with its last life
+    looks once more before the next call.
+    """
     async with peers(echo) as (caller, peer):
         port = int(peer.here.addresses[0].split("/")[4])
         for _ in range(2):

@@ -1,4 +1,6 @@
-"""The directory on real DHT nodes: what is published is found, what is forged is not, and nothing is left behind."""
+"""The directory on real DHT nodes: what is published is found, what is forged is not, and nothing
+is left behind.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ async def world(tmp_path: Path, small_manifest: Manifest) -> AsyncIterator[World
 
 
 async def test_joiner_finds_run_peers_and_founder_by_invite(world: World) -> None:
-    """An invite is all that a joiner needs: it gets the manifest, the founder, and everybody's announcement, and is seen itself."""
+    """An invite is all that a joiner needs: it gets the manifest, the founder, and everybody's
+    announcement, and is seen itself.
+    """
     bootstrap = await world.bootstrap()
     invite = decode_invite(encode_invite(Invite(world.run, await bootstrap.entry_points())))
     assert invite.entry_points == bootstrap.addresses
@@ -59,7 +63,9 @@ async def test_joiner_finds_run_peers_and_founder_by_invite(world: World) -> Non
 
 
 async def test_who_is_reached_elsewhere_announces_that(world: World) -> None:
-    """A node behind another address is invited to, and joined, by that one; its own port is kept for the next start."""
+    """A node behind another address is invited to, and joined, by that one; its own port is kept
+    for the next start.
+    """
     settings = DirectorySettings(str(world.folder / "bootstrap"), announced=("127.0.0.2", 0), host="0.0.0.0")  # noqa: S104 - on purpose
     bootstrap = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
     world.directories.append(bootstrap)
@@ -85,7 +91,9 @@ async def test_a_forwarded_port_is_announced_and_not_listened_on(world: World) -
 
 
 async def test_announcement_is_believed_until_it_expires(world: World) -> None:
-    """A peer that falls silent is gone from every view once its lease is over, without anybody removing it."""
+    """A peer that falls silent is gone from every view once its lease is over, without anybody
+    removing it.
+    """
     bootstrap = await world.bootstrap()
     peer, identity = await world.peer("peer", bootstrap.addresses)
     await peer.announce(announcement_of(identity, lease_s=1.5))
@@ -97,7 +105,9 @@ async def test_announcement_is_believed_until_it_expires(world: World) -> None:
 
 
 async def test_members_republish_the_run(world: World) -> None:
-    """Manifest and genesis outlive the bootstrap node: members keep copies, at least five of them where there are so many."""
+    """Manifest and genesis outlive the bootstrap node: members keep copies, at least five of them
+    where there are so many.
+    """
     bootstrap = await world.bootstrap()
     member, identity = await world.peer("member", bootstrap.addresses)
     await bootstrap.name_founder(Founder(1, identity.peer_id), 60.0)
@@ -109,7 +119,9 @@ async def test_members_republish_the_run(world: World) -> None:
 
 
 async def test_a_later_founder_is_read_by_those_who_knew_an_earlier_one(world: World) -> None:
-    """Within two seconds everybody follows the second genesis, whoever still keeps copies of the first; the organiser never goes back."""
+    """Within two seconds everybody follows the second genesis, whoever still keeps copies of the
+    first; the organiser never goes back.
+    """
     bootstrap = await world.bootstrap()
     member, member_id = await world.peer("member", bootstrap.addresses)
     first, second = Founder(1, member_id.peer_id), Founder(2, world.organiser.peer_id)
@@ -127,14 +139,17 @@ async def test_a_later_founder_is_read_by_those_who_knew_an_earlier_one(world: W
 
 
 async def test_forged_records_change_nothing(world: World) -> None:
-    """Words in another's name, rubbish, a false manifest and a false genesis are passed over; true records stay readable."""
+    """Words in another's name, rubbish, a false manifest and a false genesis are passed over; true
+    records stay readable.
+    """
     bootstrap = await world.bootstrap()
     honest, honest_id = await world.peer("honest", bootstrap.addresses)
     forger, forger_id = await world.peer("forger", bootstrap.addresses)
     await honest.announce(announcement_of(honest_id))
     expires_s = time.time() + 100.0
     lie = peer_record_to_bytes(PeerRecord(dataclasses.replace(announcement_of(honest_id, stage=3), expires_s=expires_s), ()))
-    own = dataclasses.replace(announcement_of(forger_id), expires_s=expires_s + 1)  # not when the record expires
+    # Not when the record expires
+    own = dataclasses.replace(announcement_of(forger_id), expires_s=expires_s + 1)
     genesis = Genesis(world.run, 9, forger_id.peer_id, forger_id.public_key, b"")
     genesis = dataclasses.replace(genesis, signature=forger_id.sign(genesis.signed_bytes()))
     for rubbish in (lie, b"", b"\xff", b"[]", b"[" * 4000, peer_record_to_bytes(PeerRecord(own, ()))):
@@ -154,7 +169,9 @@ async def test_forged_records_change_nothing(world: World) -> None:
 
 
 async def test_unsigned_records_are_not_stored(world: World) -> None:
-    """A node without a key cannot hide the signed records under a key, nor add to them, nor change them."""
+    """A node without a key cannot hide the signed records under a key, nor add to them, nor change
+    them.
+    """
     from hivemind.dht.node import DHTNode
 
     from swarmfree.wire.dht_validator import hivemind_key
@@ -176,7 +193,9 @@ async def test_unsigned_records_are_not_stored(world: World) -> None:
 
 
 async def test_addresses_of_another_run_are_told(world: World) -> None:
-    """Where the addresses belong to another run, the joiner is told so, with both names, and not that nobody answers."""
+    """Where the addresses belong to another run, the joiner is told so, with both names, and not
+    that nobody answers.
+    """
     bootstrap = await world.bootstrap()
     identity = load_or_create_identity(world.folder / "lost")
     settings = DirectorySettings(str(world.folder / "lost"), entry_points=bootstrap.addresses)
@@ -189,7 +208,9 @@ async def test_addresses_of_another_run_are_told(world: World) -> None:
 
 
 async def test_directory_without_the_run_is_told(world: World) -> None:
-    """Where peers answer but nobody knows of any run, the joiner is told that, after the stated time."""
+    """Where peers answer but nobody knows of any run, the joiner is told that, after the stated
+    time.
+    """
     bootstrap = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
     world.directories.append(bootstrap)
     await bootstrap.start()
@@ -202,7 +223,9 @@ async def test_directory_without_the_run_is_told(world: World) -> None:
 
 
 async def test_dead_addresses_are_told_after_the_stated_time(world: World) -> None:
-    """Where nobody answers, the joiner is told after its patience, with the addresses and the time, and nothing is left of it."""
+    """Where nobody answers, the joiner is told after its patience, with the addresses and the time,
+    and nothing is left of it.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -227,7 +250,9 @@ async def test_taken_port_is_told(world: World) -> None:
 
 
 async def test_folder_in_use_is_told_and_left_alone(world: World) -> None:
-    """A second peer in the folder of a running one is refused, and the running one does not notice."""
+    """A second peer in the folder of a running one is refused, and the running one does not
+    notice.
+    """
     bootstrap = await world.bootstrap()
     second = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
     with pytest.raises(ConfigError, match="is in use by another running peer"):
@@ -240,7 +265,9 @@ async def test_folder_in_use_is_told_and_left_alone(world: World) -> None:
 
 
 def test_host_is_an_ip_address(tmp_path: Path) -> None:
-    """A host that is no IP address, and a malformed entry point, are told before anything starts."""
+    """A host that is no IP address, and a malformed entry point, are told before anything
+    starts.
+    """
     with pytest.raises(ConfigError, match="host = 'localhost'"):
         DirectorySettings(str(tmp_path), host="localhost")
     with pytest.raises(ConfigError, match="/ip4/HOST/tcp/PORT/p2p/PEER expected"):
@@ -248,7 +275,9 @@ def test_host_is_an_ip_address(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_left_and_nothing_lies_outside_the_folder(small_manifest: Manifest, tmp_path: Path) -> None:
-    """p2pd works from the deepest folder, leaves no socket by name anywhere while it runs, and no process after the end."""
+    """p2pd works from the deepest folder, leaves no socket by name anywhere while it runs, and no
+    process after the end.
+    """
     before = set(Path("/tmp").glob("hivemind-*"))
     async with world_of(tmp_path / ("deep" * 50) / "a folder", small_manifest) as world:
         bootstrap = await world.bootstrap()
@@ -269,7 +298,9 @@ async def test_nothing_is_left_and_nothing_lies_outside_the_folder(small_manifes
 
 
 async def test_cancelled_start_leaves_nothing(world: World) -> None:
-    """A start that is cut short at any moment leaves no p2pd, thread or lock behind: the folder serves again at once."""
+    """A start that is cut short at any moment leaves no p2pd, thread or lock behind: the folder
+    serves again at once.
+    """
     for limit_s in (0.0, 0.02, 0.05, 0.1, 0.2):
         directory = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
         try:
@@ -283,14 +314,18 @@ async def test_cancelled_start_leaves_nothing(world: World) -> None:
 
 
 def test_importing_the_directory_is_cheap() -> None:
-    """Neither hivemind nor torch is loaded before a directory starts, so that the command line answers at once."""
+    """Neither hivemind nor torch is loaded before a directory starts, so that the command line
+    answers at once.
+    """
     code = "import sys, swarmfree.wire.directory; print([name for name in ('hivemind', 'torch') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
 def test_a_directory_loads_no_more_of_hivemind_than_it_uses() -> None:
-    """Of hivemind the directory's half is loaded, and neither experts, optimizers and averagers nor what they need."""
+    """Of hivemind the directory's half is loaded, and neither experts, optimizers and averagers nor
+    what they need.
+    """
     unused = "{'hivemind.moe', 'hivemind.optim', 'hivemind.averaging', 'scipy'}"
     code = f"import sys, swarmfree.wire.dht_keeper as k; print(sorted({unused} & set(sys.modules)), 'hivemind.dht.node' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)

@@ -1,4 +1,6 @@
-"""The directory under SIGKILL: of p2pd, of the bootstrap node, of a peer that comes back; real processes, real nodes."""
+"""The directory under SIGKILL: of p2pd, of the bootstrap node, of a peer that comes back; real
+processes, real nodes.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ async def world(tmp_path: Path, small_manifest: Manifest) -> AsyncIterator[World
 
 @contextlib.asynccontextmanager
 async def bootstrap_process(world: World, port: int = 0) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
-    """A bootstrap node as a process of its own, its multiaddr and the process id of its p2pd; killed at the end if it still runs."""
+    """A bootstrap node as a process of its own, its multiaddr and the process id of its p2pd;
+    killed at the end if it still runs.
+    """
     arguments = (str(world.folder / "bootstrap"), str(port), world.manifest.canonical().decode())
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-W", "ignore", "-c", BOOTSTRAP, *arguments, stdout=asyncio.subprocess.PIPE
@@ -81,7 +85,9 @@ async def replaced(world: World, count: int) -> None:
 
 
 async def test_killed_p2pd_is_replaced(world: World) -> None:
-    """A peer whose p2pd is killed has a new one at the same port within 3 s; nothing it published is lost, and no call of its fails."""
+    """A peer whose p2pd is killed has a new one at the same port within 3 s; nothing it published
+    is lost, and no call of its fails.
+    """
     bootstrap = await world.bootstrap()
     peer, identity = await world.peer("peer", bootstrap.addresses)
     other, other_id = await world.peer("other", bootstrap.addresses)
@@ -97,7 +103,8 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
         await replaced(world, deaths)
         assert peer.daemon_pid not in (None, pid)
         assert peer.addresses == addresses
-    assert min(world.replaced_s) < 3.0  # the least of three: other work on the machine is not what is measured
+    # The least of three: other work on the machine is not what is measured
+    assert min(world.replaced_s) < 3.0
     late, _ = await world.peer("late", peer.addresses)
     for one in (other, bootstrap, late):
         assert [a.stage for a in await one.announcements() if a.endpoint.member.peer_id == identity.peer_id] == [3]
@@ -105,7 +112,9 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
 
 
 async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer whose p2pd stands still gets a new one, and a newcomer can join through it; one that is only slow is left alone."""
+    """A peer whose p2pd stands still gets a new one, and a newcomer can join through it; one that
+    is only slow is left alone.
+    """
     monkeypatch.setattr(dht_keeper, "_CHECK_S", 0.5)
     bootstrap = await world.bootstrap()
     pid = bootstrap.daemon_pid
@@ -125,7 +134,9 @@ async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyP
 
 
 async def test_all_p2pds_die_at_once(world: World) -> None:
-    """When every p2pd dies in the same moment, the peers find each other again and nothing that was published is lost."""
+    """When every p2pd dies in the same moment, the peers find each other again and nothing that was
+    published is lost.
+    """
     bootstrap = await world.bootstrap()
     peers = [await world.peer(f"peer{number}", bootstrap.addresses) for number in range(2)]
     for directory, identity in peers:
@@ -145,7 +156,9 @@ async def test_all_p2pds_die_at_once(world: World) -> None:
 
 
 async def test_peers_meet_without_the_bootstrap_node_and_find_it_again(world: World) -> None:
-    """After SIGKILL of the bootstrap node a newcomer joins through another peer; a bootstrap node that comes back finds the swarm."""
+    """After SIGKILL of the bootstrap node a newcomer joins through another peer; a bootstrap node
+    that comes back finds the swarm.
+    """
     async with bootstrap_process(world) as (process, address, daemon_pid):
         first, first_id = await world.peer("first", (address,))
         await first.announce(announcement_of(first_id))
@@ -167,7 +180,9 @@ async def test_peers_meet_without_the_bootstrap_node_and_find_it_again(world: Wo
 
 
 async def test_port_of_a_peer_that_was_just_killed_is_waited_for(world: World) -> None:
-    """A bootstrap node that is killed and started at once gets its port back, though its old p2pd still held it for a moment."""
+    """A bootstrap node that is killed and started at once gets its port back, though its old p2pd
+    still held it for a moment.
+    """
     async with bootstrap_process(world) as (process, address, _):
         process.kill()
         await process.wait()
@@ -179,7 +194,9 @@ async def test_port_of_a_peer_that_was_just_killed_is_waited_for(world: World) -
 
 
 async def test_split_directory_grows_together(world: World) -> None:
-    """Peers that all lost each other meet again through what they know, and then see each other's announcements."""
+    """Peers that all lost each other meet again through what they know, and then see each other's
+    announcements.
+    """
     bootstrap = await world.bootstrap()
     peer, identity = await world.peer("peer", bootstrap.addresses)
     pid = bootstrap.daemon_pid
@@ -191,7 +208,9 @@ async def test_split_directory_grows_together(world: World) -> None:
 
 
 async def test_ctrl_c_is_for_the_peer_not_for_p2pd(world: World) -> None:
-    """p2pd has a process group of its own, so that Ctrl-C in a terminal does not take it from a peer that is saying goodbye."""
+    """p2pd has a process group of its own, so that Ctrl-C in a terminal does not take it from a
+    peer that is saying goodbye.
+    """
     bootstrap = await world.bootstrap()
     assert bootstrap.daemon_pid is not None
     assert os.getpgid(bootstrap.daemon_pid) == bootstrap.daemon_pid != os.getpgid(0)

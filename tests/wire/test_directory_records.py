@@ -1,4 +1,6 @@
-"""What the directory writes and believes, byte by byte, and where it keeps its sockets; no network."""
+"""What the directory writes and believes, byte by byte, and where it keeps its sockets; no
+network.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def record(identity: Identity) -> PeerRecord:
 
 
 def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity) -> None:
-    """An announcement survives its bytes exactly, floats too, and is small; keys of a later version are passed over."""
+    """An announcement survives its bytes exactly, floats too, and is small; keys of a later version
+    are passed over.
+    """
     content = peer_record_to_bytes(record)
     expires_s = record.announcement.expires_s
     assert peer_record_from_bytes(content, identity.peer_id, expires_s) == record
@@ -87,7 +91,9 @@ def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity
     ],
 )
 def test_record_with_a_wrong_field_is_refused(record: PeerRecord, identity: Identity, key: str, value: object) -> None:
-    """Each field has its type and bounds; a record that breaks one of them, or lacks a field, is refused with a sentence."""
+    """Each field has its type and bounds; a record that breaks one of them, or lacks a field, is
+    refused with a sentence.
+    """
     values = json_object(peer_record_to_bytes(record), 10_000)
     for broken in ({**values, key: value}, {name: kept for name, kept in values.items() if name != key}):
         with pytest.raises(ValueError, match=r"\w"):
@@ -122,7 +128,9 @@ def test_run_record_is_read_as_it_was_written(identity: Identity) -> None:
 
 
 def test_validator_believes_signed_small_and_short_lived_records(identity: Identity, tmp_path: Path) -> None:
-    """A record is kept if its owner signed it, it is small and its lease is short; verdicts are not worked out twice."""
+    """A record is kept if its owner signed it, it is small and its lease is short; verdicts are not
+    worked out twice.
+    """
     import msgpack
     from hivemind.dht.validation import DHTRecord
 
@@ -166,7 +174,9 @@ def test_validator_believes_signed_small_and_short_lived_records(identity: Ident
 
 
 def test_known_peers_are_kept_for_their_run(tmp_path: Path, record: PeerRecord) -> None:
-    """What is written is read back, at most 16 of it, for the same run alone; a damaged or missing file is no trouble."""
+    """What is written is read back, at most 16 of it, for the same run alone; a damaged or missing
+    file is no trouble.
+    """
     (address,) = record.entry_points
     assert read_known_peers(tmp_path, "run") == ()
     write_known_peers(tmp_path, "run", [address] * 20)
@@ -201,7 +211,9 @@ def connects(path: str) -> bool:
 
 
 def test_socket_is_reached_without_its_name(tmp_path: Path) -> None:
-    """However deep the folder, a socket can be bound in it, and once pinned it is reached although its name is gone."""
+    """However deep the folder, a socket can be bound in it, and once pinned it is reached although
+    its name is gone.
+    """
     sockets = SocketFolder(tmp_path / ("deep" * 60))
     try:
         with listening(sockets.prefix + "a.sock"):
@@ -217,7 +229,9 @@ def test_socket_is_reached_without_its_name(tmp_path: Path) -> None:
 
 
 def test_without_proc_plain_paths_are_used() -> None:
-    """Where the system has no /proc, sockets have plain paths, are removed at the end, and too long a path is told."""
+    """Where the system has no /proc, sockets have plain paths, are removed at the end, and too long
+    a path is told.
+    """
     with tempfile.TemporaryDirectory() as folder:  # a short path
         _use_plain_paths(Path(folder))
 
@@ -235,7 +249,9 @@ def _use_plain_paths(tmp_path: Path) -> None:
 
 
 def test_stale_sockets_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    """Sockets that a killed process left by name are gone after the next start in that folder; other files stay."""
+    """Sockets that a killed process left by name are gone after the next start in that folder;
+    other files stay.
+    """
     (tmp_path / "sockets").mkdir()
     listening(str(tmp_path / "sockets" / "p2pd-x.sock")).close()
     (tmp_path / "sockets" / "notes").write_text("mine")
@@ -246,7 +262,9 @@ def test_stale_sockets_are_removed_at_the_next_start(tmp_path: Path) -> None:
 
 
 def test_folder_is_locked_while_it_is_used(tmp_path: Path) -> None:
-    """A folder serves one at a time; one that is refused takes nothing from the other, and one that ends makes room."""
+    """A folder serves one at a time; one that is refused takes nothing from the other, and one that
+    ends makes room.
+    """
     sockets = SocketFolder(tmp_path)
     with listening(sockets.prefix + "a.sock"):
         with pytest.raises(ConfigError, match="in use by another running peer"):

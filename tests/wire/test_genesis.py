@@ -45,14 +45,18 @@ def test_genesis_is_believed_by_whoever_has_the_manifest(organiser: Identity, ma
 
 
 def test_only_the_organiser_names_a_founder(stranger: Identity, manifest: Manifest, small_manifest: Manifest) -> None:
-    """Another key than the organiser's makes no genesis, nor does anybody for a manifest without organiser."""
+    """Another key than the organiser's makes no genesis, nor does anybody for a manifest without
+    organiser.
+    """
     for one in (manifest, small_manifest):
         with pytest.raises(ConfigError, match="only the organiser"):
             make_genesis(stranger, one, FOUNDER)
 
 
 def test_of_several_the_highest_number_counts(organiser: Identity, stranger: Identity, manifest: Manifest) -> None:
-    """Whatever is read first, all follow the newest genesis, of two with one number the smaller one; a forged one counts for nothing."""
+    """Whatever is read first, all follow the newest genesis, of two with one number the smaller
+    one; a forged one counts for nothing.
+    """
     first, again = (make_genesis(organiser, manifest, Founder(1, peer)) for peer in (FOUNDER.peer_id, stranger.peer_id))
     second = make_genesis(organiser, manifest, Founder(2, stranger.peer_id))
     forged = dataclasses.replace(second, number=3)
@@ -82,7 +86,9 @@ def test_founder_is_a_peer_id(organiser: Identity, manifest: Manifest) -> None:
 
 
 def test_forged_genesis_is_refused(organiser: Identity, stranger: Identity, manifest: Manifest) -> None:
-    """A genesis with another founder, key, signature or run is refused, and the line says which of these is wrong."""
+    """A genesis with another founder, key, signature or run is refused, and the line says which of
+    these is wrong.
+    """
     genesis = make_genesis(organiser, manifest, FOUNDER)
     other_run = dataclasses.replace(manifest, run=dataclasses.replace(manifest.run, seed=1))
     unsigned = dataclasses.replace(genesis, founder=stranger.peer_id)

@@ -42,7 +42,9 @@ def test_identity_is_the_same_after_a_restart(identity: Identity) -> None:
 
 
 def test_identity_file_is_for_its_owner_only(identity: Identity) -> None:
-    """The key file can be read by its owner alone, no draft lies beside it, and a wider mode is narrowed when it is loaded."""
+    """The key file can be read by its owner alone, no draft lies beside it, and a wider mode is
+    narrowed when it is loaded.
+    """
     path = Path(identity.path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert os.listdir(path.parent) == [IDENTITY_FILE]
@@ -58,7 +60,9 @@ def test_two_folders_are_two_peers(identity: Identity, tmp_path: Path) -> None:
 
 
 def test_hivemind_reads_the_file_and_agrees_on_the_peer_id(identity: Identity) -> None:
-    """The DHT library computes the same peer id from the file, and its validator's owner tag leads to it as well."""
+    """The DHT library computes the same peer id from the file, and its validator's owner tag leads
+    to it as well.
+    """
     from hivemind.p2p import PeerID
 
     from swarmfree.wire.dht_validator import hivemind_key
@@ -69,7 +73,9 @@ def test_hivemind_reads_the_file_and_agrees_on_the_peer_id(identity: Identity) -
 
 
 def test_signature_holds_for_its_text_and_key_only(identity: Identity, tmp_path: Path) -> None:
-    """A signature is good for the signed bytes under the signer's key, and for nothing else; signing twice gives the same bytes."""
+    """A signature is good for the signed bytes under the signer's key, and for nothing else;
+    signing twice gives the same bytes.
+    """
     other = load_or_create_identity(tmp_path)
     signature = identity.sign(b"word")
     assert signature == identity.sign(b"word")
@@ -105,7 +111,9 @@ def test_identity_shows_no_private_half(identity: Identity) -> None:
     ids=["empty", "header", "length", "short", "long", "other type", "zeros", "noise"],
 )
 def test_damaged_file_is_one_clear_line(identity: Identity, tmp_path: Path, damage: object) -> None:
-    """A damaged key file is refused in one line that names it and says what to do; it is not replaced behind the owner's back."""
+    """A damaged key file is refused in one line that names it and says what to do; it is not
+    replaced behind the owner's back.
+    """
     assert callable(damage)
     content = damage(Path(identity.path).read_bytes())
     path = tmp_path / IDENTITY_FILE
@@ -155,7 +163,9 @@ def test_peer_ids_are_recognised(identity: Identity) -> None:
 
 
 def test_incarnation_is_16_hex_digits_of_the_given_source() -> None:
-    """An incarnation is the life's number and what the source gives, and two draws of a real source differ."""
+    """An incarnation is the life's number and what the source gives, and two draws of a real source
+    differ.
+    """
     assert draw_incarnation(lambda size: "ab" * size, 7) == "00000007" + "ab" * 4
     drawn = {draw_incarnation(secrets.token_hex) for _ in range(100)}
     assert len(drawn) == 100
@@ -163,7 +173,9 @@ def test_incarnation_is_16_hex_digits_of_the_given_source() -> None:
 
 
 def test_later_lives_sort_after_earlier_ones(tmp_path: Path) -> None:
-    """Each life in a folder has a higher number than the one before, also where the clock was set back, or the file is damaged."""
+    """Each life in a folder has a higher number than the one before, also where the clock was set
+    back, or the file is damaged.
+    """
     numbers = [next_life_number(str(tmp_path), wall_s) for wall_s in (1000.5, 1000.9, 500.0, 2000.0)]
     assert numbers == [1000, 1001, 1002, 2000]
     (tmp_path / "life").write_text("?")
@@ -175,7 +187,9 @@ def test_later_lives_sort_after_earlier_ones(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=60))
 def test_base58_gives_the_same_bytes_back(data: bytes) -> None:
-    """Every byte string survives base58, leading zeros too, and other implementations write the same."""
+    """Every byte string survives base58, leading zeros too, and other implementations write the
+    same.
+    """
     import base58
 
     text = base58_encode(data)

@@ -50,7 +50,9 @@ def test_invite_of_one_address_is_short() -> None:
 
 @given(invites, st.data())
 def test_every_wrong_letter_is_noticed(invite: Invite, data: st.DataObject) -> None:
-    """Whatever letter is changed, the invite is refused in one line and never read as another run."""
+    """Whatever letter is changed, the invite is refused in one line and never read as another
+    run.
+    """
     text = encode_invite(invite)
     position = data.draw(st.integers(0, len(text) - 2))  # the last letter holds spare bits
     letter = data.draw(st.sampled_from([x for x in string.ascii_lowercase + string.digits if x != text[position]]))
@@ -77,7 +79,9 @@ def test_any_text_ends_in_one_line(text: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_body_with_a_right_checksum_may_still_be_nonsense(body: bytes) -> None:
-    """A whole invite whose content makes no sense is refused in one line, never with another error."""
+    """A whole invite whose content makes no sense is refused in one line, never with another
+    error.
+    """
     import base64
     import hashlib
 
@@ -111,7 +115,9 @@ def test_pasting_does_no_harm() -> None:
 
 
 def test_an_invite_pasted_several_times_is_one() -> None:
-    """Copies of one invite are that invite, whatever stands between them; letters that nobody sees do no harm."""
+    """Copies of one invite are that invite, whatever stands between them; letters that nobody sees
+    do no harm.
+    """
     text = encode_invite(INVITE)
     for pasted in (
         text * 2,
@@ -161,7 +167,9 @@ def test_malformed_invite_says_what_is_wrong(change: object, why: str) -> None:
 
 
 def test_only_sound_invites_are_made() -> None:
-    """A fingerprint or address that is malformed, none or too many of them, is the maker's mistake."""
+    """A fingerprint or address that is malformed, none or too many of them, is the maker's
+    mistake.
+    """
     for fingerprint in ("", "ab", "g" * 64, "A" * 64):
         with pytest.raises(ConfigError, match="64 hex digits"):
             encode_invite(Invite(fingerprint, INVITE.entry_points))

@@ -1,4 +1,6 @@
-"""The network between well-behaved peers: what is said arrives, payloads, refusals, and where a peer listens."""
+"""The network between well-behaved peers: what is said arrives, payloads, refusals, and where a
+peer listens.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def test_here_is_a_multiaddr_with_the_peer_id() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_every_request_reaches_the_handler(name: str) -> None:
-    """The handler sees the request and its header as they were sent, and its response comes back as it was given."""
+    """The handler sees the request and its header as they were sent, and its response comes back as
+    it was given.
+    """
     seen: list[tuple[Header, Request]] = []
 
     async def handler(header: Header, request: Request, _incoming: Incoming) -> Reply:
@@ -112,7 +116,9 @@ async def test_header_first_sends_nothing_that_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("header_first", [False, True])
 async def test_a_payload_that_nobody_reads_does_no_harm(*, header_first: bool) -> None:
-    """A handler may answer without reading; the caller stops sending, and call after call on the connection goes well."""
+    """A handler may answer without reading; the caller stops sending, and call after call on the
+    connection goes well.
+    """
     payload = pattern(5_000_000)
     async with peers(give(b"known")) as (caller, peer):
         for _ in range(15):
@@ -133,7 +139,9 @@ async def test_a_refusal_is_heard_while_the_payload_is_sent(*, header_first: boo
 @pytest.mark.parametrize("request_name", ["get_plan", "pull", "train"])
 @pytest.mark.parametrize("kind", list(RefusalKind))
 async def test_a_refusal_keeps_its_kind_and_sentence(kind: RefusalKind, request_name: str) -> None:
-    """Every kind of no comes out as it went in, in every shape of call, and its sentence on one line."""
+    """Every kind of no comes out as it went in, in every shape of call, and its sentence on one
+    line.
+    """
     detail = f"nicht jetzt: 100 % später\n{kind} \N{SNOWMAN}"
     async with peers(fail_with(Refused(kind, detail))) as (caller, peer):
         with pytest.raises(Refused) as caught:
@@ -152,7 +160,9 @@ async def test_an_endless_sentence_is_cut() -> None:
 
 @pytest.mark.parametrize("request_name", ["get_plan", "pull", "train"])
 async def test_a_broken_handler_is_a_failed_call(request_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An exception in the handler is logged there, reaches the caller as `failed`, and the peer goes on."""
+    """An exception in the handler is logged there, reaches the caller as `failed`, and the peer
+    goes on.
+    """
     async with peers(fail_with(ValueError("seven is not eight"))) as (caller, peer):
         for _ in range(2):
             with pytest.raises(Refused, match="ValueError: seven is not eight") as caught:
@@ -245,7 +255,9 @@ async def test_a_peer_may_call_itself_and_nest() -> None:
 
 
 async def test_a_peer_behind_a_forwarded_port_announces_that_one() -> None:
-    """It listens where it was told to, and names the announced address: that is where others call it."""
+    """It listens where it was told to, and names the announced address: that is where others call
+    it.
+    """
     announced = network("peer", announced=("example.org", 4711))
     async with announced as peer:
         assert peer.here.addresses == (f"/dns/example.org/tcp/4711/p2p/{member('peer').peer_id}",)
@@ -308,7 +320,9 @@ async def test_a_peer_without_usable_address_is_unreachable(addresses: tuple[str
 
 
 async def test_generated_stubs_can_call() -> None:
-    """The service is what the proto file says: a client made of generated code is understood, and understands."""
+    """The service is what the proto file says: a client made of generated code is understood, and
+    understands.
+    """
 
     async def handler(_header: Header, request: Request, _incoming: Incoming) -> Reply:
         return Reply(answer_to(request), pattern(900_000) if isinstance(request, messages.GetManifest) else b"")
@@ -336,7 +350,9 @@ def test_the_wire_imports_no_torch() -> None:
 
 
 async def test_no_frame_waits_for_another() -> None:
-    """The median call on loopback takes a few milliseconds even on a busy machine: nothing is held back to be sent together."""
+    """The median call on loopback takes a few milliseconds even on a busy machine: nothing is held
+    back to be sent together.
+    """
     async with peers(echo) as (caller, peer):
         times_s = []
         for _ in range(100):

@@ -38,7 +38,9 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def lonely_peer(port: int = 0) -> AsyncIterator[tuple[Endpoint, int]]:
-    """A peer in a process of its own, and that process's id; ended afterwards, whatever became of it."""
+    """A peer in a process of its own, and that process's id; ended afterwards, whatever became of
+    it.
+    """
     arguments = [str(HERE / "lonely_peer.py"), RUN, "lonely", str(port)]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe)
@@ -54,7 +56,9 @@ async def lonely_peer(port: int = 0) -> AsyncIterator[tuple[Endpoint, int]]:
 
 @pytest.mark.parametrize("request_name", REQUEST_OF_SHAPE)
 async def test_nobody_at_the_port_is_noticed_at_once(request_name: str) -> None:
-    """A refused connection is an unreachable peer within moments, the first time and every time after."""
+    """A refused connection is an unreachable peer within moments, the first time and every time
+    after.
+    """
     there = endpoint("nobody", free_port())
     async with network("caller") as caller:
         for _ in range(5):
@@ -82,7 +86,9 @@ async def test_a_peer_that_comes_back_is_found_at_once() -> None:
 
 
 async def test_a_killed_peer_is_noticed_at_once() -> None:
-    """SIGKILL of the peer ends its calls as unreachable within moments, whatever the limit on silence."""
+    """SIGKILL of the peer ends its calls as unreachable within moments, whatever the limit on
+    silence.
+    """
     async with network("caller") as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
 
@@ -100,7 +106,9 @@ async def test_a_killed_peer_is_noticed_at_once() -> None:
 
 
 async def test_a_frozen_peer_is_noticed_by_its_silence() -> None:
-    """SIGSTOP of the peer ends its calls soon after the limit on silence, in every shape and while a payload is sent."""
+    """SIGSTOP of the peer ends its calls soon after the limit on silence, in every shape and while
+    a payload is sent.
+    """
     async with network("caller") as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
 
@@ -120,7 +128,9 @@ async def test_a_frozen_peer_is_noticed_by_its_silence() -> None:
 
 
 async def test_a_frozen_peer_breaks_its_connection() -> None:
-    """Where a call allows long silence, unanswered pings end it: the peer is unreachable after a few seconds."""
+    """Where a call allows long silence, unanswered pings end it: the peer is unreachable after a
+    few seconds.
+    """
     limits = WireLimits(keepalive_s=0.5, ping_timeout_s=0.5)
     async with network("caller", limits=limits) as caller, lonely_peer() as (there, process_id):
         await caller.call(there, REQUESTS["hello"], silence_s=5)
@@ -146,7 +156,9 @@ async def test_a_peer_that_says_nothing_is_silent(request_name: str) -> None:
 
 
 async def test_a_caller_that_vanishes_in_its_payload_is_told_to_the_handler() -> None:
-    """A handler that waits for a payload whose sender is gone gets an error, and does not wait for ever."""
+    """A handler that waits for a payload whose sender is gone gets an error, and does not wait for
+    ever.
+    """
     failed: asyncio.Queue[BaseException] = asyncio.Queue()
     begun = asyncio.Event()
 
@@ -169,7 +181,9 @@ async def test_a_caller_that_vanishes_in_its_payload_is_told_to_the_handler() ->
 
 
 async def test_a_payload_asked_for_too_late_is_an_error() -> None:
-    """Work that outlives its handler and asks for the payload of an answered call is told so, and nothing hangs."""
+    """Work that outlives its handler and asks for the payload of an answered call is told so, and
+    nothing hangs.
+    """
     late: asyncio.Queue[Incoming] = asyncio.Queue()
 
     async def handler(_header: Header, request: Request, incoming: Incoming) -> Reply:

@@ -84,7 +84,9 @@ async def test_more_calls_than_a_peer_takes_are_refused() -> None:
 
 
 async def test_closing_leaves_nothing() -> None:
-    """After close no task is left, handlers were cancelled, callers were told, and the port is free again."""
+    """After close no task is left, handlers were cancelled, callers were told, and the port is free
+    again.
+    """
     begun, was_cancelled = asyncio.Event(), asyncio.Event()
 
     async def handler(_header: Header, _request: Request, _incoming: Incoming) -> Reply:
@@ -130,7 +132,9 @@ async def test_closing_gives_grace() -> None:
 
 
 async def test_a_closed_network_calls_nobody() -> None:
-    """Calls under way on a closing network, and calls after it, end as unreachable and not as cancelled."""
+    """Calls under way on a closing network, and calls after it, end as unreachable and not as
+    cancelled.
+    """
     begun = asyncio.Event()
 
     async def handler(_header: Header, _request: Request, _incoming: Incoming) -> Reply:

@@ -1,4 +1,6 @@
-"""The network among peers and strangers that talk nonsense: each gets a sentence, and nobody else notices."""
+"""The network among peers and strangers that talk nonsense: each gets a sentence, and nobody else
+notices.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from swarmfree.wire.status import CODES, REFUSAL_KEY
 REQUEST_OF_SHAPE = ["get_plan", "pull", "train"]
 
 
-# ---- strangers that talk nonsense to a peer --------------------------------------------------------------------------
+# ---- strangers that talk nonsense to a peer ------------------------------------------------------
 
 
 async def _listen(call: Any) -> None:
@@ -63,7 +65,9 @@ _SMALL_CHUNK = encode_frame(FrameKind.CHUNK, b"tiny")
     ],
 )
 async def test_nonsense_in_frames_is_answered_with_a_sentence(said: list[Any], sentence: str) -> None:
-    """A stranger's malformed stream is INVALID_ARGUMENT with what was expected and found; the peer goes on for others."""
+    """A stranger's malformed stream is INVALID_ARGUMENT with what was expected and found; the peer
+    goes on for others.
+    """
     async with peers(echo) as (caller, peer), raw_channel(peer.here) as channel:
         call = channel.stream_stream(rpc_of(train(peer.here)).path)()
         for make in said:
@@ -100,7 +104,9 @@ async def test_nonsense_in_messages_is_answered_with_a_sentence(data: bytes) -> 
 
 
 async def test_a_wrong_header_is_refused_whatever_the_content() -> None:
-    """The header is looked at first: a caller of another run hears that, also where its request is none of ours."""
+    """The header is looked at first: a caller of another run hears that, also where its request is
+    none of ours.
+    """
     async with peers(echo) as (caller, peer), raw_channel(peer.here) as channel:
         header = Header("ef" * 32, PROTOCOL_REVISION, caller.here, "")
         data = encode_request(rpc_of(REQUESTS["get_plan"]), header, messages.GetPlan())
@@ -111,7 +117,9 @@ async def test_a_wrong_header_is_refused_whatever_the_content() -> None:
 
 
 async def test_a_caller_that_never_closes_its_side_is_dropped() -> None:
-    """After an early answer a caller has `drain_s` to close its side; then the call is ended for it."""
+    """After an early answer a caller has `drain_s` to close its side; then the call is ended for
+    it.
+    """
     limits = WireLimits(drain_s=0.2)
     async with peers(_refuse_at_once, limits) as (caller, peer), raw_channel(peer.here) as channel:
         call = channel.stream_stream(rpc_of(train(peer.here)).path)()
@@ -134,7 +142,7 @@ async def _refuse_at_once(_header: Header, _request: Request, _incoming: Incomin
     raise ProtocolViolation("nothing of that")
 
 
-# ---- peers that talk nonsense to a caller --------------------------------------------------------------------------------
+# ---- peers that talk nonsense to a caller --------------------------------------------------------
 
 _TRAINED = encode_response(rpc_of(REQUESTS["train"]), messages.Trained())
 _TRAINED_AND_MORE = encode_response(rpc_of(REQUESTS["train"]), messages.Trained(), 100_000)
@@ -207,7 +215,9 @@ async def test_garbage_in_a_unary_answer_is_a_violation() -> None:
 async def test_statuses_are_understood(
     request_name: str, code: grpc.StatusCode, metadata: Any, error: type[Exception], sentence: str
 ) -> None:
-    """Statuses without a kind, and kinds that nobody knows or that do not fit their status, become the right error."""
+    """Statuses without a kind, and kinds that nobody knows or that do not fit their status, become
+    the right error.
+    """
 
     async def behaviour(context: Any) -> None:
         if request_name == "train":

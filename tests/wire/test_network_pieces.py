@@ -17,7 +17,9 @@ from swarmfree.wire.server import Outcome, Server
 
 @pytest.mark.parametrize("sizes", [(1,), (CHUNK_BYTES,) * 3, (CHUNK_BYTES - 4,) * 3, (5, CHUNK_BYTES, 2 * CHUNK_BYTES + 7, 3)])
 async def test_parts_arrive_as_they_were_read(sizes: tuple[int, ...]) -> None:
-    """However parts lie in the chunks of the wire, each of them comes out as it went in, and the donor's reply still has its pieces."""
+    """However parts lie in the chunks of the wire, each of them comes out as it went in, and the
+    donor's reply still has its pieces.
+    """
     parts = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
     reply = Reply(State(9, 7, sizes if len(sizes) > 1 else ()), pieces=parts)
 
@@ -33,7 +35,9 @@ async def test_parts_arrive_as_they_were_read(sizes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("pieces", [(), (b"abcdefghij",), (b"abc", b"", b"defgh", b"ij"), (b"abcd", b"efgh", b"ij")])
 async def test_no_chunk_is_larger_than_this_peer_sends(pieces: tuple[bytes, ...]) -> None:
-    """Its limit counts, not the usual one; all chunks but the last are as large, and the first comes with the response."""
+    """Its limit counts, not the usual one; all chunks but the last are as large, and the first
+    comes with the response.
+    """
     written: list[bytes] = []
 
     async def write(frame: bytes) -> None:

@@ -14,7 +14,9 @@ from swarmfree.wire.frames import CHUNK_BYTES_MIN, FrameKind, encode_frame
 
 
 async def test_frames_of_a_payload_count_as_they_come() -> None:
-    """Three of four have come, the first of them with the response, and the call goes on; signs of life are none."""
+    """Three of four have come, the first of them with the response, and the call goes on; signs of
+    life are none.
+    """
     chunk, held = memoryview(bytes(CHUNK_BYTES_MIN)), asyncio.Event()
 
     async def behaviour(context: Any) -> None:

@@ -17,7 +17,9 @@ NEAR, FAR = f"/ip4/127.0.0.1/tcp/4001/p2p/{PEER}", f"/ip4/10.77.0.1/tcp/4001/p2p
 
 
 def test_a_peer_of_this_machine_is_called_on_loopback() -> None:
-    """An invite to this machine leads to its loopback address; so does one that names nobody where there is no way out."""
+    """An invite to this machine leads to its loopback address; so does one that names nobody where
+    there is no way out.
+    """
     assert own_address((NEAR,)) == LOOPBACK
     assert reach_of(AUTO, (NEAR,), is_announced=False) == Reach(LOOPBACK, LOOPBACK)
     assert ipaddress.ip_address(own_address(()))
@@ -34,7 +36,9 @@ def test_all_addresses_are_listened_on_and_one_is_announced() -> None:
 
 
 def test_loopback_with_an_invite_from_elsewhere_is_refused() -> None:
-    """Nobody there could call back; unless some entry point is here, or another address is announced."""
+    """Nobody there could call back; unless some entry point is here, or another address is
+    announced.
+    """
     with pytest.raises(ConfigError, match=r"the invite leads to 10\.77\.0\.1.*leave --host out.*--announce HOST:PORT"):
         reach_of(LOOPBACK, (FAR,), is_announced=False)
     assert reach_of(LOOPBACK, (FAR, NEAR), is_announced=False).announced == LOOPBACK
@@ -71,7 +75,9 @@ def test_a_host_that_is_none_is_refused(text: str) -> None:
 
 
 def test_a_port_whose_last_connection_has_just_ended_is_free() -> None:
-    """A peer that is started again at once listens where it did: what the system remembers of an old connection is nobody's."""
+    """A peer that is started again at once listens where it did: what the system remembers of an
+    old connection is nobody's.
+    """
     with socket.create_server((LOOPBACK, 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection((LOOPBACK, port)) as caller:

@@ -1,4 +1,6 @@
-"""Packed requests: what has changed since the last ones, and never anything but the request that was meant."""
+"""Packed requests: what has changed since the last ones, and never anything but the request that
+was meant.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def record_of(peers: int, iteration: int) -> Record:
 
 
 def test_from_the_second_one_on_a_plan_weighs_what_has_changed() -> None:
-    """Two hundred members: the first Open is large, later ones and records known from a Seal are small."""
+    """Two hundred members: the first Open is large, later ones and records known from a Seal are
+    small.
+    """
     packer, unpacker, sizes = Packer(), Unpacker(LIMIT), []
     for iteration in range(4):
         for request in (

@@ -1,4 +1,6 @@
-"""Codec: every value of `protocol` becomes protobuf and comes back exactly; the bytes do not change unnoticed."""
+"""Codec: every value of `protocol` becomes protobuf and comes back exactly; the bytes do not change
+unnoticed.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def test_every_response_comes_back_exactly(rpc: Rpc, data: st.DataObject) -> Non
 
 
 def test_every_message_has_its_rpc() -> None:
-    """No request and no response of `protocol.messages` is without an RPC, and none has two but the promise, which answers both claims."""
+    """No request and no response of `protocol.messages` is without an RPC, and none has two but the
+    promise, which answers both claims.
+    """
     responses = [member for rpc in RPCS for member in (get_args(rpc.response) if _is_union(rpc.response) else (rpc.response,))]
     assert {rpc.request for rpc in RPCS} == set(get_args(Request))
     assert sorted(r.__name__ for r in responses) == sorted([r.__name__ for r in get_args(Response)] + ["Promise"])
@@ -194,7 +198,9 @@ def test_a_set_of_microbatches_is_a_little_endian_mask() -> None:
 
 
 def test_fields_of_a_later_revision_are_passed_over() -> None:
-    """Unknown fields do not disturb, so that a header of another revision can be read and refused."""
+    """Unknown fields do not disturb, so that a header of another revision can be read and
+    refused.
+    """
     data = request_bytes("get_plan") + b"\xfa\x07\x03abc"
     assert decode_request(BY_NAME["GetPlan"], data).header == HEADER
 
@@ -211,7 +217,9 @@ def test_fields_of_a_later_revision_are_passed_over() -> None:
     ],
 )
 def test_what_is_required_is_missed_by_name(message: Any, kind: Any, sentence: str) -> None:
-    """Absent fields, unspecified enums and empty choices are malformed, and the sentence says which."""
+    """Absent fields, unspecified enums and empty choices are malformed, and the sentence says
+    which.
+    """
     with pytest.raises(Malformed, match=sentence):
         from_proto(kind, message)
 

@@ -1,6 +1,8 @@
-"""One filled value of every message, written out by hand, and the bytes it had when the protocol was laid down.
+"""One filled value of every message, written out by hand, and the bytes it had when the protocol
+was laid down.
 
-`python tests/wire/wire_samples.py` (with the project on the path) writes the golden bytes anew; do that only for a new protocol revision.
+`python tests/wire/wire_samples.py` (with the project on the path) writes the golden bytes anew; do
+that only for a new protocol revision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the network tests share: peers on loopback, handlers that do one thing, and raw gRPC ends that misbehave."""
+"""What the network tests share: peers on loopback, handlers that do one thing, and raw gRPC ends
+that misbehave.
+"""
 
 from __future__ import annotations
 

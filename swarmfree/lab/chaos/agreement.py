@@ -1,6 +1,8 @@
-"""What must hold among peers whatever they compute with: one record per iteration, and the same bytes wherever the same step was made (I2, I3).
+"""What must hold among peers whatever they compute with: one record per iteration, and the same
+bytes wherever the same step was made (I2, I3).
 
-Looks at what was told only. Whether the bytes are the right ones is for those to say who can compute them.
+Looks at what was told only. Whether the bytes are the right ones is for those to say who can
+compute them.
 """
 
 from __future__ import annotations

@@ -1,16 +1,23 @@
-"""How long an iteration may take while a swarm is disturbed: a bound from the run's own limits and from what disturbed it, and no more.
+"""How long an iteration may take while a swarm is disturbed: a bound from the run's own limits and
+from what disturbed it, and no more.
 
 From one commit to the next at most::
 
-    calm_s                                            what an undisturbed iteration may take on this machine
-    + disturbances * (1.5 silence_s + coordinator_silence_s)    silence noticed and asked once more; then, if it was the coordinator, its successor
-    + newcomers * join_wait_s                         the others wait for whoever loads a state, one after the other at worst
-    + split_wait_s, where two or more are disturbed   without a majority a record is sealed after this wait
-    + lone losses * START_S                           a stage is lost and no standby is there: somebody must be started first
-    + messages * 2 (latency + jitter)                 the longest delay that is in force, on everything that is said in turn
+    calm_s                                            what an undisturbed iteration may take on this
+    machine
+    + disturbances * (1.5 silence_s + coordinator_silence_s)    silence noticed and asked once more;
+    then, if it was the coordinator, its successor
+    + newcomers * join_wait_s                         the others wait for whoever loads a state, one
+    after the other at worst
+    + split_wait_s, where two or more are disturbed   without a majority a record is sealed after
+    this wait
+    + lone losses * START_S                           a stage is lost and no standby is there:
+    somebody must be started first
+    + messages * 2 (latency + jitter)                 the longest delay that is in force, on
+    everything that is said in turn
 
-`calm_s` is measured before the first strike: `CALM_TIMES` the median iteration, at least `CALM_S_MIN`, since processes that start take
-the processors from those that train.
+`calm_s` is measured before the first strike: `CALM_TIMES` the median iteration, at least
+`CALM_S_MIN`, since processes that start take the processors from those that train.
 """
 
 from __future__ import annotations
@@ -52,7 +59,9 @@ def calm_s(seconds: Sequence[float]) -> float:
 
 
 def disturbed(disturbances: Iterable[Disturbance], manifest: Manifest, since_s: float, until_s: float) -> list[Disturbance]:
-    """Those that can be felt between two moments: they, or the time until they are noticed, reach into it."""
+    """Those that can be felt between two moments: they, or the time until they are noticed, reach
+    into it.
+    """
     notice_s = 1.5 * manifest.timing.silence_s
     return [d for d in disturbances if d.begun_s <= until_s and d.ended_s + notice_s >= since_s]
 

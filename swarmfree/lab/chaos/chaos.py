@@ -1,7 +1,9 @@
-"""Chaos over a local swarm: carries out a plan, strike by strike, and watches that training goes on within its bound.
+"""Chaos over a local swarm: carries out a plan, strike by strike, and watches that training goes on
+within its bound.
 
-Every peer listens on a port of its own and announces a door of the `proxy` before it. What the numbers should be is for a `Judge` to say, who
-hears all that is told; here is who does the striking, and what can be said without knowing any number: agreement, progress, nothing left.
+Every peer listens on a port of its own and announces a door of the `proxy` before it. What the
+numbers should be is for a `Judge` to say, who hears all that is told; here is who does the
+striking, and what can be said without knowing any number: agreement, progress, nothing left.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ from swarmfree.protocol.manifest import Manifest
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 30_000)
-"""Below those that the system gives away by itself, so that no connection takes a peer's port while the peer is away."""
+"""Below those that the system gives away by itself, so that no connection takes a peer's port while
+the peer is away.
+"""
 UP_WITHIN_S = 240.0
 CALM_COMMITS = 10
 SETTLE_S = 6.0
@@ -89,7 +93,8 @@ class ChaosResult:
     Args:
         done: strikes that were carried out, by kind; `idle`: those that found nobody, by kind.
         violations: one line each; empty if every invariant held.
-        longest_s: longest time from one commit to the next, and `longest_bound_s` what was allowed for it.
+        longest_s: longest time from one commit to the next, and `longest_bound_s` what was allowed
+            for it.
         calm: what an undisturbed iteration was allowed.
         commits: iterations committed.
         steps: steps of engines that were compared.
@@ -188,7 +193,7 @@ class Chaos:
         self.result.calm = self._watch.calm_s
         return ending
 
-    # ---- ports -------------------------------------------------------------------------------------------------------
+    # ---- ports -----------------------------------------------------------------------------------
 
     async def _open_door(self, proxy: Proxy, name: str) -> None:
         if name not in self._ports:
@@ -200,7 +205,7 @@ class Chaos:
             return ()
         return ("--port", str(self._ports[name]), "--announce", f"{HOST}:{self._doors[name]}")
 
-    # ---- listening ---------------------------------------------------------------------------------------------------
+    # ---- listening -------------------------------------------------------------------------------
 
     def _hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
         self._watch.hear(observed_event, state)
@@ -210,7 +215,7 @@ class Chaos:
         if self._watch.is_on and (self._agreement.violations or self._judge.violations()):
             self.stop(SwarmExit(1, "an invariant did not hold"))
 
-    # ---- conducting --------------------------------------------------------------------------------------------------
+    # ---- conducting ------------------------------------------------------------------------------
 
     async def _conduct(self, tasks: asyncio.TaskGroup, proxy: Proxy) -> None:
         try:
@@ -251,7 +256,9 @@ class Chaos:
                 await self._over.wait()
 
     async def _notice_standstill(self, proxy: Proxy) -> None:
-        """Notice also an iteration that never ends, and start somebody where a stage is lost and nobody waits for a place."""
+        """Notice also an iteration that never ends, and start somebody where a stage is lost and
+        nobody waits for a place.
+        """
         while not self._over.is_set() and self._watch.is_on:
             await self._pause(WATCH_S)
             if not self._over.is_set():
@@ -282,7 +289,7 @@ class Chaos:
         await self._until(lambda: self.state.committed_count > committed + 1 and time.time() > healed_s + SETTLE_S, UP_WITHIN_S)
         self._watch.is_on = False
 
-    # ---- striking ----------------------------------------------------------------------------------------------------
+    # ---- striking --------------------------------------------------------------------------------
 
     def _candidates(self) -> list[Candidate]:
         sources = {f"peer-{number}" for number in range(1, self._order.swarm.feeder_count + 1)}
@@ -364,7 +371,9 @@ class Chaos:
         await self._swarm.join(name)
 
     async def _replace_lost(self, proxy: Proxy) -> None:
-        """Without a replica, and without anybody who could become one, a stage stays lost: that is no fault of the swarm."""
+        """Without a replica, and without anybody who could become one, a stage stays lost: that is
+        no fault of the swarm.
+        """
         peers = [p for p in self.state.peers if p.role != BOOTSTRAP and p.is_alive]
         lost = [stage for stage in range(self._manifest.stage_count) if not self.state.replicas(stage)]
         if lost and not any(p.stage < 0 and p.name not in self._unsound for p in peers):

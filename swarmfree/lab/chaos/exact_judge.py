@@ -1,10 +1,12 @@
-"""Exactly once and same bytes, as equations, for real processes that compute with integers (I1, I2, I4).
+"""Exactly once and same bytes, as equations, for real processes that compute with integers (I1, I2,
+I4).
 
-Each peer tells the state that its engine holds and every step it makes (`cli.engine_probe`). From the states in which an iteration begins the
-reference
-(`sim.reference`) computes every stage's sum, its norm, the loss and the next state; all of it must be equal, to the bit, to what was recorded and
-to what every member did. Same invariants as in rehearsals (`sim.invariants`), seen from further away: messages are not seen here, so that votes are
-not counted, and an iteration is looked at as soon as a member of each stage has told its step.
+Each peer tells the state that its engine holds and every step it makes (`cli.engine_probe`). From
+the states in which an iteration begins the reference (`sim.reference`) computes every stage's sum,
+its norm, the loss and the next state; all of it must be equal, to the bit, to what was recorded and
+to what every member did. Same invariants as in rehearsals (`sim.invariants`), seen from further
+away: messages are not seen here, so that votes are not counted, and an iteration is looked at as
+soon as a member of each stage has told its step.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from swarmfree.sim.reference import IntegerReference, IterationSums, StageSum
 
 SOMEBODY = Endpoint(Member("anybody", ""), ())
 LOOK_BACK = 2
-"""An iteration is looked at, at the latest, when the one so many later was committed: its steps were told long before."""
+"""An iteration is looked at, at the latest, when the one so many later was committed: its steps
+were told long before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,15 @@ class ExactJudge:
         self._manifest, self._reference = manifest, IntegerReference(manifest, tokens)
         self._found: list[str] = []
         self._states: dict[str, State] = {}
-        self._entries: dict[tuple[int, int], dict[str, None]] = {}  # (iteration, stage) -> digests in which it may begin
+        # (iteration, stage) -> digests in which it may begin
+        self._entries: dict[tuple[int, int], dict[str, None]] = {}
         self._builds: dict[int, list[StageBuilt]] = {}
         self._weights: dict[tuple[int, int], RecoveryDecided] = {}
         self._commits: dict[int, IterationCommitted] = {}
         self._steps: dict[tuple[int, str], list[_Step]] = {}
         self._right: dict[tuple[int, str], tuple[int, StageSum]] = {}
-        self._after: dict[tuple[int, int], dict[str, None]] = {}  # (iteration, stage) -> what right steps brought it to
+        # (iteration, stage) -> what right steps brought it to
+        self._after: dict[tuple[int, int], dict[str, None]] = {}
         self._next = 0
 
     def violations(self) -> list[str]:
@@ -98,7 +104,7 @@ class ExactJudge:
             if key not in self._right and key not in open_entries:
                 self._wrong("I2", f"{steps[0].who} stepped stage {key[0]} from a state in which no iteration began")
 
-    # ---- what is told ------------------------------------------------------------------------------------------------
+    # ---- what is told ----------------------------------------------------------------------------
 
     @property
     def _stages(self) -> range:
@@ -119,7 +125,7 @@ class ExactJudge:
         if key in self._right:
             self._check_step(step, *self._right[key])
 
-    # ---- one iteration -----------------------------------------------------------------------------------------------
+    # ---- one iteration ---------------------------------------------------------------------------
 
     def _is_ready(self, iteration: int) -> bool:
         if iteration + LOOK_BACK in self._commits:
@@ -127,7 +133,9 @@ class ExactJudge:
         return iteration in self._commits and all(self._stepped_entry(iteration, stage) for stage in self._stages)
 
     def _stepped_entry(self, iteration: int, stage: int) -> str:
-        """The state from which somebody stepped, of those in which this stage may begin; empty if nobody did."""
+        """The state from which somebody stepped, of those in which this stage may begin; empty if
+        nobody did.
+        """
         digests = reversed(self._entries.get((iteration, stage), {}))
         return next((digest for digest in digests if (stage, digest) in self._steps), "")
 
@@ -184,11 +192,14 @@ class ExactJudge:
         self._states[digest] = after
         self._after.setdefault((iteration + 1, event.stage), {})[digest] = None
         entries = self._entries.setdefault((iteration + 1, event.stage), {})
-        if digest not in entries:  # What was built for that iteration is newer than what the stage had.
+        # What was built for that iteration is newer than what the stage had.
+        if digest not in entries:
             self._entries[iteration + 1, event.stage] = {digest: None, **entries}
 
     def _begin_again(self, build: StageBuilt) -> None:
-        """A kept copy that is a step behind: its state begins a second iteration, so what began in it before is settled first."""
+        """A kept copy that is a step behind: its state begins a second iteration, so what began in
+        it before is settled first.
+        """
         key = (build.stage, build.state_digest)
         if build.state_digest not in self._entries.get((build.iteration - 1, build.stage), {}):
             return
@@ -200,7 +211,7 @@ class ExactJudge:
     def _begins_known(self, iteration: int) -> bool:
         return all(self._entry(iteration, stage) for stage in self._stages)
 
-    # ---- rebuilds ----------------------------------------------------------------------------------------------------
+    # ---- rebuilds --------------------------------------------------------------------------------
 
     def _check_build(self, build: StageBuilt) -> None:
         """A newcomer's state is its siblings', or what its neighbours' states come to."""

@@ -1,11 +1,14 @@
-"""A TCP proxy with faults: stands in front of peers' ports and delays, cuts or swallows what goes to and from them for a while.
+"""A TCP proxy with faults: stands in front of peers' ports and delays, cuts or swallows what goes
+to and from them for a while.
 
-One process, many doors: each door listens on a port of its own and forwards to one target. It knows bytes only, never what they mean. A fault of a
+One process, many doors: each door listens on a port of its own and forwards to one target. It knows
+bytes only, never what they mean. A fault of a
 door holds for all its connections, in both directions:
 
 - `Delay`: every piece comes late by a latency and a random jitter, in order;
 - `Cut`: connections that are there are reset, new ones are accepted and reset;
-- `Hole`: connections are accepted and kept, and nothing is forwarded; when the fault ends, what waited goes on its way, as after lost packets.
+- `Hole`: connections are accepted and kept, and nothing is forwarded; when the fault ends, what
+  waited goes on its way, as after lost packets.
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ class Door:
             await self._server.wait_closed()
             self._server = None
 
-    # ---- one connection ----------------------------------------------------------------------------------------------
+    # ---- one connection --------------------------------------------------------------------------
 
     def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if isinstance(self._fault, Cut):

@@ -1,7 +1,8 @@
 """What is left of a swarm after its end: processes, ports, sockets, temporary files.
 
-Every process of a swarm, libp2p daemons included, carries the swarm's own folder for temporary files in its environment, and is found by that,
-whoever its parent is by now. Looks only; ends nothing.
+Every process of a swarm, libp2p daemons included, carries the swarm's own folder for temporary
+files in its environment, and is found by that, whoever its parent is by now. Looks only; ends
+nothing.
 """
 
 from __future__ import annotations

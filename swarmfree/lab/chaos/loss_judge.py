@@ -1,7 +1,9 @@
-"""Same as alone (I5) for a chaos run: the loss of each iteration beside that of one process which trains the same model alone.
+"""Same as alone (I5) for a chaos run: the loss of each iteration beside that of one process which
+trains the same model alone.
 
-Two controls say how near is near: shuffled orders of summation, which cost rounding only, and a run in which one microbatch of one iteration
-counts twice. After a rebuild from neighbours the curves part for good reason, so what comes after the first one is not compared.
+Two controls say how near is near: shuffled orders of summation, which cost rounding only, and a run
+in which one microbatch of one iteration counts twice. After a rebuild from neighbours the curves
+part for good reason, so what comes after the first one is not compared.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ CONTROL = Twice(iteration=5, offset=1)
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The largest difference of two loss curves, in nats per token, and the iteration in which it is."""
+    """The largest difference of two loss curves, in nats per token, and the iteration in which it
+    is.
+    """
 
     nats: float = 0.0
     iteration: int = 0
@@ -51,7 +55,8 @@ class Comparison:
         iterations: how many were compared.
         swarm: of the swarm.
         orders: the widest of `order_count` shuffled runs.
-        control: of the run with one microbatch counted twice; its first difference can be no earlier than `CONTROL.iteration`.
+        control: of the run with one microbatch counted twice; its first difference can be no
+            earlier than `CONTROL.iteration`.
     """
 
     iterations: int
@@ -69,7 +74,9 @@ class Comparison:
         ]
 
     def violations(self) -> list[str]:
-        """I5 as one line, if it does not hold, or if the comparison could not have found that it does not."""
+        """I5 as one line, if it does not hold, or if the comparison could not have found that it
+        does not.
+        """
         if self.swarm.nats > BOUND:
             return [
                 f"I5: the loss of iteration {self.swarm.iteration} is {self.swarm.nats:.1e} nats from that of one process alone"
@@ -82,7 +89,9 @@ class Comparison:
 
 
 class AloneJudge:
-    """Implements `chaos.chaos.Judge`: keeps the losses; `compare` trains alone when the swarm is gone."""
+    """Implements `chaos.chaos.Judge`: keeps the losses; `compare` trains alone when the swarm is
+    gone.
+    """
 
     def __init__(self, manifest: Manifest, data: str) -> None:
         """Nothing heard; `data` is where the text lies, empty for Python's own."""
@@ -161,7 +170,9 @@ class AloneJudge:
 
 
 class KeptTokens:
-    """Implements `ports.Tokens` over another one: every microbatch is gathered once for all runs."""
+    """Implements `ports.Tokens` over another one: every microbatch is gathered once for all
+    runs.
+    """
 
     def __init__(self, tokens: Tokens) -> None:
         """Nothing kept yet."""
@@ -180,7 +191,9 @@ class KeptTokens:
 
 
 def scalars_of(manifest: Manifest, iteration: int, squared_norms: list[float]) -> list[StepScalars]:
-    """Step scalars by the run's schedule and clipping; no stage was rebuilt, so each has done as many steps as there were iterations."""
+    """Step scalars by the run's schedule and clipping; no stage was rebuilt, so each has done as
+    many steps as there were iterations.
+    """
     factors = clip_factors(manifest.optimizer, squared_norms)
     iterations = manifest.run.iterations
     return [step_scalars(manifest.optimizer, iterations, iteration, iteration + 1, 1.0, factor) for factor in factors]

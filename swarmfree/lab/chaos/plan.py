@@ -1,7 +1,8 @@
-"""The plan of a chaos run: what happens when, a pure function of its arguments; and who it happens to, a seeded choice among those who are there.
+"""The plan of a chaos run: what happens when, a pure function of its arguments; and who it happens
+to, a seeded choice among those who are there.
 
-Nothing here touches a process. The same arguments give the same plan on every machine; victims are chosen at the moment of the strike, since
-who serves which stage then is not up to the plan.
+Nothing here touches a process. The same arguments give the same plan on every machine; victims are
+chosen at the moment of the strike, since who serves which stage then is not up to the plan.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ WEIGHTS: dict[StrikeKind, int] = {
     StrikeKind.CUT: 2,
     StrikeKind.HOLE: 2,
 }
-"""How often each kind comes. Somebody joins at least as often as somebody goes, so that the swarm stays whole."""
+"""How often each kind comes. Somebody joins at least as often as somebody goes, so that the swarm
+stays whole.
+"""
 WIPE_WEIGHT = 2
 DEADLY = frozenset({StrikeKind.KILL, StrikeKind.TERMINATE, StrikeKind.WIPE})
 ON_NETWORK = frozenset({StrikeKind.DELAY, StrikeKind.CUT, StrikeKind.HOLE})
@@ -219,12 +222,14 @@ def is_spared(candidate: Candidate, there: Sequence[Candidate], sparing: Sparing
     if not candidate.is_serving:
         return False
     others = [c for c in there if c.stage == candidate.stage and c.is_serving and c.is_sound and c.name != candidate.name]
-    # Nobody can merge the ends from neighbours: their last replica stays even where stages are wiped.
+    # Nobody can merge the ends from neighbours: their last replica stays even where stages are
+    # wiped.
     return not others and (sparing.last_replicas or candidate.stage == 0)
 
 
 def choose_joiner(strike: Strike, seed: int, gone: Sequence[str], newcomer: str) -> str:
-    """Who joins: one of those who are gone comes back, or a newcomer; either is as likely where both can be.
+    """Who joins: one of those who are gone comes back, or a newcomer; either is as likely where
+    both can be.
 
     Args:
         gone: names of processes that have ended, in any order.

@@ -1,4 +1,6 @@
-"""Who serves at this moment, and whether every iteration ends within its bound (I6, for real processes)."""
+"""Who serves at this moment, and whether every iteration ends within its bound (I6, for real
+processes).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ class Watch:
     """Hears a swarm and measures the time from one commit to the next while it is disturbed.
 
     Attributes:
-        serving: names of processes that are members of the iteration that is open, as far as is known.
+        serving: names of processes that are members of the iteration that is open, as far as is
+            known.
         violations: one line for each iteration that took too long.
-        longest_s, longest_bound_s: the longest time between two commits, and what was allowed for it.
+        longest_s, longest_bound_s: the longest time between two commits, and what was allowed for
+            it.
         calm_s: what an undisturbed iteration may take; set it before `is_on`.
         is_on: whether times are measured.
     """
@@ -50,7 +54,8 @@ class Watch:
                 self._loading.discard(peer_id)
             case PeerEvent(name=name, event=Placed(member=peer_id, stage=stage)):
                 teller = state.peer(name)
-                is_own = teller is not None and teller.peer_id == peer_id  # who builds says so too, by a way of its own
+                # Who builds says so too, by a way of its own
+                is_own = teller is not None and teller.peer_id == peer_id
                 if stage >= 0 and not is_own:
                     self._loading.add(peer_id)
             case PeerEvent(event=StageBuilt(member=peer_id)):
@@ -76,7 +81,9 @@ class Watch:
         self._lone_losses = 0
 
     def overdue(self, now_s: float) -> bool:
-        """Whether the iteration that is under way takes too long already; if so, that is kept as a violation."""
+        """Whether the iteration that is under way takes too long already; if so, that is kept as a
+        violation.
+        """
         if self._committed_s is None or not self.is_on:
             return False
         since_s, allowed_s = now_s - self._committed_s, self._allowed_s(self._committed_s, now_s)

@@ -1,4 +1,6 @@
-"""What the recovery study trains: the model alone, stage by stage, with each stage's counters, and the bases that trials go on from."""
+"""What the recovery study trains: the model alone, stage by stage, with each stage's counters, and
+the bases that trials go on from.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from swarmfree.storage.arrays import read_arrays, write_arrays
 
 SNAPSHOT_EVERY, SNAPSHOTS_KEPT = 10, 12
 EARLY = max(REFIT_ITERATIONS, WARM_ITERATIONS)
-"""A trial whose strategy needs past activations begins so many iterations before the end of its base, and goes through them as the base did."""
+"""A trial whose strategy needs past activations begins so many iterations before the end of its
+base, and goes through them as the base did.
+"""
 
 
 def base_path(folder: Path, seed: int, *, swaps: bool) -> Path:
@@ -95,7 +99,9 @@ class Training:
 
 
 def train_base(training: Training, path: Path, iterations: int, evaluate_every: int, say: Callable[[int], None]) -> None:
-    """Train without failures, and write where it ended, and where it was a while before; its held-out curve goes beside it."""
+    """Train without failures, and write where it ended, and where it was a while before; its
+    held-out curve goes beside it.
+    """
     shadows: dict[int, list[bytes]] = {}
     curve = [(0, training.model.evaluate())]
     while training.done < iterations:

@@ -1,6 +1,8 @@
-"""Failure traces: which stages are lost in which iteration, drawn once and played to every strategy alike. Pure.
+"""Failure traces: which stages are lost in which iteration, drawn once and played to every strategy
+alike. Pure.
 
-Source: CheckFree, section 5: each stage fails with a given chance per hour, an iteration of its medium model takes 91.3 s.
+Source: CheckFree, section 5: each stage fails with a given chance per hour, an iteration of its
+medium model takes 91.3 s.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class Failure:
 
 
 def chance_per_iteration(rate_per_hour: float, iteration_s: float = ITERATION_S) -> float:
-    """Chance that a stage is lost in one iteration, where it is lost with `rate_per_hour` within an hour."""
+    """Chance that a stage is lost in one iteration, where it is lost with `rate_per_hour` within an
+    hour.
+    """
     return float(1.0 - (1.0 - rate_per_hour) ** (iteration_s / 3600.0))
 
 
@@ -42,7 +46,8 @@ def draw_failures(rate_per_hour: float, stages: Sequence[int], first: int, count
 
 
 def draw_pairs(stages: Sequence[int], first: int, count: int, seed: int) -> tuple[Failure, ...]:
-    """Two stages at once, twice: two adjacent ones in one half of the run, two that are not adjacent in the other; which comes first is drawn.
+    """Two stages at once, twice: two adjacent ones in one half of the run, two that are not
+    adjacent in the other; which comes first is drawn.
 
     Args:
         stages: that may fail, ascending, at least three.
@@ -60,7 +65,9 @@ def draw_pairs(stages: Sequence[int], first: int, count: int, seed: int) -> tupl
 
 
 def distinct_traces(draw: Callable[[int], tuple[Failure, ...]], count: int) -> list[tuple[Failure, ...]]:
-    """So many traces, each with a loss and none like another, from the first seeds from 1 on that give such ones."""
+    """So many traces, each with a loss and none like another, from the first seeds from 1 on that
+    give such ones.
+    """
     found: list[tuple[Failure, ...]] = []
     for seed in itertools.count(1):
         if len(found) == count:

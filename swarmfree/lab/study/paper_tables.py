@@ -1,4 +1,6 @@
-"""The paper's Tables 2 and 3 from the trials of a recovery study: time to a held-out loss, and finished models on several texts. Pure."""
+"""The paper's Tables 2 and 3 from the trials of a recovery study: time to a held-out loss, and
+finished models on several texts. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from swarmfree.lab.study.table import BASELINE, SCRATCH, kind_of
 RESTART_S = 30.0
 """How long all wait for a recovery, as the paper counts it."""
 REDUNDANT = {"redundant, 1.654 x (paper)": 1.654, "redundant, 1.2 x": 1.2}
-"""Redundant computation learns as a run without failures, and each iteration takes so many times as long."""
+"""Redundant computation learns as a run without failures, and each iteration takes so many times as
+long.
+"""
 Results = Sequence[Mapping[str, Any]]
 
 
@@ -24,9 +28,11 @@ class Reached:
 
     Args:
         kind: of traces, `scratch16` for 16 % an hour; `scratch` for those without failures.
-        trials, reached: how many there were, and how many came to the target; the others count with all their iterations, which is too few.
+        trials, reached: how many there were, and how many came to the target; the others count with
+            all their iterations, which is too few.
         iterations: that took place, redone ones counted, mean.
-        hours: of 91.3 s an iteration and 30 s a recovery, mean; infinite where one did not come to it.
+        hours: of 91.3 s an iteration and 30 s a recovery, mean; infinite where one did not come to
+            it.
         ratio: of the iterations to those without failures, mean; likewise.
     """
 
@@ -46,7 +52,8 @@ class TextLoss:
     Args:
         loss: mean, nats per token.
         perplexity: of the mean loss, per token.
-        gap_percent, error_percent: of the loss, over that of the run without failures of the same seed, mean and standard error.
+        gap_percent, error_percent: of the loss, over that of the run without failures of the same
+            seed, mean and standard error.
     """
 
     kind: str
@@ -64,7 +71,9 @@ def _first(curve: Sequence[Sequence[float]], target: float) -> float:
 
 
 def target_rows(results: Results) -> list[Reached]:
-    """Table 2. The target of a seed is the loss of its run without failures after half of the iterations of a trial."""
+    """Table 2. The target of a seed is the loss of its run without failures after half of the
+    iterations of a trial.
+    """
     scratch = [r for r in results if r["trial"]["trace"].startswith(SCRATCH)]
     plain = {r["trial"]["base_seed"]: r["curve"] for r in scratch if r["trial"]["strategy"] == BASELINE}
     groups: dict[tuple[str, str], list[tuple[bool, float, float, float]]] = {}

@@ -1,4 +1,6 @@
-"""The recovery study as a person runs it: what is to be tried, workers that try it, progress, and the report."""
+"""The recovery study as a person runs it: what is to be tried, workers that try it, progress, and
+the report.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ class Size:
     Args:
         base_iterations: before a trial.
         seeds: of bases.
-        merge_traces, middle_traces, few_traces: for each seed, at the middle of the body: for the merges, for most strategies, for the rest.
+        merge_traces, middle_traces, few_traces: for each seed, at the middle of the body: for the
+            merges, for most strategies, for the rest.
         all_traces, pair_traces: for each seed, at the whole body, and of two stages at once.
         iterations: of a trial.
         scratch_seeds, scratch_iterations: of trials without a base, at each rate of failure.
@@ -80,7 +83,9 @@ FULL = Size(1500, (1, 2, 3), 4, 3, 1, 3, 1, 200, scratch_seeds=(1, 2), scratch_i
 
 
 def run_of_study(iterations: int) -> Manifest:
-    """A LLaMA of 0.7 M parameters in seven stages, bytes, 1,024 tokens an iteration, every second microbatch swappable."""
+    """A LLaMA of 0.7 M parameters in seven stages, bytes, 1,024 tokens an iteration, every second
+    microbatch swappable.
+    """
     return Manifest(
         run=RunSection(name="recovery", seed=1, iterations=iterations, evaluate_every=0, evaluate_windows=16),
         model=ModelSection(width=96, blocks=BODY, heads=3, kv_heads=3, mlp_width=256, tokens_per_row=128),
@@ -93,7 +98,9 @@ def run_of_study(iterations: int) -> Manifest:
 
 
 def trials_of(size: Size) -> list[Trial]:
-    """Everything that is tried; traces of different seeds, kinds and rates are independent draws, each with a loss, no two the same."""
+    """Everything that is tried; traces of different seeds, kinds and rates are independent draws,
+    each with a loss, no two the same.
+    """
     trials = []
     for seed in size.seeds:
         trials += [Trial(name, "none", seed, size.iterations) for name in ("none", "swapped")]
@@ -119,7 +126,9 @@ def _by_rate(rate: float, stages: Sequence[int], iterations: int) -> Callable[[i
 def _played(
     size: Size, strategies: Sequence[str], name: str, draw: Callable[[int], tuple[Failure, ...]], count: int
 ) -> list[Trial]:
-    """Each strategy under each of so many traces; `name` (kind@seed) goes into the seeds of the draws."""
+    """Each strategy under each of so many traces; `name` (kind@seed) goes into the seeds of the
+    draws.
+    """
     kind, _, seed = name.partition("@")
     own = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
     traces = [tuple((f.iteration, f.stage) for f in t) for t in distinct_traces(lambda salt: draw(1000 * own + salt), count)]
@@ -180,7 +189,9 @@ class RecoveryStudy:
         return 0
 
     async def _end_of(self, child: Child) -> None:
-        """Wait for a worker; where one fails the others are ended as well, since they may wait for its base."""
+        """Wait for a worker; where one fails the others are ended as well, since they may wait for
+        its base.
+        """
         if await child.wait():
             raise SwarmfreeError(f"{child.name} of the study failed; see {self._out}/worker-*.txt, then run it again: it goes on")
 

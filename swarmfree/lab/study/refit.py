@@ -1,6 +1,8 @@
-"""The numbers of two strategies that only the study has: a refit to what the neighbours saw, and a replay that begins without moments. Pure.
+"""The numbers of two strategies that only the study has: a refit to what the neighbours saw, and a
+replay that begins without moments. Pure.
 
-Source: design section 6, methods 2 and 4; the step counts and the rate are those that measured best with a small model within a bounded time.
+Source: design section 6, methods 2 and 4; the step counts and the rate are those that measured best
+with a small model within a bounded time.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from swarmfree.protocol.records import StepScalars, float32_bits
 
 REFIT_STEPS = 300
 REFIT_ITERATIONS = 60
-"""How many of the last iterations' activations a stage is fitted to: each step takes one of them, in turn."""
+"""How many of the last iterations' activations a stage is fitted to: each step takes one of them,
+in turn.
+"""
 RATE_FACTOR = 2.5
 """Over the peak rate of the run: a fit is short, and its own moments are thrown away."""
 WARM_ITERATIONS = 20
-"""Iterations before a plain shadow from which its moments are guessed. Without them the first steps go as far as the rate allows, in directions
-that nothing corrects, since what crossed the stage boundaries was computed with other weights: the loss rose by up to a quarter."""
+"""Iterations before a plain shadow from which its moments are guessed. Without them the first steps
+go as far as the rate allows, in directions that nothing corrects, since what crossed the stage
+boundaries was computed with other weights: the loss rose by up to a quarter.
+"""
 
 
 def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepScalars:
@@ -35,7 +41,8 @@ def refit_scalars(optimizer: OptimizerSection, steps: int, step: int) -> StepSca
 def restarted_scalars(
     manifest: Manifest, iteration: int, rate_scale: float, clip: float, step_count: int, *, moves: bool
 ) -> StepScalars:
-    """Numbers of a step that is replayed with moments that began at zero: the rate and the clip of the record, its own bias correction.
+    """Numbers of a step that is replayed with moments that began at zero: the rate and the clip of
+    the record, its own bias correction.
 
     Args:
         rate_scale: the stage's own rate factor.

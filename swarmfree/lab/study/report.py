@@ -1,7 +1,8 @@
 """The files of a recovery study: tables as CSV, figures as PNG, and one HTML page with both.
 
-Figures and tables follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3 (against checkpoints), 4a (rates of failure),
-4b (how often a checkpoint is taken), 5b (what swapped routes cost); Table 2 (time to a loss), Table 3 (finished models). Without data none is there.
+Figures and tables follow those of the paper: 2 (ways of making a lost stage from its neighbours), 3
+(against checkpoints), 4a (rates of failure), 4b (how often a checkpoint is taken), 5b (what swapped
+routes cost); Table 2 (time to a loss), Table 3 (finished models). Without data none is there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from swarmfree.lab.study.table import TrialRow, kind_of, pairs_of, summaries
 
 LABELS = {"none": "no failures", "norm2": "CheckFree (squared norms)", "norm": "CheckFree (norms)", "checkfree+": "CheckFree+"}
 RATES = {f"scratch{rate}": f"{rate} % an hour" for rate in (5, 10, 16)}
-"""Kinds of traces -> what sets them apart from the others, for a curve that is named `strategy@kind`."""
+"""Kinds of traces -> what sets them apart from the others, for a curve that is named
+`strategy@kind`.
+"""
 FIGURES = {
     "figure-2": (
         "Ways of making a lost stage from its neighbours",
@@ -65,7 +68,9 @@ def _csv(rows: Sequence[Any]) -> bytes:
 
 
 def _of(results: Results, strategy: str, kind: str) -> dict[tuple[str, int], list[tuple[int, float]]]:
-    """Trace and seed -> the curve; runs without failures count for every kind, as they are from a base or not."""
+    """Trace and seed -> the curve; runs without failures count for every kind, as they are from a
+    base or not.
+    """
     without = "scratch" if kind.startswith("scratch") else "none"
     return {
         (result["trial"]["trace"], result["trial"]["base_seed"]): result["curve"]
@@ -75,7 +80,8 @@ def _of(results: Results, strategy: str, kind: str) -> dict[tuple[str, int], lis
 
 
 def figure_curves(results: Results, kind: str, strategies: Sequence[str]) -> list[Curve]:
-    """The curves of a figure, each the mean over the traces and seeds that all of its kind have: the same losses for all.
+    """The curves of a figure, each the mean over the traces and seeds that all of its kind have:
+    the same losses for all.
 
     Args:
         kind: of traces.

@@ -1,8 +1,11 @@
-"""The model alone, stage by stage: single stages can be lost and brought back. The recovery study trains it.
+"""The model alone, stage by stage: single stages can be lost and brought back. The recovery study
+trains it.
 
-A lost stage comes back from logged activations, copies or neighbours. Forward and backward are those of `Alone`; on the way the model keeps the
-boundary activations: what a stage got, what it gave, and the gradient of what it gave. The same tensors cross the network in the swarm. Swapped
-routes run every second microbatch through both ends of the body in the other order (CheckFree+, section 4.3).
+A lost stage comes back from logged activations, copies or neighbours. Forward and backward are
+those of `Alone`; on the way the model keeps the boundary activations: what a stage got, what it
+gave, and the gradient of what it gave. The same tensors cross the network in the swarm. Swapped
+routes run every second microbatch through both ends of the body in the other order (CheckFree+,
+section 4.3).
 
 Letters: ``B`` rows, ``T`` tokens per row, ``D`` width.
 """
@@ -32,7 +35,9 @@ from swarmfree.protocol.routes import Routes
 
 @dataclass(frozen=True, slots=True)
 class BoundaryActivations:
-    """One microbatch at one stage: what came in and went out, and the gradient of what went out, each (B, T, D)."""
+    """One microbatch at one stage: what came in and went out, and the gradient of what went out,
+    each (B, T, D).
+    """
 
     entered: Tensor
     left: Tensor
@@ -50,7 +55,9 @@ class StageCopy:
 
 @dataclass(frozen=True, slots=True)
 class StudyLog:
-    """One iteration of the activation log: by stage, its microbatches in order and the scalars it was stepped with."""
+    """One iteration of the activation log: by stage, its microbatches in order and the scalars it
+    was stepped with.
+    """
 
     activations: dict[int, tuple[BoundaryActivations, ...]]
     scalars: tuple[StepScalars, ...]
@@ -61,7 +68,8 @@ class Staged(Alone):
 
     Attributes:
         log: the last iterations, oldest first.
-        passes: of a microbatch through a body stage so far, forward and backward, in whatever is learned: iterations, replays and refits.
+        passes: of a microbatch through a body stage so far, forward and backward, in whatever is
+            learned: iterations, replays and refits.
     """
 
     def __init__(
@@ -77,7 +85,8 @@ class Staged(Alone):
         """First weights, as `Alone`.
 
         Args:
-            swaps: every second microbatch goes through stages 2, 1, .., L, L-1; needs four body stages.
+            swaps: every second microbatch goes through stages 2, 1, .., L, L-1; needs four body
+                stages.
             log_iterations: how many iterations of activations are kept.
             log_dtype: what they are rounded to.
         """
@@ -132,7 +141,9 @@ class Staged(Alone):
         return shape.decode(shape.unpack(bytes(room), dtype))
 
     def step(self, scalars_of: Callable[[list[float]], Sequence[StepScalars]]) -> list[float]:
-        """Step every stage with the gradients at hand; the squared gradient norm of each before clipping."""
+        """Step every stage with the gradients at hand; the squared gradient norm of each before
+        clipping.
+        """
         gradients = [self.flat_gradient(stage) for stage in range(self.manifest.stage_count)]
         norms = [torch.dot(g.double(), g.double()).item() for g in gradients]
         scalars = tuple(scalars_of(norms))
@@ -142,7 +153,7 @@ class Staged(Alone):
             self.log.append(StudyLog({stage: tuple(activations) for stage, activations in self._activations.items()}, scalars))
         return norms
 
-    # ---- losing and bringing back --------------------------------------------------------------------------------------
+    # ---- losing and bringing back ----------------------------------------------------------------
 
     def copy(self, stage: int) -> StageCopy:
         """Copy everything that a stage holds."""
@@ -169,7 +180,9 @@ class Staged(Alone):
         draw_weights(self.manifest, state.layout, state.weights, salt)
 
     def merge(self, stage: int, before: int, after: int, weights: tuple[float, float]) -> None:
-        """Make a stage the weighted mean of two stages with as many blocks, as CheckFree does; moments zero."""
+        """Make a stage the weighted mean of two stages with as many blocks, as CheckFree does;
+        moments zero.
+        """
         vectors = [[float_bytes(self.stages[neighbour].weights)] for neighbour in (before, after)]
         bits = [float32_bits(weight) for weight in weights]
         self.lose(stage)
@@ -191,12 +204,14 @@ class Staged(Alone):
         logged: Sequence[StudyLog],
         scalars_of: Callable[[int, int, StepScalars], StepScalars] | None = None,
     ) -> None:
-        """Run lost stages, which are as their shadows were, alone through the iterations since: from full ones bit for bit where they were.
+        """Run lost stages, which are as their shadows were, alone through the iterations since:
+        from full ones bit for bit where they were.
 
         Args:
             stages: consecutive ones, plain routes.
             logged: the iterations since the shadows; only the outer two boundaries are read.
-            scalars_of: (place in the log from 0, stage, logged scalars) -> those to step with; the logged ones where it is None.
+            scalars_of: (place in the log from 0, stage, logged scalars) -> those to step with; the
+                logged ones where it is None.
         """
         for place, entry in enumerate(logged):
             self.model.zero_grad(set_to_none=True)
@@ -211,7 +226,8 @@ class Staged(Alone):
                 canonical_step(self.stages[stage], self.flat_gradient(stage), scalars)
 
     def refit(self, stage: int, logged: Sequence[StudyLog], steps: int, scalars_of: Callable[[int], StepScalars]) -> None:
-        """Fit the stage as it is to what its neighbours saw go in and out: mean squared error, one logged iteration a step, moments zero after.
+        """Fit the stage as it is to what its neighbours saw go in and out: mean squared error, one
+        logged iteration a step, moments zero after.
 
         Args:
             steps: how many.

@@ -1,4 +1,6 @@
-"""What a recovery study found, as numbers: gaps to the run without failures, their means and spreads, and the figures of its last line. Pure."""
+"""What a recovery study found, as numbers: gaps to the run without failures, their means and
+spreads, and the figures of its last line. Pure.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,19 @@ class TrialRow:
         strategy, trace, seed: which.
         losses: stages that were lost.
         final: mean of the last held-out losses, nats per token.
-        time_percent: gap to the run without failures, of the same base, after as many iterations as took place: stalled and redone ones counted.
+        time_percent: gap to the run without failures, of the same base, after as many iterations as
+            took place: stalled and redone ones counted.
         learned_percent: the same after as many iterations as were learned from, each counted once.
         excess: mean difference to it over the whole trial, nats.
         spike_percent: largest rise of the held-out loss at a recovery.
-        back: median over its recoveries of the iterations until the held-out loss was again what it had been; 0 where it did not rise,
-            infinite where the trial ended before, as coarse as the curve.
-        redone, stalled: iterations that were done again, and that went by while a recovery computed.
+        back: median over its recoveries of the iterations until the held-out loss was again what it
+            had been; 0 where it did not rise, infinite where the trial ended before, as coarse as
+            the curve.
+        redone, stalled: iterations that were done again, and that went by while a recovery
+            computed.
         cost: iterations that all recoveries would have stalled, had the trial been long enough.
-        merges, bounded: recoveries that weighed two neighbours, and those of them whose weights the bound changed.
+        merges, bounded: recoveries that weighed two neighbours, and those of them whose weights the
+            bound changed.
         distance: largest difference of a weight from what was lost, over all recoveries.
     """
 
@@ -76,9 +82,10 @@ class TrialRow:
 class Summary:
     """One strategy over the trials of one kind of trace.
 
-    `gap_percent` is the larger of the mean gaps at equal time and at equal iterations, with its standard deviation and standard error.
-    `checkfree_percent` is that of CheckFree under the same traces, no number where it was not played under all of them.
-    Of the rest the largest spike, the median of `back`, and means.
+    `gap_percent` is the larger of the mean gaps at equal time and at equal iterations, with its
+    standard deviation and standard error. `checkfree_percent` is that of CheckFree under the same
+    traces, no number where it was not played under all of them. Of the rest the largest spike, the
+    median of `back`, and means.
     """
 
     strategy: str
@@ -98,10 +105,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two strategies under the same traces: by how much the gap of `worse` is larger, percent, with standard error and t = difference / error.
+    """Two strategies under the same traces: by how much the gap of `worse` is larger, percent, with
+    standard error and t = difference / error.
 
-    `t` takes every trace for independent, though those of one seed go on from the same base; `bases_t` is that of the means over each of the
-    `bases`, 0 where there is one base. With three of them it takes 4.3 for one chance in twenty.
+    `t` takes every trace for independent, though those of one seed go on from the same base;
+    `bases_t` is that of the means over each of the `bases`, 0 where there is one base. With three
+    of them it takes 4.3 for one chance in twenty.
     """
 
     kind: str
@@ -127,7 +136,9 @@ def final_loss(curve: Sequence[Sequence[float]]) -> float:
 
 
 def iterations_back(recovery: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> float:
-    """How many iterations after a recovery the held-out loss is again what it was before the loss of the stage."""
+    """How many iterations after a recovery the held-out loss is again what it was before the loss
+    of the stage.
+    """
     if recovery["after"] <= recovery["before"]:
         return 0.0
     later = (at - recovery["iteration"] for at, loss in curve if at > recovery["iteration"] and loss <= recovery["before"])
@@ -135,7 +146,9 @@ def iterations_back(recovery: Mapping[str, Any], curve: Sequence[Sequence[float]
 
 
 def rows_of(results: Sequence[Mapping[str, Any]]) -> list[TrialRow]:
-    """A row for each trial; its baseline is the run `none` of the same seed, from a base or from scratch as it is, cut to its length."""
+    """A row for each trial; its baseline is the run `none` of the same seed, from a base or from
+    scratch as it is, cut to its length.
+    """
     baselines = {
         (r["trial"]["base_seed"], r["trial"]["is_from_scratch"]): r["curve"]
         for r in results
@@ -223,7 +236,9 @@ def summaries(rows: Sequence[TrialRow]) -> list[Summary]:
 
 
 def pairs_of(rows: Sequence[TrialRow], compared: Sequence[tuple[str, str, str]] = COMPARED) -> list[Pair]:
-    """Differences under the traces that both were played under; comparisons without two such traces are left out."""
+    """Differences under the traces that both were played under; comparisons without two such traces
+    are left out.
+    """
     groups = _by_group(rows)
     found = []
     for kind, better, worse in compared:
@@ -253,10 +268,12 @@ def _t(values: Sequence[float]) -> float:
 
 
 def last_line(rows: Sequence[TrialRow]) -> dict[str, float]:
-    """The figures that the study is judged by: of shadows the worst age, of them and of replays the worst kind of traces; the rest strike the middle.
+    """The figures that the study is judged by: of shadows the worst age, of them and of replays the
+    worst kind of traces; the rest strike the middle.
 
-    A gap is the larger of those at equal time and at equal iterations. A refit is set over CheckFree under the same traces. `order_t` is the
-    smallest t of what the paper says of merges, by traces or by bases, 0 where it cannot be told.
+    A gap is the larger of those at equal time and at equal iterations. A refit is set over
+    CheckFree under the same traces. `order_t` is the smallest t of what the paper says of merges,
+    by traces or by bases, 0 where it cannot be told.
     """
     found = summaries(rows)
     (refit,) = (s for s in found if (s.strategy, s.kind) == ("refit", "middle"))
@@ -270,20 +287,25 @@ def last_line(rows: Sequence[TrialRow]) -> dict[str, float]:
 
 
 def pipeline_stall(rows: Sequence[TrialRow], strategy: str, body: int) -> float:
-    """Iterations that recoveries would stall a full pipeline, where a stage takes as long as all; the mean of a trial at the middle of the body."""
+    """Iterations that recoveries would stall a full pipeline, where a stage takes as long as all;
+    the mean of a trial at the middle of the body.
+    """
     return statistics.fmean(body * row.cost for row in rows if (row.strategy, kind_of(row.trace)) == (strategy, "middle"))
 
 
 def pipeline_gap_percent(results: Sequence[Mapping[str, Any]], body: int) -> tuple[float, float]:
-    """What exact replays would have cost had each replayed iteration of a stage stalled a whole iteration, as in a pipeline that is full.
+    """What exact replays would have cost had each replayed iteration of a stage stalled a whole
+    iteration, as in a pipeline that is full.
 
-    An exact replay leaves the curve without failures as it is but late, so the loss is read there, that many iterations earlier.
+    An exact replay leaves the curve without failures as it is but late, so the loss is read there,
+    that many iterations earlier.
 
     Args:
         body: stages over which the cost of a pass was shared.
 
     Returns:
-        Mean gap in per cent, at equal time, and mean iterations stalled, both under traces at the middle of the body.
+        Mean gap in per cent, at equal time, and mean iterations stalled, both under traces at the
+        middle of the body.
     """
     baselines = {
         r["trial"]["base_seed"]: r["curve"]

@@ -1,7 +1,8 @@
-"""One trial of the recovery study: a base that was trained without failures goes on under one failure trace with one strategy.
+"""One trial of the recovery study: a base that was trained without failures goes on under one
+failure trace with one strategy.
 
-Everything that a trial needs is in its `Trial` and in the base; the same trial gives the same curve. The model, merge weights, shadows, schedule and
-data are the product's own.
+Everything that a trial needs is in its `Trial` and in the base; the same trial gives the same
+curve. The model, merge weights, shadows, schedule and data are the product's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ TEXT_STRATEGIES = {"none", "swapped", "norm2", "checkfree+", "shadow-100"}
 
 
 RecoveryMethod = Callable[[Training, int], None]
-"""Brings a lost stage of a training's model back, from what the other stages hold: a method of one's own. Its moments count from zero."""
+"""Brings a lost stage of a training's model back, from what the other stages hold: a method of
+one's own. Its moments count from zero.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,9 @@ class Trial:
     """What is run.
 
     Args:
-        strategy: `none`, `swapped`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`, `replay`, `replay-near` (from activations in bfloat16),
-            `replay-plain` (the same, from int8 weights without moments) or `refit`.
+        strategy: `none`, `swapped`, a merge mode, `checkfree+`, `checkpoint-K`, `shadow-K`,
+            `replay`, `replay-near` (from activations in bfloat16), `replay-plain` (the same, from
+            int8 weights without moments) or `refit`.
         trace: name of the trace, for people; with the seed of the base it names one trace.
         base_seed: of the base: weights and data order.
         iterations: as many as take place, stalled and redone ones counted.
@@ -79,7 +83,8 @@ class Recovered:
         stage: that was lost.
         before, after: held-out loss, nats per token, before the loss and right after the recovery.
         distance: largest difference of a weight from what was lost.
-        cost: iterations that all recoveries of this moment stall, shared among them: passes through stages over those of an iteration.
+        cost: iterations that all recoveries of this moment stall, shared among them: passes through
+            stages over those of an iteration.
         is_merge: whether two neighbours were weighed.
         is_bounded: whether the bound on their weights changed these.
     """
@@ -97,8 +102,9 @@ class Recovered:
 class TrialRun:
     """Plays one trial.
 
-    A recovery stalls the swarm: its passes through stages, forward and backward, over those of an iteration are the iterations that go by meanwhile,
-    as if one process computed both. Whole ones are taken; what is left over waits for the next recovery.
+    A recovery stalls the swarm: its passes through stages, forward and backward, over those of an
+    iteration are the iterations that go by meanwhile, as if one process computed both. Whole ones
+    are taken; what is left over waits for the next recovery.
     """
 
     def __init__(
@@ -111,7 +117,9 @@ class TrialRun:
         *,
         own: RecoveryMethod | None = None,
     ) -> None:
-        """From the base, or from scratch; `own` brings stages back in place of what the strategy's name says."""
+        """From the base, or from scratch; `own` brings stages back in place of what the strategy's
+        name says.
+        """
         self._trial, self._every, self._own = trial, evaluate_every, own
         log_iterations = LOG_ITERATIONS if trial.strategy in LOG_DTYPES else 0
         log_dtype = LOG_DTYPES.get(trial.strategy, "wire")
@@ -140,15 +148,17 @@ class TrialRun:
             training.one()
 
     def play(self, say: Callable[[int], None], texts: Mapping[str, Sequence[bytes]] | None = None) -> dict[str, Any]:
-        """The whole trial: as many iterations as it has, and where some were redone or stalled as many more without losses, to see what those cost.
+        """The whole trial: as many iterations as it has, and where some were redone or stalled as
+        many more without losses, to see what those cost.
 
         Args:
             say: told after each iteration how many are done.
             texts: name -> windows, that the model is tried on at the end.
 
         Returns:
-            JSON values: the trial; the held-out curve by iterations that took place (`curve`), and by those that were learned from
-            (`learned`; only of trials from a base); recoveries; how many iterations were redone and stalled; losses by text.
+            JSON values: the trial; the held-out curve by iterations that took place (`curve`), and
+            by those that were learned from (`learned`; only of trials from a base); recoveries; how
+            many iterations were redone and stalled; losses by text.
         """
         trial, training = self._trial, self._training
         by_iteration: dict[int, list[int]] = {}
@@ -245,7 +255,9 @@ class TrialRun:
         return undone
 
     def _replay(self, stages: Sequence[int]) -> None:
-        """From full shadows exact: counters and rates stay as they are. From plain ones the moments, and the steps they count, begin anew."""
+        """From full shadows exact: counters and rates stay as they are. From plain ones the
+        moments, and the steps they count, begin anew.
+        """
         training, (done, copies) = self._training, self._full
         model, logged = training.model, list(training.model.log)
         if self._is_plain:
@@ -283,11 +295,14 @@ class TrialRun:
             model.refit(
                 stage, list(model.log)[-REFIT_ITERATIONS:], REFIT_STEPS, lambda step: refit_scalars(optimizer, REFIT_STEPS, step)
             )
-        if self._kind != "shadow":  # as the product has it: whatever is not as it was learns at a higher rate
+        # As the product has it: whatever is not as it was learns at a higher rate
+        if self._kind != "shadow":
             training.rate_scales[stage] = training.manifest.recovery.rate_factor
 
     def _merge(self, stage: int) -> None:
-        """As the product does: from the nearest stages that are there; an end of the body from its only neighbour."""
+        """As the product does: from the nearest stages that are there; an end of the body from its
+        only neighbour.
+        """
         training, body = self._training, self._training.manifest.stages.body
         before = next((s for s in range(stage - 1, 0, -1) if s not in self._gone), None)
         after = next((s for s in range(stage + 1, body + 1) if s not in self._gone), None)

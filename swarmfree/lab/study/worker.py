@@ -1,7 +1,9 @@
-"""A process that plays trials of a recovery study: ``python -m swarmfree.lab.study.worker FOLDER PARENT_PID``.
+"""A process that plays trials of a recovery study: ``python -m swarmfree.lab.study.worker FOLDER
+PARENT_PID``.
 
-Workers of one study share its folder: each takes what nobody has taken, bases first. A result is written whole or not at all, so a study that was
-ended goes on where it was. Progress goes to stdout, a JSON line about once a second.
+Workers of one study share its folder: each takes what nobody has taken, bases first. A result is
+written whole or not at all, so a study that was ended goes on where it was. Progress goes to
+stdout, a JSON line about once a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Holders that were fenced while their stage had others, and whose life may go on: when those are lost, they are called for.
+"""Holders that were fenced while their stage had others, and whose life may go on: when those are
+lost, they are called for.
 
 Source: protocol section 3.3.
 """
@@ -20,14 +21,17 @@ ABSENT_MAX = 32
 def is_over(error: CallFailed) -> bool:
     """Whether a life has ended, or refuses: nobody listens at its address, or somebody else does.
 
-    Whoever was away does not know a coordinator that came meanwhile, and forbids its words until it has heard of it: that is no more than silence.
+    Whoever was away does not know a coordinator that came meanwhile, and forbids its words until it
+    has heard of it: that is no more than silence.
     """
     is_answer = isinstance(error, Refused) and error.kind is not RefusalKind.FORBIDDEN
     return is_answer or (isinstance(error, PeerUnreachable) and error.refused)
 
 
 class Absent:
-    """Them by peer, and since when each has been missing; those that went first are forgotten first."""
+    """Them by peer, and since when each has been missing; those that went first are forgotten
+    first.
+    """
 
     def __init__(self, context: Context) -> None:
         """Nobody is missing."""
@@ -35,14 +39,18 @@ class Absent:
         self._gone: dict[str, tuple[Participant, float]] = {}
 
     def add(self, participant: Participant) -> None:
-        """A participant is about to be fenced though its life may go on; what it holds may be a step behind."""
+        """A participant is about to be fenced though its life may go on; what it holds may be a
+        step behind.
+        """
         if participant.stage != NO_STAGE and (participant.built or participant.held(participant.stage) >= 0):
             self._gone[participant.member.peer_id] = participant, self._context.now_s()
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
 
     def vouch(self, base: str) -> None:
-        """A record of this base is decided: who worked on it holds what that begins with, also where it had been rebuilt."""
+        """A record of this base is decided: who worked on it holds what that begins with, also
+        where it had been rebuilt.
+        """
         for participant, _ in self._gone.values():
             if participant.answer is not None and participant.answer.base == base:
                 participant.vouch()
@@ -52,13 +60,17 @@ class Absent:
         self._gone.pop(peer_id, None)
 
     def keeper_missed_s(self, past: Mapping[int, str]) -> float:
-        """Since when the last keeper of a copy of the ends, of this past, is missing that may live; minus infinity for none."""
+        """Since when the last keeper of a copy of the ends, of this past, is missing that may live;
+        minus infinity for none.
+        """
         missed = [(participant, since_s) for participant, since_s in self._gone.values() if _keeps(participant.answer, past)]
         ended = self._context.incarnations.ended([participant.member for participant, _ in missed])
         return max((since_s for participant, since_s in missed if participant.member not in ended), default=-math.inf)
 
     def take(self, stage: int) -> list[tuple[Participant, float]]:
-        """Those of one stage that may live, which are missing no longer: whoever asks calls for them."""
+        """Those of one stage that may live, which are missing no longer: whoever asks calls for
+        them.
+        """
         found = [(participant, since_s) for participant, since_s in self._gone.values() if participant.stage == stage]
         for participant, _ in found:
             self.discard(participant.member.peer_id)

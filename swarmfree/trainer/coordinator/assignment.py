@@ -1,6 +1,8 @@
-"""Between two iterations: lost stages are rebuilt, and what is missing is said. All the while newcomers load the state of their stage.
+"""Between two iterations: lost stages are rebuilt, and what is missing is said. All the while
+newcomers load the state of their stage.
 
-The swarm waits, at most `join_wait_s`, for whoever rebuilds a stage that nobody holds, and for nobody else.
+The swarm waits, at most `join_wait_s`, for whoever rebuilds a stage that nobody holds, and for
+nobody else.
 Source: protocol sections 3.3 and 3.10; design section 6.
 """
 
@@ -44,7 +46,9 @@ ASKED_AT_ONCE = 64
 MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
 LOOKS_IN_TIME = 8
-"""So often, in what a builder may take without progress, it is asked again: members depose a coordinator after half as long again."""
+"""So often, in what a builder may take without progress, it is asked again: members depose a
+coordinator after half as long again.
+"""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -77,7 +81,9 @@ class Assignment:
         return tuple(self._rebuilt[stage] for stage in sorted(self._rebuilt))
 
     def dispute(self, stage: int, state_digest: str) -> None:
-        """Of two states that a stage's replicas had, this one counts: the base changes, and what the other one had a part in is done again."""
+        """Of two states that a stage's replicas had, this one counts: the base changes, and what
+        the other one had a part in is done again.
+        """
         known = self._rebuilt.get(stage)
         if known is None or known.state_digest != state_digest:
             known = Rebuilt(
@@ -86,19 +92,23 @@ class Assignment:
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
     def committed(self) -> None:
-        """An iteration is committed: what was rebuilt before it has become a state like any other."""
+        """An iteration is committed: what was rebuilt before it has become a state like any
+        other.
+        """
         self._rebuilt = {}
         self._choice.commit()
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place; the same newcomer twice gets the same answer.
 
-        Who holds a state of this lineage takes its place again, without a download where nothing or one step is missing, or where nobody else
-        holds the stage. Until the first Seal what was built in its absence gives way to it.
+        Who holds a state of this lineage takes its place again, without a download where nothing or
+        one step is missing, or where nobody else holds the stage. Until the first Seal what was
+        built in its absence gives way to it.
         """
         is_ours = hello.stage != NO_STAGE and self._lead.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
-        is_alone = hello.stage != NO_STAGE and not self._roster.holders(hello.stage)  # then it has nobody to differ from
+        # Then it has nobody to differ from
+        is_alone = hello.stage != NO_STAGE and not self._roster.holders(hello.stage)
         is_barred = self._roster.is_barred(sender.member) and not is_alone
         if participant is None and is_ours and hello.stage != NO_STAGE and not is_barred:
             participant = self._welcome_back(sender, hello)
@@ -119,7 +129,9 @@ class Assignment:
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _welcome_back(self, sender: Endpoint, hello: Hello) -> Participant | None:
-        """Its old place, for a peer that holds a state of this lineage; None where it has to load the state anew."""
+        """Its old place, for a peer that holds a state of this lineage; None where it has to load
+        the state anew.
+        """
         stage, rebuilt, holders = hello.stage, self._rebuilt.get(hello.stage), self._roster.holders(hello.stage)
         iteration = self._lead.iteration
         if self._lead.present.record is None and (holders or self._is_to_feed(hello)):
@@ -139,20 +151,24 @@ class Assignment:
         return participant
 
     async def fill(self, until_s: float = math.inf) -> None:
-        """Return once every stage has its replicas, or, when the run has begun, one; nobody waits for those who load a state that others hold.
+        """Return once every stage has its replicas, or, when the run has begun, one; nobody waits
+        for those who load a state that others hold.
 
         Raises:
-            Deposed, TimeoutError: see `QuorumWatch.check`; a lost stage is not rebuilt by a minority.
+            Deposed, TimeoutError: see `QuorumWatch.check`; a lost stage is not rebuilt by a
+                minority.
         """
         iteration, record = self._lead.iteration, self._lead.present.record
-        self._opened = self._opened or record is not None  # a successor goes on with whoever is there
+        # A successor goes on with whoever is there
+        self._opened = self._opened or record is not None
         while True:
             if not self._quorum.check(building=True, until_s=until_s):
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
             for participant in self._roster.participants():
                 if participant.is_joiner:
-                    self.admissible(participant)  # one that has fallen behind for good holds nothing
+                    # One that has fallen behind for good holds nothing
+                    self.admissible(participant)
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
@@ -164,7 +180,8 @@ class Assignment:
                 behind = [g for g in self._roster.participants() if g.built and g.iteration < iteration]
                 await self._broadcast.bring_up(behind, record)
                 kept: Sequence[KeptCopy] = ()
-                if any(participant.stage == ENDS_STAGE for participant, _ in self._work()):  # somebody may have come meanwhile
+                # Somebody may have come meanwhile
+                if any(participant.stage == ENDS_STAGE for participant, _ in self._work()):
                     kept = await kept_copies(self._context, self._roster, iteration, self._lead.past)
                     self._quorum.check(building=True, until_s=until_s)
                 work = [(participant, action) for participant, action in self._work(kept) if not self._waits_for_others(action)]
@@ -190,7 +207,9 @@ class Assignment:
         return hello.stage != ENDS_STAGE and lacks and self._may_feed(hello)
 
     def _counts(self, without: str = "") -> list[int]:
-        """Participants by stage; `without` is a peer whose older life is about to be fenced, so that it fills no place."""
+        """Participants by stage; `without` is a peer whose older life is about to be fenced, so
+        that it fills no place.
+        """
         stages = range(self._context.manifest.stage_count)
         return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
 
@@ -202,9 +221,11 @@ class Assignment:
         return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
 
     def _use_standbys(self) -> None:
-        """Give empty stages to standbys at once after a loss; before the first Open those that lack replicas, when nobody else came for a while.
+        """Give empty stages to standbys at once after a loss; before the first Open those that lack
+        replicas, when nobody else came for a while.
 
-        Who came when every place was taken, and did not ask to stand by, gets any place that is free since.
+        Who came when every place was taken, and did not ask to stand by, gets any place that is
+        free since.
         """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
@@ -240,7 +261,8 @@ class Assignment:
         self._context.tell(Placed(participant.member.peer_id, stage))
 
     async def _move_spares(self) -> None:
-        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them goes there, if one can be spared.
+        """Nobody has come for a lost stage: the youngest replica of the stage that has most of them
+        goes there, if one can be spared.
 
         Everybody is asked first: one of them may have died a moment ago, and the other be the last.
         """
@@ -256,7 +278,9 @@ class Assignment:
             self._move_to(stage)
 
     async def _hear_who_can_feed(self) -> None:
-        """A successor has not had the hellos of those whom it inherited: what they announce says so, too."""
+        """A successor has not had the hellos of those whom it inherited: what they announce says
+        so, too.
+        """
         if any(
             self._may_feed(participant.hello)
             for participant in self._roster.participants()
@@ -270,7 +294,9 @@ class Assignment:
                 participant.greet(dataclasses.replace(participant.hello, can_feed=True, corpus_hash=corpus_hash))
 
     def _move_to(self, stage: int) -> None:
-        """Take a standby, else the youngest replica of the stage that has most of them; this peer, which coordinates, only where nobody else can."""
+        """Take a standby, else the youngest replica of the stage that has most of them; this peer,
+        which coordinates, only where nobody else can.
+        """
         me, able = self._context.me, [g for g in self._roster.participants() if stage != ENDS_STAGE or self._may_feed(g.hello)]
         held = Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
         spares = [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > 1))]
@@ -281,20 +307,24 @@ class Assignment:
             )
             spare.lose()
             self._place(spare, stage)
-        elif stage == ENDS_STAGE:  # who could feed serves another stage alone: somebody copies that first
+        # Who could feed serves another stage alone: somebody copies that first
+        elif stage == ENDS_STAGE:
             alone = [(g.member == me, g.stage) for g in able if g.stage != NO_STAGE and self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])
 
     def _work(self, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
-        """What has to be built before the swarm can go on: one newcomer of each stage that nobody holds; `kept` are copies of the ends."""
+        """What has to be built before the swarm can go on: one newcomer of each stage that nobody
+        holds; `kept` are copies of the ends.
+        """
         usable = self._choice.usable(kept)
         work: list[tuple[Participant, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
             newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
             if not newcomers or self._roster.holders(stage):
                 continue
-            builder = max(newcomers, key=lambda g: g.held(stage))  # of several that hold as new a state, or none, the senior
+            # Of several that hold as new a state, or none, the senior
+            builder = max(newcomers, key=lambda g: g.held(stage))
             cut_off = self._roster.out_of_reach.get(stage)
             if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._lead.iteration:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
@@ -308,11 +338,15 @@ class Assignment:
         return work
 
     def _waits_for_others(self, action: BuildAction) -> bool:
-        """Whether a stage would be made anew, whatever the way, before somebody that may hold something better has said hello."""
+        """Whether a stage would be made anew, whatever the way, before somebody that may hold
+        something better has said hello.
+        """
         return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self._partition_merge.expects_members())
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
-        """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has noticed it and said hello."""
+        """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has
+        noticed it and said hello.
+        """
         timing = self._context.timing
         missed_s = self._context.now_s() - self._roster.keeper_missed_s(self._lead.past)
         is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
@@ -342,7 +376,8 @@ class Assignment:
             self._joining.discard(participant.member)
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
         if rebuilt and participant.builds == number:
-            participant.lose()  # its donors are gone, and the stage was rebuilt with other bytes meanwhile
+            # Its donors are gone, and the stage was rebuilt with other bytes meanwhile
+            participant.lose()
         if rebuilt or participant.builds != number:
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
@@ -353,16 +388,20 @@ class Assignment:
         self.start_joins()
 
     def admissible(self, participant: Participant) -> bool:
-        """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen behind loads it anew."""
+        """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen
+        behind loads it anew.
+        """
         if 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
             self.start_joins()
         return participant.iteration == self._lead.iteration
 
     def admits(self, participant: Participant) -> bool:
-        """Whether the next plan has it: a member, a joiner that has caught up, or one that was passed over a few times and is one record behind.
+        """Whether the next plan has it: a member, a joiner that has caught up, or one that was
+        passed over a few times and is one record behind.
 
-        Where iterations are short a joiner is one behind whenever a plan is made; the others wait then while it fetches that average.
+        Where iterations are short a joiner is one behind whenever a plan is made; the others wait
+        then while it fetches that average.
         """
         if participant.opened is not None or self.admissible(participant):
             return True
@@ -376,7 +415,8 @@ class Assignment:
         if lost:
             self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
-            self._void_joins(stage)  # they may have copied parts of an older state from this very participant
+            # They may have copied parts of an older state from this very participant
+            self._void_joins(stage)
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
@@ -429,7 +469,9 @@ class Assignment:
         )
 
     def _timed_out(self, participant: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
-        """A build did nothing for long, or went on for ever; of the latter nobody knows whether it is the builder's fault or the holder's."""
+        """A build did nothing for long, or went on for ever; of the latter nobody knows whether it
+        is the builder's fault or the holder's.
+        """
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
         else:
@@ -441,12 +483,15 @@ class Assignment:
             self._roster.fence(participant.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
 
     async def _refused(self, participant: Participant, request: Build, refusal: Refused) -> None:
-        """A build came to nothing: a donor may have died, and it is decided again with those who are left, or this peer leads no longer."""
+        """A build came to nothing: a donor may have died, and it is decided again with those who
+        are left, or this peer leads no longer.
+        """
         if refusal.kind is RefusalKind.BEHIND:
             await self._roster.yield_to(participant.member, refusal)
             return
         if refusal.kind is RefusalKind.PAST:
-            # A majority went on without this peer: whoever claims next finds what it decided. Else it has only heard first of what this peer decides.
+            # A majority went on without this peer: whoever claims next finds what it decided. Else
+            # it has only heard first of what this peer decides.
             if request.iteration == self._lead.iteration and not self._lead.is_sealing:
                 self._roster.depose(f"{participant.member}: {refusal}")
             return
@@ -455,7 +500,8 @@ class Assignment:
             await self._roster.hand_over()
         action = request.action
         if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
-            # Whoever gave nothing may have died: after a heartbeat that is known, and the next try does without it.
+            # Whoever gave nothing may have died: after a heartbeat that is known, and the next try
+            # does without it.
             await asyncio.sleep(self._context.timing.heartbeat_s)
         self._failed(participant, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
@@ -469,18 +515,23 @@ class Assignment:
         self._choice.fail(action, participant.member, is_final=is_final)
 
     def _void_joins(self, stage: int) -> None:
-        """What joiners of a stage load is gone: their answers count no more, and they begin again."""
+        """What joiners of a stage load is gone: their answers count no more, and they begin
+        again.
+        """
         for other in self._roster.of_stage(stage):
             if other.member in self._joining:
                 other.begin_build()
 
     async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
-        """Ask for a build. What makes progress may take longer than `limit_s`, since asking again joins it; a replay may not: a shadow is at hand.
+        """Ask for a build. What makes progress may take longer than `limit_s`, since asking again
+        joins it; a replay may not: a shadow is at hand.
 
-        How long it may take in all, see `policy.build_time`. None where somebody that is heard holds the stage by now: nobody waits then.
+        How long it may take in all, see `policy.build_time`. None where somebody that is heard
+        holds the stage by now: nobody waits then.
 
         Raises:
-            TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for the last half of it.
+            TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for
+                the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
         done, begun_s = participant.work_done, self._context.now_s()

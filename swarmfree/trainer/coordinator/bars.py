@@ -1,4 +1,6 @@
-"""Who may only stand by for a while: peers that cannot work with their siblings. What barred one may be over; what bars it again lasts longer."""
+"""Who may only stand by for a while: peers that cannot work with their siblings. What barred one
+may be over; what bars it again lasts longer.
+"""
 
 from __future__ import annotations
 

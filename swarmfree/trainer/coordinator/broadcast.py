@@ -26,7 +26,9 @@ class Broadcast:
         self._roster = roster
 
     async def all(self, participants: list[Participant], request: Request) -> dict[Member, Response]:
-        """The same request to all; who refuses or does not answer is fenced and missing in the result."""
+        """The same request to all; who refuses or does not answer is fenced and missing in the
+        result.
+        """
         answers: dict[Member, Response] = {}
 
         async def one(participant: Participant) -> None:
@@ -38,7 +40,9 @@ class Broadcast:
         return answers
 
     async def one(self, participant: Participant, request: Request) -> Response | None:
-        """One participant's answer, asked again while it is not ready; None, and it is fenced, where it refuses or does not answer."""
+        """One participant's answer, asked again while it is not ready; None, and it is fenced,
+        where it refuses or does not answer.
+        """
         waits = self._context.backoff_s()
         failure: CallFailed | None = None
         for _ in range(ASKS):
@@ -58,7 +62,8 @@ class Broadcast:
         return None
 
     async def bring_up(self, participants: Sequence[Participant], record: Record) -> None:
-        """Have those step that missed this commit; whoever cannot any more holds nothing, and who does not answer is left alone.
+        """Have those step that missed this commit; whoever cannot any more holds nothing, and who
+        does not answer is left alone.
 
         Args:
             participants: that hold a stage's state.

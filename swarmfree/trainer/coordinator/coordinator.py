@@ -1,7 +1,9 @@
-"""The coordinator: opens, repairs, rolls, seals and commits one iteration after the other. It needs no weights and holds no data.
+"""The coordinator: opens, repairs, rolls, seals and commits one iteration after the other. It needs
+no weights and holds no data.
 
-Every decision is a function in `policy`; this file asks, waits and tells. The founder begins; any member goes on from what it inherits when the
-last coordinator falls silent (`trainer.election`). Source: design section 4, protocol sections 3.1, 3.2, 3.5 to 3.8.
+Every decision is a function in `policy`; this file asks, waits and tells. The founder begins; any
+member goes on from what it inherits when the last coordinator falls silent (`trainer.election`).
+Source: design section 4, protocol sections 3.1, 3.2, 3.5 to 3.8.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ LOOK_S = 1.0
 class Coordinator:
     """One peer's coordination, from its claim until the run ends or somebody else leads.
 
-    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of genesis number `genesis`.
+    Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of
+    genesis number `genesis`.
     """
 
     def __init__(self, context: Context, tasks: Tasks, inherited: Takeover | None = None, genesis: int = 1) -> None:
@@ -94,14 +97,16 @@ class Coordinator:
             if plan is not None and self.roster.get(endpoint.member) is None:
                 stage = plan.stage_of(endpoint.member)
                 hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="")
-                # Without a majority it is not they who are missing: a call much later would bring them away from whoever has one.
+                # Without a majority it is not they who are missing: a call much later would bring
+                # them away from whoever has one.
                 self.roster.miss(endpoint, stage, hello, later=not inherited.forced)
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place, and a member that kept its state its old one.
 
         Raises:
-            Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer back, or its side gives way to that one's.
+            Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer
+                back, or its side gives way to that one's.
         """
         if self.roster.is_deposed:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
@@ -124,22 +129,28 @@ class Coordinator:
         return self.hello(sender, hello)
 
     def is_whole(self) -> bool:
-        """Whether the swarm goes on under this peer: every stage is served, and a majority follows."""
+        """Whether the swarm goes on under this peer: every stage is served, and a majority
+        follows.
+        """
         return is_whole(self._context, self.lead, self.roster)
 
     async def run(self) -> str:
-        """Coordinate until the run has all its iterations, and everybody else was told to end; why this peer ends now.
+        """Coordinate until the run has all its iterations, and everybody else was told to end; why
+        this peer ends now.
 
         Raises:
-            Deposed: somebody else leads, or no majority answers; members that are there follow whoever claims next.
-            Diverged: a loss or a gradient is not finite; everybody else was told to end, and nothing was sealed.
+            Deposed: somebody else leads, or no majority answers; members that are there follow
+                whoever claims next.
+            Diverged: a loss or a gradient is not finite; everybody else was told to end, and
+                nothing was sealed.
         """
         self._tasks.start(self.partition_merge.keep(), "meet strangers")
         self._tasks.start(self._genesis.keep(), "look for a later founder")
         iterations, begun = self._context.manifest.run.iterations, self.lead.iteration
         try:
             if (record := self.lead.decided) is not None:
-                self._context.tell(committed_event(record, 0.0, 0))  # the last coordinator may not have told anyone
+                # The last coordinator may not have told anyone
+                self._context.tell(committed_event(record, 0.0, 0))
                 await self._broadcast.bring_up(self.roster.members(), record)
             if self.lead.sealed is not None:
                 await self._finish(self.lead.sealed)
@@ -147,7 +158,8 @@ class Coordinator:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
             written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
-            # A successor that finds those of all stages written before, or now, and without a majority, comes when some have ended well.
+            # A successor that finds those of all stages written before, or now, and without a
+            # majority, comes when some have ended well.
             is_done = written.all_before or (not written.missing and (any(written.by.values()) or self.lead.may_force))
             if begun < iterations or not is_done:
                 written = await self._evaluate_and_write()
@@ -167,13 +179,14 @@ class Coordinator:
             )
             raise
         announced = looking.result() if looking.done() else ()  # a slow directory holds nobody up
-        # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told to end it would not.
+        # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told
+        # to end it would not.
         strangers = [a.endpoint for a in announced if a.stage not in written.missing]
         why = f"all {self.lead.iteration} iterations are committed"
         await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.partition_merge.may_end)
         return why
 
-    # ---- one iteration -----------------------------------------------------------------------------------------------
+    # ---- one iteration ---------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
         begun_s = self._context.now_s()
@@ -194,7 +207,9 @@ class Coordinator:
         self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rounds.redone))
 
     async def _give_up_attempt(self) -> None:
-        """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is waited for, and not asked again and again."""
+        """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is
+        waited for, and not asked again and again.
+        """
         self.lead.give_up()
         if not self.roster.lost():
             await self.roster.changed.wait(0.2)
@@ -214,7 +229,9 @@ class Coordinator:
         return sealed
 
     async def _finish(self, sealed: Record) -> None:
-        """A record of this iteration may have been decided under the last coordinator: decide on that one, and no other."""
+        """A record of this iteration may have been decided under the last coordinator: decide on
+        that one, and no other.
+        """
         begun_s = self._context.now_s()
         heard = {participant.member for participant in self.roster.members() if participant.is_heard}
         if self.lead.may_force and not self.lead.may_decide(heard):
@@ -231,7 +248,8 @@ class Coordinator:
         await self._seal(record)
         self.lead.decide(record)
         for participant in self.roster.members():
-            participant.vouch()  # also of one that cannot step: it holds what the record begins with
+            # Also of one that cannot step: it holds what the record begins with
+            participant.vouch()
         self.roster.compare(record)
         joiners = [g for g in self.roster.participants() if g.is_joiner]  # nobody waits for them
         self._tasks.start(self._tell_joiners(joiners, record), "tell joiners")
@@ -240,7 +258,9 @@ class Coordinator:
         self.assignment.committed()
 
     async def _tell_joiners(self, joiners: Sequence[Participant], record: Record) -> None:
-        """Have joiners step; who cannot loads its state again at once, not only as the next iteration begins."""
+        """Have joiners step; who cannot loads its state again at once, not only as the next
+        iteration begins.
+        """
         await self._broadcast.bring_up(joiners, record)
         self.assignment.start_joins()
 
@@ -288,13 +308,16 @@ class Coordinator:
         )
 
     def _admitted(self, stage: int) -> list[Participant]:
-        """Who serves a stage in the next plan: its members, joiners that have caught up, and where there is nobody else any that hold its state."""
+        """Who serves a stage in the next plan: its members, joiners that have caught up, and where
+        there is nobody else any that hold its state.
+        """
         holders = self.roster.holders(stage)
         there = [g for g in holders if self.assignment.admits(g)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:
-        """Return when a member that leaves is no longer needed: it holds nothing, or another of its stage has promised a plan without it.
+        """Return when a member that leaves is no longer needed: it holds nothing, or another of its
+        stage has promised a plan without it.
 
         That one is asked first whether it is there: it may have died a moment ago.
         """
@@ -331,7 +354,8 @@ class Coordinator:
         asked = [g for g in self.roster.participants() if g.built and g.member in named]
         promises = await self._promises(plan, asked)
         for participant in asked:
-            if participant.member in promises and participant.built:  # else what it held gave way meanwhile
+            # Else what it held gave way meanwhile
+            if participant.member in promises and participant.built:
                 participant.promise(plan.position)
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
 
@@ -344,7 +368,9 @@ class Coordinator:
         return fitting_record(sealed, plan.iteration, len(plan.replicas))
 
     async def _promises(self, plan: Plan, asked: list[Participant]) -> dict[Member, Response]:
-        """What those who are asked promise. Where the last holder of a stage hangs as it steps, others come and go, and stages are rebuilt."""
+        """What those who are asked promise. Where the last holder of a stage hangs as it steps,
+        others come and go, and stages are rebuilt.
+        """
         telling = self._tasks.start(self._broadcast.all(asked, Open(plan)), "open")
         try:
             while not (await asyncio.wait({telling}, timeout=LOOK_S))[0]:
@@ -372,7 +398,8 @@ class Coordinator:
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
     def _look_for_joiners(self, asked: Sequence[Participant] = ()) -> None:
-        """A joiner that has caught up becomes a member at once: by the next Open it would be one average behind again.
+        """A joiner that has caught up becomes a member at once: by the next Open it would be one
+        average behind again.
 
         Args:
             asked: those that are just being asked for their promises.
@@ -386,7 +413,8 @@ class Coordinator:
                 raise Replanned(str(participant.member))
 
     def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
-        # Proof that others have died is not enough here: whoever may force did not know, as it claimed, that nobody is further.
+        # Proof that others have died is not enough here: whoever may force did not know, as it
+        # claimed, that nobody is further.
         forced = self.lead.may_force and not is_majority(
             self.lead.electorate(), {g.member for g in self.roster.members() if g.is_heard}
         )
@@ -403,10 +431,12 @@ class Coordinator:
         return make_record(plan, averages, self._context.manifest, circumstances)
 
     async def _seal(self, record: Record) -> None:
-        """Have the record stored by a majority of the electorate; a forced one by everybody that is there.
+        """Have the record stored by a majority of the electorate; a forced one by everybody that is
+        there.
 
         Raises:
-            Deposed: no majority can be reached, or it follows somebody else; whoever claims next finds what was stored.
+            Deposed: no majority can be reached, or it follows somebody else; whoever claims next
+                finds what was stored.
         """
         position = self.lead.claim()
         is_forced = record.forced > (self.lead.decided.forced if self.lead.decided is not None else ())
@@ -420,20 +450,26 @@ class Coordinator:
         await self._until(is_stored, partial(self.quorum.check, must=True), 0.2)
 
     async def _until(self, is_done: Callable[[], Awaitable[bool]], check: Callable[[], object], look_s: float) -> None:
-        """The one wait loop: it looks whether something is done at all news, and after `look_s`; `check` raises where nothing will come of it."""
+        """The one wait loop: it looks whether something is done at all news, and after `look_s`;
+        `check` raises where nothing will come of it.
+        """
         while not await is_done():
             check()
             await self.roster.changed.wait(look_s)
 
     def _check(self, plan: Plan) -> None:
-        """Stop an attempt that cannot commit as it is, and one that a joiner has caught up with; raises what `Rounds.check` does."""
+        """Stop an attempt that cannot commit as it is, and one that a joiner has caught up with;
+        raises what `Rounds.check` does.
+        """
         self._rounds.check(plan)
         self._look_for_joiners()
 
-    # ---- the end -----------------------------------------------------------------------------------------------------
+    # ---- the end ---------------------------------------------------------------------------------
 
     async def _evaluate_and_write(self) -> Written:
-        """The last evaluation, then the weights; once more where a further stage is lost meanwhile, since somebody may come and rebuild it."""
+        """The last evaluation, then the weights; once more where a further stage is lost meanwhile,
+        since somebody may come and rebuild it.
+        """
         while True:
             given_up = await self._closing()
             written = await write_weights(self._context, self.roster)
@@ -444,8 +480,9 @@ class Coordinator:
         """A last evaluation: opened like an iteration, never sealed.
 
         Returns:
-            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without a majority, too: that all others have ended well
-            is told to everybody before the first one ends, and those who can come may only be cut off.
+            Stages for which nobody came within `join_wait_s`; then there is no evaluation. Without
+            a majority, too: that all others have ended well is told to everybody before the first
+            one ends, and those who can come may only be cut off.
         """
         came = set[Member]()
         while True:
@@ -461,8 +498,9 @@ class Coordinator:
             except (SourceGone, Replanned):
                 continue
             except TimeoutError:
-                # Whoever has come may have tried in vain to copy from one that is silent: it has as long once more. Who came with
-                # the state of a lost stage may be a step behind, and cannot write before an Open has brought it up, or found that nothing can.
+                # Whoever has come may have tried in vain to copy from one that is silent: it has as
+                # long once more. Who came with the state of a lost stage may be a step behind, and
+                # cannot write before an Open has brought it up, or found that nothing can.
                 builders = {participant.member for stage in self.roster.lost() for participant in self.roster.of_stage(stage)}
                 if lost and self.roster.lost() == lost and builders <= came:
                     return lost

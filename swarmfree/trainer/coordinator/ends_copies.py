@@ -1,4 +1,6 @@
-"""Who keeps a copy of the ends right now: asked when stage 0 is lost, since an answer of some time ago may be a step old."""
+"""Who keeps a copy of the ends right now: asked when stage 0 is lost, since an answer of some time
+ago may be a step old.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ LOOK_S = 0.1
 
 
 async def kept_copies(context: Context, roster: Roster, iteration: int, past: Mapping[int, str]) -> tuple[KeptCopy, ...]:
-    """Complete copies of the ends, those of senior participants first; who does not answer is fenced.
+    """Complete copies of the ends, those of senior participants first; who does not answer is
+    fenced.
 
-    Waits at most `hold_s` for one that is ready for this iteration: a keeper may be about to make its last step.
+    Waits at most `hold_s` for one that is ready for this iteration: a keeper may be about to make
+    its last step.
 
     Args:
         past: iteration -> lineage of the last record before it, this iteration's included.

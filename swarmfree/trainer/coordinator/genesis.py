@@ -1,4 +1,5 @@
-"""A coordinator before the first record: whether the organiser has named a founder after its term; then it gives up its lead.
+"""A coordinator before the first record: whether the organiser has named a founder after its term;
+then it gives up its lead.
 
 Nothing is lost, since nothing is sealed. Source: protocol, "A run that always begins".
 """
@@ -30,7 +31,9 @@ class GenesisWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Depose this peer where it has to give way; a directory that says nothing for a while changes nothing."""
+        """Depose this peer where it has to give way; a directory that says nothing for a while
+        changes nothing.
+        """
         directory, announced = self._context.ports.directory, tuple[Announcement, ...]()
         number = self._lead.term.number
         is_later = is_founders(number) and number > founders_term(1)

@@ -37,7 +37,8 @@ class Written:
 
 
 async def write_weights(context: Context, roster: Roster) -> Written:
-    """Have the weights of every stage written before anybody ends: by one replica, and where that one cannot, by the next.
+    """Have the weights of every stage written before anybody ends: by one replica, and where that
+    one cannot, by the next.
 
     Raises:
         Deposed: this peer leads no longer; what was written stays.
@@ -73,8 +74,9 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             context.backoff_s(),
             "nobody holds it",
         )  # one that is called for anew is asked anew
-        # Others before this peer: they write while it still looks after the end. Once more who could not, after all others: it may have been
-        # for a moment, and a sibling that can may fall while it is tried again.
+        # Others before this peer: they write while it still looks after the end. Once more who
+        # could not, after all others: it may have been for a moment, and a sibling that can may
+        # fall while it is tried again.
         while rest := [participant for participant in roster.holders(stage) if asked[participant] < ASKED_MAX]:
             participant = min(rest, key=lambda g: (asked[g], g.member == context.me, g.opened is None, g.admitted))
             if asked[participant]:
@@ -93,7 +95,9 @@ async def write_weights(context: Context, roster: Roster) -> Written:
 
 
 async def tell_all_written(context: Context, roster: Roster) -> None:
-    """Nobody has ended yet, and each stage is written: everybody knows it before the first one goes, so that a successor waits for none."""
+    """Nobody has ended yet, and each stage is written: everybody knows it before the first one
+    goes, so that a successor waits for none.
+    """
     request = Goodbye(run_over=True, finished=True, why="every stage is written", write_weights=True, all_written=True)
 
     async def one(participant: Participant) -> None:
@@ -114,13 +118,16 @@ async def end_run(
     finished: bool = True,
     may_end: Callable[[Endpoint], Awaitable[bool]] | None = None,
 ) -> None:
-    """Tell everyone else that the run is over; those who wrote come last, so that a successor finds one that knows of it.
+    """Tell everyone else that the run is over; those who wrote come last, so that a successor finds
+    one that knows of it.
 
-    Also those that are announced without being participants: whoever follows nobody would wait for somebody to lead it.
+    Also those that are announced without being participants: whoever follows nobody would wait for
+    somebody to lead it.
 
     Args:
         finished: it has all its iterations; else it failed.
-        may_end: asks one that is announced first; it may be of another lineage, that counts more than this one.
+        may_end: asks one that is announced first; it may be of another lineage, that counts more
+            than this one.
     """
     roster.close()
     request = Goodbye(run_over=True, finished=finished, why=why)

@@ -1,4 +1,5 @@
-"""Where a coordinator stands: its term, the present iteration and attempt, the last record, the plan. All that work for it read this one value.
+"""Where a coordinator stands: its term, the present iteration and attempt, the last record, the
+plan. All that work for it read this one value.
 
 Source: protocol sections 3.1, 3.2.
 """
@@ -43,8 +44,10 @@ class Leadership:
         decided: the last record that was decided, told to everybody or not.
         attempt: at the present iteration.
         plan: the last one, perhaps of the last coordinator.
-        sealed: a record of the present iteration that may have been decided under the last coordinator: no other one may be.
-        may_force: there was no majority when it claimed: the present iteration may be decided without.
+        sealed: a record of the present iteration that may have been decided under the last
+            coordinator: no other one may be.
+        may_force: there was no majority when it claimed: the present iteration may be decided
+            without.
         is_sealing: a record of the present iteration was sent out: there is no way back.
         past: iteration -> lineage of the last record before it, as far as is known here.
     """
@@ -64,7 +67,8 @@ class Leadership:
             self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
             self.past |= inherited.past
             if plan is not None and plan.iteration == inherited.iteration and plan.lineage == inherited.lineage:
-                self.plan, self.attempt = plan, plan.position.attempt  # it goes on in the middle of the iteration
+                # It goes on in the middle of the iteration
+                self.plan, self.attempt = plan, plan.position.attempt
         self._revisions = itertools.count(revision + 1)
 
     @property
@@ -76,7 +80,8 @@ class Leadership:
     def position(self) -> Position:
         """The one of its last plan, at the present attempt."""
         last = self.plan.position if self.plan is not None else None
-        revision = last.revision if last is not None and last.term == self.term else 0  # not that of an inherited plan
+        # Not that of an inherited plan
+        revision = last.revision if last is not None and last.term == self.term else 0
         return Position(self.term, self.iteration, self.attempt, revision)
 
     @property
@@ -116,7 +121,9 @@ class Leadership:
         self.is_sealing = True
 
     def decide(self, record: Record) -> None:
-        """A record is decided: who has stepped with it holds a state of this lineage, and a rival may not count more, before anybody is told."""
+        """A record is decided: who has stepped with it holds a state of this lineage, and a rival
+        may not count more, before anybody is told.
+        """
         self.decided = record
         self.past[record.iteration + 1] = record.lineage()
         self.past.pop(record.iteration - PAST_MAX, None)

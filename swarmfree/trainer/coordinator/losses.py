@@ -1,4 +1,6 @@
-"""What sources tell of their microbatches: collected from heartbeats, complete before a record is made."""
+"""What sources tell of their microbatches: collected from heartbeats, complete before a record is
+made.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def told(roster: Roster, plan: Plan, *members: Member) -> tuple[HeartbeatAnswer,
 
 
 async def all_losses(roster: Roster, plan: Plan) -> tuple[float, ...]:
-    """The loss of each microbatch, by offset; a source that keeps some of its share to itself is asked again, then fenced.
+    """The loss of each microbatch, by offset; a source that keeps some of its share to itself is
+    asked again, then fenced.
 
     Raises:
         SourceGone: such a one is fenced; its share goes to the others.

@@ -1,4 +1,5 @@
-"""What a coordinator asks peers beyond its swarm, or of another term: how far their lineage is, and whom they follow.
+"""What a coordinator asks peers beyond its swarm, or of another term: how far their lineage is, and
+whom they follow.
 
 Source: protocol section 3.4.
 """
@@ -32,7 +33,9 @@ async def meet(context: Context, lead: Leadership, there: Participants, endpoint
 
 
 async def has_left(context: Context, lead: Leadership, there: Participants, endpoint: Endpoint) -> bool:
-    """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads nobody here."""
+    """Whether a peer has joined a lineage that gives way to this one: whom it follows there leads
+    nobody here.
+    """
     met = await meet(context, lead, there, endpoint)
     if met is not None and met.coordinator is not None and met.coordinator.member != context.me:
         met = (

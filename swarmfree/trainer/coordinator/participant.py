@@ -1,4 +1,5 @@
-"""Peers as the coordinator knows them: their places, what they hold, what they promised, how they answered last.
+"""Peers as the coordinator knows them: their places, what they hold, what they promised, how they
+answered last.
 
 Source: protocol sections 3.3, 6 (Heartbeat).
 """
@@ -24,16 +25,21 @@ class Participant:
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
         answer: its last heartbeat's answer.
-        built_at: the iteration its state was ready for when it was built, or told by a member that came back.
+        built_at: the iteration its state was ready for when it was built, or told by a member that
+            came back.
         builds: how often it was told to build; only the last one's answer counts.
         failed_builds: builds in a row that came to nothing.
         leaving: it has said goodbye, and goes as soon as it is no longer needed.
         passed_over: plans that were made without it while it held its stage's state.
-        built_digest: of the state it built, a copy of its siblings'; compared with the record of iteration `built_at`.
-        opened: the newest claim of this coordinator that it promised; None for a joiner, and for a member that came back, until the next Open.
+        built_digest: of the state it built, a copy of its siblings'; compared with the record of
+            iteration `built_at`.
+        opened: the newest claim of this coordinator that it promised; None for a joiner, and for a
+            member that came back, until the next Open.
         is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
-        silent_since_s: it is its stage's only holder, does not answer since then, and is waited for.
-        cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able to.
+        silent_since_s: it is its stage's only holder, does not answer since then, and is waited
+            for.
+        cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able
+            to.
     """
 
     endpoint: Endpoint
@@ -58,7 +64,9 @@ class Participant:
         self.stage = stage
 
     def hold(self, iteration: int, state_digest: str = "", *, is_ours: bool) -> None:
-        """It holds its stage's state, ready for this iteration; `state_digest` of a copy that is to be compared with the record."""
+        """It holds its stage's state, ready for this iteration; `state_digest` of a copy that is to
+        be compared with the record.
+        """
         self.built, self.built_at, self.built_digest, self.is_ours, self.failed_builds = True, iteration, state_digest, is_ours, 0
 
     def reach(self, iteration: int) -> None:
@@ -104,7 +112,9 @@ class Participant:
         self.is_ours = is_ours
 
     def matches(self, record: Record) -> bool:
-        """Whether what it has copied for a decided record's iteration is what that says; asked once of each copy."""
+        """Whether what it has copied for a decided record's iteration is what that says; asked once
+        of each copy.
+        """
         if not (self.is_joiner and self.stage != NO_STAGE and self.built_digest and self.built_at == record.iteration):
             return True
         digest, self.built_digest = self.built_digest, ""
@@ -144,17 +154,23 @@ class Participant:
 
     @property
     def stands_in(self) -> bool:
-        """Whether it can do what another holder of its stage would do, so that nobody waits for that one."""
+        """Whether it can do what another holder of its stage would do, so that nobody waits for
+        that one.
+        """
         return self.is_heard and not self.cannot_write
 
     @property
     def iteration(self) -> int:
-        """The iteration that its state is ready for, as far as is known; it never goes back while the state is held."""
+        """The iteration that its state is ready for, as far as is known; it never goes back while
+        the state is held.
+        """
         told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else -1
         return max(told, self.built_at)
 
     def held(self, stage: int) -> int:
-        """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where it has none."""
+        """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where
+        it has none.
+        """
         if not self.is_ours:
             return -1
         if self.answer is not None:
@@ -196,5 +212,7 @@ class Participants:
         return tuple(sorted(there, key=lambda g: g.leaving))
 
     def members(self) -> list[Participant]:
-        """Those that hold their stage's state and have promised a plan with it, senior first; no joiners."""
+        """Those that hold their stage's state and have promised a plan with it, senior first; no
+        joiners.
+        """
         return [g for g in self.participants() if g.is_member]

@@ -1,7 +1,8 @@
 """Two lineages of one run, after a forced continuation, find each other, and one gives way.
 
-Every `remeet_s` the coordinator calls announced peers that are not in its swarm, until one follows somebody else. Nothing is done about a peer
-that follows nobody else: it says hello by itself. Source: protocol section 3.4.
+Every `remeet_s` the coordinator calls announced peers that are not in its swarm, until one follows
+somebody else. Nothing is done about a peer that follows nobody else: it says hello by itself.
+Source: protocol section 3.4.
 """
 
 from __future__ import annotations
@@ -60,11 +61,15 @@ class PartitionMerge:
         return lineage != self._lead.tip().lineage and self._lead.past.get(iterations) == lineage
 
     def counts_less_than(self, tip: Tip) -> bool:
-        """Whether a peer comes from another lineage that was forced later, and may have a coordinator again soon: this one would give way."""
+        """Whether a peer comes from another lineage that was forced later, and may have a
+        coordinator again soon: this one would give way.
+        """
         return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
 
     async def may_end(self, stranger: Endpoint) -> bool:
-        """Whether a stranger may be told that the run is over: who says nothing may not, nor a member of a lineage that counts more and goes on."""
+        """Whether a stranger may be told that the run is over: who says nothing may not, nor a
+        member of a lineage that counts more and goes on.
+        """
         met = await self._meet(stranger) or await self._meet(stranger)
         return met is not None and not self.counts_less_than(Tip(met.forced, met.iteration, met.lineage))
 
@@ -76,9 +81,11 @@ class PartitionMerge:
         self._called.tell()
 
     def expects_members(self) -> bool:
-        """Whether another coordinator of this lineage, or of its beginning, has just called, whose swarm does not go on; or one that wins.
+        """Whether another coordinator of this lineage, or of its beginning, has just called, whose
+        swarm does not go on; or one that wins.
 
-        One of the two gives way once it has looked a second time; until its members have said hello, nothing that they may hold is made anew.
+        One of the two gives way once it has looked a second time; until its members have said
+        hello, nothing that they may hold is made anew.
         """
         timing = self._context.timing
         return self._is_yielding or self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
@@ -86,7 +93,8 @@ class PartitionMerge:
     async def keep(self) -> None:
         """Look beyond, until another coordinator wins; then this peer is deposed.
 
-        Nobody gives way at first sight: a coordinator that was asleep believes for a moment that it still leads.
+        Nobody gives way at first sight: a coordinator that was asleep believes for a moment that it
+        still leads.
         """
         timing = self._context.timing
         while self._winner is None:
@@ -99,7 +107,8 @@ class PartitionMerge:
             if self._gives_way_to(rival):
                 self._is_yielding = True
                 await asyncio.sleep(timing.coordinator_silence_s)
-                confirmed = await self._visit(rival.coordinator)  # that one, though a third may have called meanwhile
+                # That one, though a third may have called meanwhile
+                confirmed = await self._visit(rival.coordinator)
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
                 self._is_yielding = False
@@ -110,7 +119,8 @@ class PartitionMerge:
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
 
-        Of lineages forced in the same iterations the one whose swarm goes on wins, and within one lineage the higher term.
+        Of lineages forced in the same iterations the one whose swarm goes on wins, and within one
+        lineage the higher term.
         """
         mine, am_whole = self._lead.tip(), is_whole(self._context, self._lead, self._roster)
         if self.follows(rival.tip.iterations, rival.tip.lineage):
@@ -129,7 +139,8 @@ class PartitionMerge:
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
 
     async def settle(self) -> None:
-        """Wait for the second look at a rival to give way to: until then nothing may end by this coordinator's word.
+        """Wait for the second look at a rival to give way to: until then nothing may end by this
+        coordinator's word.
 
         Raises:
             Deposed: it was given way to.
@@ -139,7 +150,9 @@ class PartitionMerge:
         self._roster.check()
 
     async def loses_to(self, coordinator: Endpoint) -> bool:
-        """Whether another coordinator, that ends the run with all its iterations, is one to give way to: what is left here would not count."""
+        """Whether another coordinator, that ends the run with all its iterations, is one to give
+        way to: what is left here would not count.
+        """
         rival = await self._visit(coordinator)
         return rival is not None and rival.tip.iterations >= self._context.manifest.run.iterations and self._gives_way_to(rival)
 
@@ -169,7 +182,9 @@ class PartitionMerge:
         return await meet(self._context, self._lead, self._roster, endpoint)
 
     async def give_way(self) -> None:
-        """Where another lineage has won: have everyone join it. Nobody is beaten any more when this is called."""
+        """Where another lineage has won: have everyone join it. Nobody is beaten any more when this
+        is called.
+        """
         if self._winner is None:
             return
         theirs, mine = self._winner.tip, self._lead.tip()
@@ -183,6 +198,7 @@ class PartitionMerge:
             try:
                 await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
             except CallFailed:
-                return  # it hears no heartbeat from now on, and finds the other coordinator by itself
+                # It hears no heartbeat from now on, and finds the other coordinator by itself
+                return
 
         await each(self._roster.participants(), one)

@@ -18,9 +18,11 @@ def replicas_of(
 
     Args:
         admitted: by stage, who serves it.
-        known: replicas of the last plan where the work goes on: who is asked first for a microbatch stays the same while its work does.
+        known: replicas of the last plan where the work goes on: who is asked first for a microbatch
+            stays the same while its work does.
         count: microbatches to be dealt.
-        iteration: in every `MEASURED_AGAIN`th one the slowest are asked as well: else nobody would know that one has become faster.
+        iteration: in every `MEASURED_AGAIN`th one the slowest are asked as well: else nobody would
+            know that one has become faster.
     """
     dealt = count if iteration % MEASURED_AGAIN else 0
     stages = []
@@ -32,6 +34,7 @@ def replicas_of(
             last = {replica.endpoint: replica for replica in known[stage]}
             found = [last.get(replica.endpoint, replica) for replica in found]
             if not any(replica.speed for replica in found):
-                found = [Replica(replica.endpoint) for replica in found]  # those that were asked are gone
+                # Those that were asked are gone
+                found = [Replica(replica.endpoint) for replica in found]
         stages.append(tuple(found))
     return tuple(stages)

@@ -1,4 +1,6 @@
-"""A coordinator's watch on its majority: who can vote right now, and since when too few do. Source: protocol sections 3.1, 3.2."""
+"""A coordinator's watch on its majority: who can vote right now, and since when too few do. Source:
+protocol sections 3.1, 3.2.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,21 @@ class QuorumWatch:
         self._minority_since_s: float | None = None
 
     def voters(self) -> list[Participant]:
-        """Who can store a record: members, and members of the electorate that came back as they were."""
+        """Who can store a record: members, and members of the electorate that came back as they
+        were.
+        """
         back = [g for g in self._roster.participants() if g.is_joiner and g.iteration == self._lead.iteration]
         return [*self._roster.members(), *(g for g in back if g.member in self._lead.electorate())]
 
     def check(self, *, must: bool = False, building: bool = False, until_s: float = math.inf) -> bool:
         """Whether a majority answers; one that may force needs it only where it `must`.
 
-        While stages are built whoever follows counts: it may be a step behind, or be given the state that it needs for its vote.
+        While stages are built whoever follows counts: it may be a step behind, or be given the
+        state that it needs for its vote.
 
         Returns:
-            False where no majority answers, for a moment so far: nothing new may be opened, since a plan names who may lead next.
+            False where no majority answers, for a moment so far: nothing new may be opened, since a
+            plan names who may lead next.
 
         Raises:
             Deposed: this peer leads no longer, or has had no majority for `silence_s`.

@@ -14,7 +14,9 @@ from swarmfree.trainer.context import Context
 SOMEBODY_ELSE = frozenset({RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.WRONG_INCARNATION})
 TOLD_MAX = 256
 CALL_SILENCES = 3 / 8
-"""The newcomer waits half a silence for its answer; it must hear within that time that nobody answered where it is, or it takes us for silent."""
+"""The newcomer waits half a silence for its answer; it must hear within that time that nobody
+answered where it is, or it takes us for silent.
+"""
 
 
 class Reachability:

@@ -1,4 +1,6 @@
-"""How a lost stage comes back: what participants say they keep, and what has been tried since the last commit. Source: design section 6."""
+"""How a lost stage comes back: what participants say they keep, and what has been tried since the
+last commit. Source: design section 6.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PACES = 9
 FAILED_COPIES_MAX = 2
 """Builds that a keeper of a copy or shadow may fail before another one is taken, or none."""
 FAILED_REPLAYS_MAX = 2
-"""Replays that may fail before none is tried: the first one may have been begun before it was known that a neighbour is lost, too."""
+"""Replays that may fail before none is tried: the first one may have been begun before it was known
+that a neighbour is lost, too.
+"""
 
 
 class RecoveryChoice:
@@ -49,7 +53,8 @@ class RecoveryChoice:
         """How a stage comes back; `without` those that hold it now."""
         stages = range(self._context.manifest.stage_count)
         replicas = [tuple(g.endpoint for g in self.current(there.holders(s))) for s in stages]
-        for other, held in enumerate(replicas):  # of whoever could not give its weights, a sibling is asked next
+        # Of whoever could not give its weights, a sibling is asked next
+        for other, held in enumerate(replicas):
             turn = self._failed_merges // (1 if other < stage else 2) % max(1, len(held))
             replicas[other] = (*held[turn:], *held[:turn])
         if without:
@@ -68,7 +73,9 @@ class RecoveryChoice:
         return patience_s(action, self._lead.iteration, iteration_s, self._context.timing)
 
     def current(self, holders: Sequence[Participant]) -> list[Participant]:
-        """Those that are where the swarm is, so that others can be built from them; all of them where nobody is known to be."""
+        """Those that are where the swarm is, so that others can be built from them; all of them
+        where nobody is known to be.
+        """
         there = [g for g in holders if g.iteration == self._lead.iteration]
         return there or list(holders)
 
@@ -78,7 +85,9 @@ class RecoveryChoice:
         return sorted(usable, key=lambda copy: self._late_copies[copy.holder.member])
 
     def shadows(self, there: Participants) -> list[StageShadow]:
-        """Those of this lineage that members say they keep, of holders that have not failed to give theirs; far back nothing is known of lineages."""
+        """Those of this lineage that members say they keep, of holders that have not failed to give
+        theirs; far back nothing is known of lineages.
+        """
         return [
             StageShadow(participant.endpoint, shadow.stage, shadow.iteration, shadow.full)
             for participant in there.participants()
@@ -102,11 +111,15 @@ class RecoveryChoice:
         return self._late_copies[action.holder.member]
 
     def put_off(self, action: CopyKept) -> None:
-        """A builder did nothing with this copy. Perhaps it hangs: what the ends have learned is not given up for that."""
+        """A builder did nothing with this copy. Perhaps it hangs: what the ends have learned is not
+        given up for that.
+        """
         self._late_copies[action.holder.member] += 1
 
     def excuse(self, action: CopyKept | Restore, builder: Member) -> None:
-        """It was the builder's own device: that counts once, until another builder's says so, too."""
+        """It was the builder's own device: that counts once, until another builder's says so,
+        too.
+        """
         self._unable.add((action.holder.member, builder))
 
     def fail(self, action: BuildAction, builder: Member, *, is_final: bool) -> None:
@@ -119,10 +132,12 @@ class RecoveryChoice:
             self._failed_replays += FAILED_REPLAYS_MAX if is_final else 1
 
     async def stands(self, request: Build) -> bool:
-        """The builder says that the neighbours have signed other norms: they count from now on; whether this peer may be right still.
+        """The builder says that the neighbours have signed other norms: they count from now on;
+        whether this peer may be right still.
 
-        Where nothing else is signed than before, and the weights are not those of what is, it is not, and should lead no longer. Where they are,
-        the builder is wrong, and only its tries are counted.
+        Where nothing else is signed than before, and the weights are not those of what is, it is
+        not, and should lead no longer. Where they are, the builder is wrong, and only its tries are
+        counted.
         """
         action, record = request.action, request.record
         if not isinstance(action, Merge) or record is None:

@@ -1,7 +1,8 @@
-"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per participant: a heartbeat is always under way.
+"""The coordinator's roster: who is there, how they stand, and who is fenced. One watch per
+participant: a heartbeat is always under way.
 
-A broken heartbeat is noticed at once, a silent one after `silence_s`; the directory never removes anyone. Source: protocol sections 3.3, 6
-(Heartbeat).
+A broken heartbeat is noticed at once, a silent one after `silence_s`; the directory never removes
+anyone. Source: protocol sections 3.3, 6 (Heartbeat).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Deposed(Exception):
 
     Args:
         why: for people.
-        by_another: somebody has promised a higher term; else no majority answers, and this peer may claim again.
+        by_another: somebody has promised a higher term; else no majority answers, and this peer may
+            claim again.
     """
 
     def __init__(self, why: str, *, by_another: bool) -> None:
@@ -53,7 +55,8 @@ class Roster(Participants):
     Attributes:
         changed: told whenever a participant comes, goes, or has news.
         calls: to participants, given up when they are fenced.
-        must_replan: a member that is still there was fenced, or one came back that missed an Open: they hear of it by the next plan only.
+        must_replan: a member that is still there was fenced, or one came back that missed an Open:
+            they hear of it by the next plan only.
         waiting_for: what the swarm waits for; told to everyone with the heartbeats.
         told: last answer of each source to the present base, those that are gone since included.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
@@ -83,7 +86,9 @@ class Roster(Participants):
         self.changed.tell()
 
     async def hand_over(self) -> None:
-        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of the iteration; who does not hear it waits."""
+        """This peer leaves: name the next in rank, who claims at once and goes on in the middle of
+        the iteration; who does not hear it waits.
+        """
         plan, me = self._lead.plan, self._context.me
         order = claim_order(plan, self._lead.electorate()) if plan is not None else ()
         successor = next((member for member in order if member != me and self.get(member) is not None), None)
@@ -142,7 +147,9 @@ class Roster(Participants):
         opened: Position | None = None,
         silent_since_s: float | None = None,
     ) -> Participant:
-        """A newcomer has a place from now on, or a member with its state; its older incarnation is fenced."""
+        """A newcomer has a place from now on, or a member with its state; its older incarnation is
+        fenced.
+        """
         for participant in self.participants():
             if participant.member.peer_id == endpoint.member.peer_id and participant.member != endpoint.member:
                 self.fence(participant.member, "it was started again")
@@ -166,7 +173,9 @@ class Roster(Participants):
         return participant
 
     def is_superseded(self, member: Member) -> bool:
-        """Whether a later life of this peer is known: what comes from this one now was on its way for long, or its folder was copied."""
+        """Whether a later life of this peer is known: what comes from this one now was on its way
+        for long, or its folder was copied.
+        """
         return bool(self._context.incarnations.ended([member]))
 
     def fence(self, member: Member, why: str) -> None:
@@ -182,7 +191,9 @@ class Roster(Participants):
         self.changed.tell()
 
     def _recall(self, stage: int) -> None:
-        """Nobody who holds this stage is heard and of use: call for those that were fenced while it had others."""
+        """Nobody who holds this stage is heard and of use: call for those that were fenced while it
+        had others.
+        """
         if stage == NO_STAGE or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
             return
         for participant, since_s in self._absent.take(stage):
@@ -191,12 +202,16 @@ class Roster(Participants):
             self.admit(participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s)
 
     def excuse(self, participant: Participant) -> None:
-        """A participant cannot write its stage's weights: whoever was fenced while the stage had it may be able to."""
+        """A participant cannot write its stage's weights: whoever was fenced while the stage had it
+        may be able to.
+        """
         participant.excuse()
         self._recall(participant.stage)
 
     def demote(self, participant: Participant, why: str) -> None:
-        """A participant cannot come to the present iteration: it holds its stage no more, and keeps what it has until something better is there."""
+        """A participant cannot come to the present iteration: it holds its stage no more, and keeps
+        what it has until something better is there.
+        """
         participant.lose()
         self._recall(participant.stage)
         if not self.holders(participant.stage):
@@ -204,7 +219,9 @@ class Roster(Participants):
         self.changed.tell()
 
     def miss(self, endpoint: Endpoint, stage: int | None, hello: Hello, *, later: bool = True) -> None:
-        """A member of the last plan has promised nothing: it is called for where it may hold its stage alone, at once or `later`; else it is lost."""
+        """A member of the last plan has promised nothing: it is called for where it may hold its
+        stage alone, at once or `later`; else it is lost.
+        """
         member, place = endpoint.member, NO_STAGE if stage is None else stage
         alone = not any(other.is_heard for other in self.holders(place))
         if place != NO_STAGE and alone and not self._context.incarnations.ended([member]):
@@ -226,19 +243,25 @@ class Roster(Participants):
             self.changed.tell()
 
     def close(self) -> None:
-        """Watch nobody any more, and take nobody in: the run is over, or this peer leads no longer."""
+        """Watch nobody any more, and take nobody in: the run is over, or this peer leads no
+        longer.
+        """
         self._deposed = self._deposed or "this peer leads no longer"
         self._tasks.cancel_all()
 
     def bar(self, member: Member, why: str) -> None:
-        """Fence a member that cannot work with its siblings: it may only stand by, for a while, or serve where it is alone."""
+        """Fence a member that cannot work with its siblings: it may only stand by, for a while, or
+        serve where it is alone.
+        """
         self._bars.add(member.peer_id, self._context.now_s())
         if (participant := self._participants.get(member)) is not None and participant.is_ours:
             self._absent.add(participant)
         self.fence(member, why)
 
     def differ(self, participant: Participant, why: str) -> None:
-        """Its state is not its siblings': it loads it again. One that differs twice, without having been right in between, computes otherwise."""
+        """Its state is not its siblings': it loads it again. One that differs twice, without having
+        been right in between, computes otherwise.
+        """
         self._differs[participant.member.peer_id] += 1
         participant.vouch(is_ours=False)
         if self._differs[participant.member.peer_id] >= DIFFERS_MAX:
@@ -249,13 +272,17 @@ class Roster(Participants):
             self.fence(participant.member, why)
 
     def agree(self, member: Member, iteration: int) -> None:
-        """It began this iteration in the same state as its siblings; that says something of its arithmetic, if it has stepped since it built it."""
+        """It began this iteration in the same state as its siblings; that says something of its
+        arithmetic, if it has stepped since it built it.
+        """
         participant = self.get(member)
         if participant is not None and participant.built_at < iteration:
             self._differs.pop(member.peer_id, None)
 
     def compare(self, record: Record) -> None:
-        """A record is decided: what joiners had built for its iteration is what it says, or they load it again."""
+        """A record is decided: what joiners had built for its iteration is what it says, or they
+        load it again.
+        """
         self._absent.vouch(record.base)
         for participant in self.participants():
             if not participant.matches(record):
@@ -270,7 +297,9 @@ class Roster(Participants):
         return self._bars.holds(member.peer_id, self._context.now_s())
 
     def end_bars(self) -> None:
-        """Whoever stands by for a bar that is over may say hello again; until then it is called for where the state that it holds is lost."""
+        """Whoever stands by for a bar that is over may say hello again; until then it is called for
+        where the state that it holds is lost.
+        """
         for participant in self.participants():
             was_barred = self._bars.is_known(participant.member.peer_id) and not self.is_barred(participant.member)
             if was_barred and participant.stage == NO_STAGE and not participant.hello.standby:
@@ -315,13 +344,17 @@ class Roster(Participants):
                 self.changed.tell()
 
     def _is_heard_again(self, participant: Participant) -> None:
-        """One that was waited for answers. If it missed an Open it works by an older plan, and may send its work to a source of that."""
+        """One that was waited for answers. If it missed an Open it works by an older plan, and may
+        send its work to a source of that.
+        """
         participant.miss(None)
         self.must_replan = self.must_replan or (participant.opened is not None and participant.opened < self._lead.position)
         self.changed.tell()
 
     async def _look_whether_late(self, participant: Participant, late: float) -> None:
-        """A device that hangs stops everybody who waits for it: where a sibling can do its work, it is not waited for."""
+        """A device that hangs stops everybody who waits for it: where a sibling can do its work, it
+        is not waited for.
+        """
         members = [g for g in self.holders(participant.stage) if g.is_member and g.is_heard]
         others = [g.answer.lateness for g in members if g is not participant and g.answer is not None]
         if participant not in members or not is_given_up(late, others):
@@ -334,7 +367,9 @@ class Roster(Participants):
         self.fence(participant.member, f"its device has worked on one thing {late:.1f} times as long as it may")
 
     async def judge(self, participant: Participant, error: CallFailed) -> None:
-        """A participant answers no more, refuses, or follows somebody else: it is fenced, waited for, or right."""
+        """A participant answers no more, refuses, or follows somebody else: it is fenced, waited
+        for, or right.
+        """
         if self._participants.get(participant.member) is not participant:
             return
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
@@ -349,15 +384,19 @@ class Roster(Participants):
             self.fence(participant.member, str(error))
 
     async def look_who_is_silent(self) -> None:
-        """Whoever is called for is waited for no longer where another holds its stage by now: nobody asks it for a promise, or for work."""
+        """Whoever is called for is waited for no longer where another holds its stage by now:
+        nobody asks it for a promise, or for work.
+        """
         for participant in self.participants():
             if not participant.is_heard:
                 await self.judge(participant, PeerSilent(f"{participant.member} does not answer"))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
-        """Somebody follows a higher term: a member that decides on this iteration deposes this peer; any other, or one that left, joins anew.
+        """Somebody follows a higher term: a member that decides on this iteration deposes this
+        peer; any other, or one that left, joins anew.
 
-        Who holds its stage alone keeps its place unless it hears somebody else: what it has would be made anew before it says hello.
+        Who holds its stage alone keeps its place unless it hears somebody else: what it has would
+        be made anew before it says hello.
         """
         participant, why = self._participants.get(member), f"it promised a higher term, and has no vote here: {error}"
         if member in self._lead.electorate() and (participant is None or not await self._has_left(participant)):
@@ -365,7 +404,8 @@ class Roster(Participants):
             return
         mine = self.get(self._context.me)
         if mine is not None and mine is not participant:
-            await self.ask(mine)  # where this peer has promised that term itself, nobody is to join it anew
+            # Where this peer has promised that term itself, nobody is to join it anew
+            await self.ask(mine)
         if self._deposed:
             return
         others = (
@@ -389,10 +429,12 @@ class Roster(Participants):
         return await has_left(self._context, self._lead, self, participant.endpoint)
 
     def _is_worth_waiting_for(self, participant: Participant, error: CallFailed) -> bool:
-        """Silence is not death: what the only holder of a stage has is lost with it, so it is called for a while.
+        """Silence is not death: what the only holder of a stage has is lost with it, so it is
+        called for a while.
 
-        A life that has ended is known by its address: nobody listens there, or somebody else does. One that came back further behind is no sibling.
-        Its last answer may be older than its last step: a member stands where the swarm does.
+        A life that has ended is known by its address: nobody listens there, or somebody else does.
+        One that came back further behind is no sibling. Its last answer may be older than its last
+        step: a member stands where the swarm does.
         """
         stands_at = max(participant.iteration, self._lead.position.iteration if participant.opened else -1)
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
@@ -410,7 +452,9 @@ class Roster(Participants):
         return False
 
     def _count_progress(self) -> int:
-        """Grows with the position, with whoever comes and goes, with what a builder does, and with every microbatch and news of anybody."""
+        """Grows with the position, with whoever comes and goes, with what a builder does, and with
+        every microbatch and news of anybody.
+        """
         answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
         done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
         done += sum(participant.work_done for participant in self._participants.values() if not participant.built)

@@ -1,6 +1,8 @@
-"""From finished microbatches to one average per stage: ledger, repair, roll, round; again until every stage has a complete average.
+"""From finished microbatches to one average per stage: ledger, repair, roll, round; again until
+every stage has a complete average.
 
-Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per member, whose response is the report.
+Source: protocol sections 3.6 and 3.8. Differs: a round is one nested call per member, whose
+response is the report.
 """
 
 from __future__ import annotations
@@ -30,9 +32,13 @@ from swarmfree.trainer.tasks import each
 
 IDLE_WAIT_S = 0.2
 PARTED_AFTER_S = 1.0
-"""Two members that fail with each other still, so long after the first time, are parted: what lasts no longer parts nobody."""
+"""Two members that fail with each other still, so long after the first time, are parted: what lasts
+no longer parts nobody.
+"""
 PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
-"""After a round in which members could not reach each other; doubled each time until a round succeeds."""
+"""After a round in which members could not reach each other; doubled each time until a round
+succeeds.
+"""
 SPOILT_MAX = 2
 STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
@@ -43,7 +49,8 @@ class StageGone(Exception):
 
 
 class StatesDiffer(Exception):
-    """Replicas of a stage started this iteration from different states: whatever went through the wrong one is wrong in every stage.
+    """Replicas of a stage started this iteration from different states: whatever went through the
+    wrong one is wrong in every stage.
 
     Args:
         stage: whose.
@@ -56,7 +63,9 @@ class StatesDiffer(Exception):
 
 
 class Replanned(Exception):
-    """The plan is made again, for the same base and attempt: with a joiner that has caught up, or without a member that others may wait for."""
+    """The plan is made again, for the same base and attempt: with a joiner that has caught up, or
+    without a member that others may wait for.
+    """
 
 
 class SourceGone(Exception):
@@ -114,7 +123,9 @@ class Rounds:
             raise SourceGone(", ".join(map(str, gone)))
 
     def forget(self) -> None:
-        """Another base was opened: whoever follows it forgets its work, so that nothing is left of a base which comes back."""
+        """Another base was opened: whoever follows it forgets its work, so that nothing is left of
+        a base which comes back.
+        """
         self._averages, self._failures, self.redone = {}, {}, 0
 
     async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
@@ -148,7 +159,9 @@ class Rounds:
                     gone.clear()
                     self._check_sources(
                         plan
-                    )  # nobody keeps what a repair would begin with: a source that is there feeds it again
+                        # Nobody keeps what a repair would begin with: a source that is there feeds
+                        # it again
+                    )
                     await self._roster.changed.wait(IDLE_WAIT_S)
                 continue
             async with asyncio.TaskGroup() as group:
@@ -169,14 +182,18 @@ class Rounds:
         return tuple(averages[stage] for stage in stages)
 
     def _drop_lost(self, plan: Plan) -> None:
-        """Who reported an average may be gone since, and who holds its stage now have come later, without it: it is made again."""
+        """Who reported an average may be gone since, and who holds its stage now have come later,
+        without it: it is made again.
+        """
         there = {participant.member for participant in self.live(plan)}
         for stage in [stage for stage, average in self._averages.items() if there.isdisjoint(average.members)]:
             del self._averages[stage]
             self._failures[stage] = self._failures.get(stage, 0) + 1
 
     async def _pause(self, plan: Plan) -> None:
-        """Let members that could not reach each other be, unless somebody falls meanwhile: then the next roll goes without it."""
+        """Let members that could not reach each other be, unless somebody falls meanwhile: then the
+        next roll goes without it.
+        """
         until_s, there = self._context.now_s() + self._pause_s, self.live(plan)
         self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
         while (left_s := until_s - self._context.now_s()) > 0 and self.live(plan) == there:
@@ -194,7 +211,7 @@ class Rounds:
         answers = [g.answer for g in self.live(plan) if g.member in members and g.answer is not None]
         return [partial_sum for answer in answers if answer.base == plan.base for partial_sum in answer.partial_sums]
 
-    # ---- repair ------------------------------------------------------------------------------------------------------
+    # ---- repair ----------------------------------------------------------------------------------
 
     async def _repair(self, plan: Plan, missing: list[MicrobatchSet], gone: set[tuple[int, int]]) -> bool:
         """Have what is missing redone; whether anything was."""
@@ -230,7 +247,7 @@ class Rounds:
             self._context.tell(Repaired(plan.iteration, sorted(done)))
         return count > 0
 
-    # ---- one round ---------------------------------------------------------------------------------------------------
+    # ---- one round -------------------------------------------------------------------------------
 
     async def _round(self, plan: Plan, stage: int, cover: Cover, rotation: int) -> StageAverage | StatesDiffer | str:
         """One roll of one stage: the average, or why there is none."""
@@ -247,7 +264,8 @@ class Rounds:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(participant)) for participant in participants]
             while not all(task.done() for task in tasks):
-                # Nobody can finish a round that one member does not take part in: end it, the next roll says who is left.
+                # Nobody can finish a round that one member does not take part in: end it, the next
+                # roll says who is left.
                 out = any(not isinstance(reply, Report) for reply in replies.values())
                 if out or self._cannot_go_on(plan) or any(self._roster.get(g.member) is not g for g in participants):
                     for task in tasks:
@@ -291,7 +309,8 @@ class Rounds:
         self._bar_spoilt(stage, participants, failures)
         self._part_pairs(stage, participants, failures)
         self._fence_strays(replies)
-        # Who is there and has not reported has not got the average: should all die that have it, the stage would be lost beside it.
+        # Who is there and has not reported has not got the average: should all die that have it,
+        # the stage would be lost beside it.
         lacking = [g for g in participants if self._roster.get(g.member) is g and g.member not in reports]
         if lacking or not reports:
             return "; ".join(f"{m}: {_why(r)}" for m, r in sorted(replies.items())) or f"nobody of stage {stage} reported"
@@ -299,8 +318,10 @@ class Rounds:
         for participant in participants:
             if participant.member in reports:
                 groups.setdefault(reports[participant.member].state_digest, []).append(participant.member)
-        kept = max(groups.values(), key=len)  # ties: the group of the most senior, which was entered first
-        if len(groups) > 1:  # what the others added was computed with other weights: without it, once more
+        # Ties: the group of the most senior, which was entered first
+        kept = max(groups.values(), key=len)
+        # What the others added was computed with other weights: without it, once more
+        if len(groups) > 1:
             for participant in [
                 participant for participant in participants if participant.member in reports and participant.member not in kept
             ]:
@@ -317,7 +338,9 @@ class Rounds:
         return StageAverage(first.sum_digest, norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())
 
     def _fence_strays(self, replies: Mapping[Member, Response | CallFailed]) -> None:
-        """Who says again and again that it does not know this base was built anew since its Open: it says hello, and is a member again."""
+        """Who says again and again that it does not know this base was built anew since its Open:
+        it says hello, and is a member again.
+        """
         for member, reply in sorted(replies.items()):
             if isinstance(reply, Refused) and reply.kind is RefusalKind.STALE:
                 self._stale[member] += 1
@@ -325,7 +348,9 @@ class Rounds:
                     self._roster.fence(member, f"it does not take part: {reply}")
 
     def _blame(self, roll: Roll, participants: list[Participant], reported: Mapping[Member, Sequence[str]]) -> None:
-        """Members have different averages: the next roll has other owners and asks for details; by these somebody is excluded."""
+        """Members have different averages: the next roll has other owners and asks for details; by
+        these somebody is excluded.
+        """
         self._differing.add(roll.stage)
         if not all(reported.values()):
             return
@@ -343,7 +368,9 @@ class Rounds:
                 self._roster.bar(suspect, f"averaging stage {stage}: {wrong[suspect]}")
 
     def _part_pairs(self, stage: int, participants: Sequence[Participant], failures: Mapping[Member, RoundFailed]) -> None:
-        """Two members that go on failing with each other are parted: the junior leaves this stage."""
+        """Two members that go on failing with each other are parted: the junior leaves this
+        stage.
+        """
         seniority = [g.member for g in participants]
         wrong = {failure.suspect for failure in failures.values() if failure.spoilt}
         for member, reply in failures.items():
@@ -357,12 +384,16 @@ class Rounds:
 
 
 def _first_of(plan: Plan) -> int:
-    """Rounds and redos are counted from here: no name is used twice, nor by two coordinators; members still know what bore the first one."""
+    """Rounds and redos are counted from here: no name is used twice, nor by two coordinators;
+    members still know what bore the first one.
+    """
     return ROUNDS_OF_A_TERM * (plan.position.term.number - 1)
 
 
 def _checked(roll: Roll, member: Member, reply: Response | CallFailed) -> Response | CallFailed:
-    """The reply; where it is a report that nothing can be made of, a failure that names its sender."""
+    """The reply; where it is a report that nothing can be made of, a failure that names its
+    sender.
+    """
     if not isinstance(reply, Report) or (reply.round == roll.round() and is_norm(reply.squared_norm_bits)):
         return reply
     why = f"its report is of round {reply.round}, squared norm {reply.squared_norm_bits}"

@@ -1,1 +1,3 @@
-"""One iteration as a member sees it: what it promises, stores and steps with, and how a stage averages."""
+"""One iteration as a member sees it: what it promises, stores and steps with, and how a stage
+averages.
+"""

@@ -1,8 +1,10 @@
 """Averaging: all members of a stage end up with the same bytes of the roll's sum.
 
-Each part has one owner, who adds the members' contributions in the roll's order and answers every member's own call with the sum; everyone,
-the owner included, keeps what was answered. A member never aborts alone: it reports, and the coordinator makes the next roll.
-Source: protocol section 3.6. Differs: the broadcast of a part is the response of the call that brought the contribution.
+Each part has one owner, who adds the members' contributions in the roll's order and answers every
+member's own call with the sum; everyone, the owner included, keeps what was answered. A member
+never aborts alone: it reports, and the coordinator makes the next roll.
+Source: protocol section 3.6. Differs: the broadcast of a part is the response of the call that
+brought the contribution.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ PARTS_IN_FLIGHT = 4
 DIGEST_BYTES = 24 << 20
 """Of state, hashed in one piece of device work: a few milliseconds."""
 CALM_S = 0.1
-"""After a part of the state was given away: whoever rebuilds a stage asks for the next one, and the processor is wanted for that."""
+"""After a part of the state was given away: whoever rebuilds a stage asks for the next one, and the
+processor is wanted for that.
+"""
 PART_DIGEST_BYTES = 8
 
 
@@ -81,7 +85,8 @@ class Averaging:
             _end(ended, why)
 
     def forget(self) -> None:
-        """Drop the kept average, since this peer's state was rebuilt and the average belonged to the old one.
+        """Drop the kept average, since this peer's state was rebuilt and the average belonged to
+        the old one.
 
         The newest position of a roll is forgotten too: another coordinator may lead now.
         """
@@ -170,7 +175,9 @@ class Averaging:
         return Reply(Reduced(float64_bits(squared_norm)), data)
 
     def _check_contribution(self, current: Round, member: Member, part: int, size_bytes: int) -> None:
-        """Refuse what cannot be added, before it spoils the part for everybody, and tell the coordinator whose it is."""
+        """Refuse what cannot be added, before it spoils the part for everybody, and tell the
+        coordinator whose it is.
+        """
         wanted_bytes = self._context.ports.engine.sum_bytes(part) if member in current.roll.contributors() else 0
         if size_bytes != wanted_bytes:
             why = f"it gave {size_bytes:,} bytes for part {part}; {wanted_bytes:,} expected"
@@ -280,7 +287,9 @@ class Averaging:
         else:
             outcome = failed[
                 0
-            ]  # kept, so that the coordinator, asking again, gets this answer: members are not there twice for one round
+                # Kept, so that the coordinator, asking again, gets this answer: members are not
+                # there twice for one round
+            ]
         if not current.outcome.done():
             current.outcome.set_result(outcome)
 

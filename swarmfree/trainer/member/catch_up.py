@@ -1,4 +1,5 @@
-"""From a copied state to a member: whoever has one applies what commits, until an Open counts it in.
+"""From a copied state to a member: whoever has one applies what commits, until an Open counts it
+in.
 
 Source: protocol sections 3.4 and 3.10.
 """
@@ -17,9 +18,11 @@ from swarmfree.trainer.recovery.state_copy import LOOK_MAX_S, LOOK_S, record_at
 
 
 async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple[Endpoint, ...]) -> None:
-    """Who else there is, in case the coordinator dies before this peer is a member; and whether what was copied is what the last record left.
+    """Who else there is, in case the coordinator dies before this peer is a member; and whether
+    what was copied is what the last record left.
 
-    It is, where a donor works by a plan that goes on from that record without having rebuilt the stage.
+    It is, where a donor works by a plan that goes on from that record without having rebuilt the
+    stage.
     """
     replica_state = stage_member.replica_state
     for donor in donors:

@@ -1,7 +1,9 @@
-"""A member's books: promises, sealed records, steps. What they may come to `policy.promises` decides; here it is stored, and done.
+"""A member's books: promises, sealed records, steps. What they may come to `policy.promises`
+decides; here it is stored, and done.
 
-Claim, Open, Seal and Commit come one at a time; a Heartbeat, a Build and the call to another lineage wait for none of them. So whoever has
-waited for the device asks once more before it stores anything. A member follows one coordinator, and no other one while it hears that one.
+Claim, Open, Seal and Commit come one at a time; a Heartbeat, a Build and the call to another
+lineage wait for none of them. So whoever has waited for the device asks once more before it stores
+anything. A member follows one coordinator, and no other one while it hears that one.
 Source: protocol sections 3.1 to 3.4.
 """
 
@@ -60,9 +62,11 @@ class StageMember:
     Attributes:
         waiting_for: what the coordinator last said the swarm waits for.
         heartbeat_came: told at every heartbeat.
-        tied: told when something has changed between this peer and its coordinator: what it waits for, silence, its leave.
+        tied: told when something has changed between this peer and its coordinator: what it waits
+            for, silence, its leave.
         heartbeat_count: how many heartbeats have come, and calls to another lineage.
-        silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see `trainer.membership`.
+        silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see
+            `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         successor: whom a coordinator that leaves has named, None otherwise.
         activation_log: this peer's activation log.
@@ -112,7 +116,9 @@ class StageMember:
         return self._owned
 
     def tell_news(self) -> None:
-        """Answer the coordinator's heartbeat now, since something that it waits for has happened."""
+        """Answer the coordinator's heartbeat now, since something that it waits for has
+        happened.
+        """
         self._news += 1
         self._news_signal.tell()
 
@@ -154,7 +160,9 @@ class StageMember:
     async def install(
         self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
     ) -> None:
-        """Hold a stage's state that was built here, with what the build's sender knows of the past."""
+        """Hold a stage's state that was built here, with what the build's sender knows of the
+        past.
+        """
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
@@ -170,7 +178,8 @@ class StageMember:
 
         What this peer holds counts for nothing there.
 
-        The state stays, since it may be what the other lineage began with; so does a vote, which nobody has twice.
+        The state stays, since it may be what the other lineage began with; so does a vote, which
+        nobody has twice.
 
         Raises:
             Refused: `stale`, while another coordinator is heard.
@@ -198,7 +207,9 @@ class StageMember:
         self.tied.tell()
 
     async def forget_plan(self) -> None:
-        """Drop the plan of a founder that disappeared before anything was sealed; another one was named."""
+        """Drop the plan of a founder that disappeared before anything was sealed; another one was
+        named.
+        """
         replica_state = self.replica_state
         plan = replica_state.known_plan
 
@@ -225,7 +236,8 @@ class StageMember:
 
     @property
     def hears_coordinator(self) -> bool:
-        """Whether a coordinator that makes progress sent a heartbeat within `coordinator_silence_s`.
+        """Whether a coordinator that makes progress sent a heartbeat within
+        `coordinator_silence_s`.
 
         The time is counted in this peer's own ticks.
         """
@@ -234,7 +246,8 @@ class StageMember:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the coordinator sends heartbeats and waits for nothing, but made no progress for `stall_s`.
+        """Whether the coordinator sends heartbeats and waits for nothing, but made no progress for
+        `stall_s`.
 
         The time is counted in this peer's own ticks.
         """
@@ -319,7 +332,9 @@ class StageMember:
 
     @property
     def work_done(self) -> int:
-        """A number that grows while a build makes progress: device work done and payload frames received."""
+        """A number that grows while a build makes progress: device work done and payload frames
+        received.
+        """
         return self.device.done_count + self.context.ports.network.frames_received
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
@@ -342,7 +357,8 @@ class StageMember:
             new_base = plan.base != replica_state.base
             if new_base:
                 await self._end_work(Refused(RefusalKind.STALE, "another base was opened"))
-                promises.begin(replica_state.promises, request, replica_state.held())  # a higher promise may have come
+                # A higher promise may have come
+                promises.begin(replica_state.promises, request, replica_state.held())
             replica_state.plan, replica_state.base, replica_state.known_plan, replica_state.opened = (
                 plan,
                 plan.base,
@@ -353,7 +369,8 @@ class StageMember:
                 rebuilt.stage for rebuilt in plan.rebuilt
             }  # what the last record left
             self.hop.follow(plan)
-            self.source.follow(plan)  # with the same base the work that is there goes on, and so does the share
+            # With the same base the work that is there goes on, and so does the share
+            self.source.follow(plan)
             self._idle.cancel_all()  # parts that have their digest already are not done again
             self._idle.start(self.averaging.digest_when_idle(), "state digest")
             replica_state.moved.tell()
@@ -386,7 +403,8 @@ class StageMember:
         promises.follow(record, replica_state.held())
         entry = record.stages[replica_state.stage]
         if await self.averaging.state_digest() != entry.state_digest:
-            replica_state.is_committed_state, replica_state.opened = False, ""  # the stage was rebuilt while this peer was away
+            # The stage was rebuilt while this peer was away
+            replica_state.is_committed_state, replica_state.opened = False, ""
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {replica_state.stage} from another state")
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()
@@ -406,7 +424,9 @@ class StageMember:
         self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))
 
     def _log_activations(self, record: Record) -> None:
-        """Keep what this peer sent on and back; one that was away, or computed for another base, begins its log anew."""
+        """Keep what this peer sent on and back; one that was away, or computed for another base,
+        begins its log anew.
+        """
         found = self.table.activations() if self.activation_log.is_kept and self.replica_state.base == record.base else None
         if found is None:
             self.activation_log.clear()
@@ -417,7 +437,9 @@ class StageMember:
             self.context.tell(Note(self.activation_log.length.reason))
 
     async def _end_work(self, why: Refused) -> None:
-        """End everything that belongs to the present base; nothing new can begin on it from here on."""
+        """End everything that belongs to the present base; nothing new can begin on it from here
+        on.
+        """
         self.replica_state.base = ""
         self.source.stop()
         self.averaging.stop(why)

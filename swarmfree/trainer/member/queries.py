@@ -1,4 +1,6 @@
-"""Questions about a member's books and state, which change nothing: its state, its records, its plan."""
+"""Questions about a member's books and state, which change nothing: its state, its records, its
+plan.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from swarmfree.trainer.member.member import StageMember
 
 
 async def get_state(stage_member: StageMember, request: GetState) -> Reply:
-    """Return parts of the state at the iteration asked for, or at the present one without a lineage.
+    """Return parts of the state at the iteration asked for, or at the present one without a
+    lineage.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
@@ -62,7 +65,9 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 
 async def get_plan(stage_member: StageMember, _: GetPlan) -> Reply:
-    """Return the plan in force, what the run waits for, its coordinator, and the number of records."""
+    """Return the plan in force, what the run waits for, its coordinator, and the number of
+    records.
+    """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
     return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, replica_state.records_held))

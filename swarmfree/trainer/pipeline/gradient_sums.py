@@ -1,6 +1,8 @@
-"""Which microbatch is in which gradient sum. Touched only from device work, by the very job that changes the sum.
+"""Which microbatch is in which gradient sum. Touched only from device work, by the very job that
+changes the sum.
 
-So a sum and its set of microbatches never disagree, whatever the event loop has or has not heard of yet.
+So a sum and its set of microbatches never disagree, whatever the event loop has or has not heard of
+yet.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from swarmfree.protocol.records import MicrobatchSet, PartialSum
 
 
 class SumKind(enum.StrEnum):
-    """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for more than once, `spare` for what is not kept."""
+    """Which sum a contribution goes to: `sure` for first tries, `retried` for anything asked for
+    more than once, `spare` for what is not kept.
+    """
 
     SURE = "sure"
     RETRIED = "retried"
@@ -23,7 +27,8 @@ class SumKind(enum.StrEnum):
 class SumBook:
     """The partial sums of one member for one base.
 
-    An partial sum is open (takes more), frozen (stands in a roll, takes no more) or void (its sum is spoilt, forgotten).
+    An partial sum is open (takes more), frozen (stands in a roll, takes no more) or void (its sum
+    is spoilt, forgotten).
 
     Attributes:
         entered_count: contributions that were ever added here.
@@ -46,7 +51,8 @@ class SumBook:
         A new one is needed if the last one is frozen or void, or already holds `offset`.
 
         Args:
-            kind: or the number of a redo: what one redo brings is exactly what was missing, and one sum of it completes a cover.
+            kind: or the number of a redo: what one redo brings is exactly what was missing, and one
+                sum of it completes a cover.
             offset: of the microbatch that is to be added.
         """
         number = self._open.get(kind)
@@ -63,7 +69,8 @@ class SumBook:
         self.entered_count += 1
 
     def half(self, number: int, offset: int) -> None:
-        """Note that half of a source's contribution is in sum `number`: the loss's or the embedding's.
+        """Note that half of a source's contribution is in sum `number`: the loss's or the
+        embedding's.
 
         The microbatch is entered with its second half.
         """

@@ -1,6 +1,8 @@
-"""One hop: pass a microbatch to the next stage, ask again where that failed, and come back with the gradient.
+"""One hop: pass a microbatch to the next stage, ask again where that failed, and come back with the
+gradient.
 
-The caller still holds its output, so only the hop that failed is done again. No limit on the whole nested call: only on silence.
+The caller still holds its output, so only the hop that failed is done again. No limit on the whole
+nested call: only on silence.
 Source: protocol sections 3.5 and 3.9.
 """
 
@@ -36,7 +38,9 @@ class Hop:
         self._gone: set[Member] = set()
 
     def follow(self, plan: Plan) -> None:
-        """Use this plan: forget earlier suspicions, and give up calls to members that it does not have."""
+        """Use this plan: forget earlier suspicions, and give up calls to members that it does not
+        have.
+        """
         self._plan = plan
         self.calls.keep({endpoint.member for endpoint in plan.members()})
         self._orders = {}
@@ -72,7 +76,8 @@ class Hop:
             The gradient of `output`, wire bytes (empty for evaluation).
 
         Raises:
-            Refused: `exhausted` when nobody of the stage could do it, `past` when the iteration is over.
+            Refused: `exhausted` when nobody of the stage could do it, `past` when the iteration is
+                over.
         """
         tries_max = 2 * self._context.manifest.stage_count
         last = "no replica in the plan"
@@ -101,7 +106,8 @@ class Hop:
         raise Refused(RefusalKind.EXHAUSTED, f"nobody of stage {key.stage} could do microbatch {key.microbatch}; last {last}")
 
     async def _ask(self, replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
-        # A broken connection is first answered by asking the same peer once more, header first: it may have the work already.
+        # A broken connection is first answered by asking the same peer once more, header first: it
+        # may have the work already.
         try:
             reply = await self.calls.call(replica, request, output, header_first=not first)
         except PeerUnreachable:

@@ -1,6 +1,8 @@
-"""A source: feeds its share of microbatches into the ring, computes their loss, and takes the embedding's gradient when they come back.
+"""A source: feeds its share of microbatches into the ring, computes their loss, and takes the
+embedding's gradient when they come back.
 
-Credits are its only limit: so many microbatches in flight, and nobody down the ring ever refuses one. Source: design section 3, protocol 3.9.
+Credits are its only limit: so many microbatches in flight, and nobody down the ring ever refuses
+one. Source: design section 3, protocol 3.9.
 """
 
 from __future__ import annotations
@@ -80,10 +82,13 @@ class Source:
         self.share_done, self.evaluation = False, None
 
     def follow(self, plan: Plan) -> None:
-        """Start this plan's share, or the rest of it that an earlier plan of the same base did not contain."""
+        """Start this plan's share, or the rest of it that an earlier plan of the same base did not
+        contain.
+        """
         for share in plan.shares:
             if share.source != self._context.me or self._context.ports.tokens is None:
-                continue  # nobody deals a share to a peer without a corpus but by mistake, or to harm it
+                # Nobody deals a share to a peer without a corpus but by mistake, or to harm it
+                continue
             windows = tuple(window for window in share.windows if window not in self._windows_begun)
             offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
             if self._begun and not offsets and not windows:
@@ -104,7 +109,8 @@ class Source:
         if self._replica_state.stage != ENDS_STAGE or tokens is None:
             raise Refused(RefusalKind.STALE, "this peer is no source")
         if key.kind is WorkKind.TRAIN and self._replica_state.offset_of(key) not in self._begun:
-            # Half a contribution, to which the other half never comes, would keep its whole sum from being told.
+            # Half a contribution, to which the other half never comes, would keep its whole sum
+            # from being told.
             raise Refused(RefusalKind.STALE, "another source feeds this microbatch")
         entry = self._table.find(key, LOSS_RUN)
         if entry is None:
@@ -127,7 +133,8 @@ class Source:
         def work() -> tuple[bytes, float]:
             number = self._number_for(offset)
             found = engine.loss(activations, text, number)
-            self._losses[offset] = found[1]  # before it counts: whoever sees it counted finds its loss, too
+            # Before it counts: whoever sees it counted finds its loss, too
+            self._losses[offset] = found[1]
             self._book.half(number, offset)
             return found
 
@@ -135,7 +142,9 @@ class Source:
         entry.loss_bits = float64_bits(loss)
 
     def _number_for(self, offset: int) -> int:
-        """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding."""
+        """Both halves of a microbatch go to one sum: that of the loss, and that of the
+        embedding.
+        """
         if offset not in self._sums:
             self._sums[offset] = self._book.number_for(SumKind.RETRIED if offset in self._taken else SumKind.SURE, offset)
         return self._sums[offset]
@@ -153,7 +162,8 @@ class Source:
                     self._news()
             await self._in_flight(offsets, share.credits, partial(self._drive, plan, tokens))
         except* Refused as refusals:
-            # The base ended under the share: the books have moved on, and a new share comes with the next Open.
+            # The base ended under the share: the books have moved on, and a new share comes with
+            # the next Open.
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
             if other is not None:
                 raise other from None
@@ -165,7 +175,9 @@ class Source:
                 self._news()
 
     def _put_back(self, begun: set[int], offsets: tuple[int, ...], windows: tuple[int, ...]) -> None:
-        """Members that were another side's for a while end a share that goes on: what an Open of the same base brings is begun anew."""
+        """Members that were another side's for a while end a share that goes on: what an Open of
+        the same base brings is begun anew.
+        """
         if begun is self._begun:
             begun.difference_update(offsets)
             self._windows_begun.difference_update(set(windows) - self._window_losses.keys())
@@ -207,10 +219,12 @@ class Source:
         await self._loss_half(key, offset)
 
     async def _loss_half(self, key: WorkKey, offset: int) -> bool:
-        """Where another source computed this loss, and is gone: compute it again from the last stage's stored output.
+        """Where another source computed this loss, and is gone: compute it again from the last
+        stage's stored output.
 
         Returns:
-            False where nobody has it any more; then the coordinator has the last stage redo it, which asks for its loss anew.
+            False where nobody has it any more; then the coordinator has the last stage redo it,
+            which asks for its loss anew.
         """
         tokens, waits = self._context.ports.tokens, self._context.backoff_s()
         assert tokens is not None, "only a source drives"
@@ -233,7 +247,9 @@ class Source:
         return False
 
     async def _round(self, key: WorkKey, offset: int, output: bytes) -> bytes:
-        """Round the ring, as often as it takes: a stage without anybody is rebuilt under another base, which ends this work."""
+        """Round the ring, as often as it takes: a stage without anybody is rebuilt under another
+        base, which ends this work.
+        """
         waits = self._context.backoff_s()
         trains = key.kind is WorkKind.TRAIN
         attempt_number, first = int(offset in self._taken and trains), self._routes.route(key.microbatch, trains=trains).first

@@ -1,6 +1,8 @@
-"""A body replica's work: forward, pass on, backward, remember; and the same again for repair, without the ring.
+"""A body replica's work: forward, pass on, backward, remember; and the same again for repair,
+without the ring.
 
-Work is a pure function of its key: whoever asks gets the same answer. Source: design section 3, protocol sections 3.5, 3.8, 3.9.
+Work is a pure function of its key: whoever asks gets the same answer. Source: design section 3,
+protocol sections 3.5, 3.8, 3.9.
 """
 
 from __future__ import annotations
@@ -88,7 +90,8 @@ class StageReplica:
                 entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
                 await self._table.outcome(entry)
             except Refused as refusal:
-                if refusal.kind in {RefusalKind.GONE, RefusalKind.FAILED}:  # what was pulled may be of no use
+                # What was pulled may be of no use
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.FAILED}:
                     gone.extend((segment.offset, stage) for stage in _body_neighbours(segment, route))
             else:
                 done.append(segment.offset)
@@ -150,7 +153,9 @@ class StageReplica:
         self._measure(forward_s + backward_s)
 
     async def _await_next_stage(self, key: WorkKey) -> None:
-        """Compute nothing for a stage that is lost: the base ends with it, and this device may have to give its state to whoever rebuilds it."""
+        """Compute nothing for a stage that is lost: the base ends with it, and this device may have
+        to give its state to whoever rebuilds it.
+        """
         after = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN).after(key.stage)
         if after != ENDS_STAGE and self._hop.is_lost(after):
             await asyncio.sleep(self._context.timing.hold_s)
@@ -195,7 +200,9 @@ class StageReplica:
         return await self._hop.train(key.at(after), offset, output, request.source, request.attempt_number)
 
     async def _loss(self, request: Train, key: WorkKey, output: bytes) -> bytes:
-        """Ask whoever feeds this microbatch now: a share goes to another source when the first one dies."""
+        """Ask whoever feeds this microbatch now: a share goes to another source when the first one
+        dies.
+        """
         again = request.segment is not None
         waits = self._context.backoff_s()
         source = request.source

@@ -1,6 +1,8 @@
-"""The table of microbatches: owns the work, keyed by name, one run each; keeps outputs and answers for repair until the base ends.
+"""The table of microbatches: owns the work, keyed by name, one run each; keeps outputs and answers
+for repair until the base ends.
 
-A call never owns work: it joins an entry, and a broken call leaves it alone. An entry that fails leaves the table before anybody hears of it.
+A call never owns work: it joins an entry, and a broken call leaves it alone. An entry that fails
+leaves the table before anybody hears of it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class WorkItem:
 
     Args:
         key: its name.
-        run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1.. for a redo.
+        run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1..
+            for a redo.
         done: None once it succeeded, the refusal to answer once it failed.
         entered: what came in, wire bytes, where activation logs are kept.
         output: what the forward pass sent on, wire bytes.
@@ -56,7 +59,8 @@ class WorkTable:
 
     Args:
         tasks: owner of the work.
-        cache_bytes_max: stored outputs and answers beyond this are dropped, oldest first; asking for them is then refused as `gone`.
+        cache_bytes_max: stored outputs and answers beyond this are dropped, oldest first; asking
+            for them is then refused as `gone`.
     """
 
     def __init__(self, tasks: Tasks, cache_bytes_max: int) -> None:
@@ -75,12 +79,16 @@ class WorkTable:
         return None if held is None or self._is_spent(held) else held
 
     def _is_spent(self, entry: WorkItem) -> bool:
-        """Whether it has to be done anew: its tensors are gone, or it was an evaluation, whose loss a source that took over needs again."""
+        """Whether it has to be done anew: its tensors are gone, or it was an evaluation, whose loss
+        a source that took over needs again.
+        """
         passed = entry.key.kind is WorkKind.EVALUATE and entry.run != LOSS_RUN and entry.finished
         return entry.evicted or passed
 
     def begin(self, key: WorkKey, run: int, work: Work) -> WorkItem:
-        """Start `work` under this name, or join what runs under it; dropped results are computed again."""
+        """Start `work` under this name, or join what runs under it; dropped results are computed
+        again.
+        """
         held = self._entries.get((key, run))
         if held is not None and not self._is_spent(held):
             return held
@@ -104,7 +112,9 @@ class WorkTable:
         return entry
 
     def stored(self, key: WorkKey) -> WorkItem | None:
-        """Return a finished entry of this name with its tensors; first tries come before redone ones."""
+        """Return a finished entry of this name with its tensors; first tries come before redone
+        ones.
+        """
         found = [e for (k, _), e in self._entries.items() if k == key and e.finished and not e.evicted and e.run != LOSS_RUN]
         return min(found, key=lambda e: e.run) if found else None
 
@@ -117,7 +127,9 @@ class WorkTable:
         )
 
     def activations(self) -> dict[tuple[int, Side], bytes] | None:
-        """Return the iteration's outputs and answers by (microbatch, side), None if some were dropped."""
+        """Return the iteration's outputs and answers by (microbatch, side), None if some were
+        dropped.
+        """
         found: dict[tuple[int, Side], bytes] = {}
         for (key, run), entry in self._entries.items():
             if key.kind is not WorkKind.TRAIN or not entry.finished:

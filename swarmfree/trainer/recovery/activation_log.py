@@ -25,14 +25,20 @@ from swarmfree.trainer.recovery.buffer_pool import Buffer, BufferPool
 from swarmfree.trainer.tasks import Signal
 
 SPARE = 8
-"""One in so many bytes of memory may lie spare between two iterations; more where an iteration has more."""
+"""One in so many bytes of memory may lie spare between two iterations; more where an iteration has
+more.
+"""
 
 BATCH_BYTES = 2 << 20
-"""So much is packed and moved at a time: enough for what surrounds it to cost nothing, too little for anybody to wait."""
+"""So much is packed and moved at a time: enough for what surrounds it to cost nothing, too little
+for anybody to wait.
+"""
 
 SETTLE_AFTER, SETTLE_AFTER_MAX_S = 0.3, 5.0
-"""So much of the time between two iterations passes before one is packed and moved: right after a commit, stages wait for the first microbatches, and
-whatever one of them does besides delays all that come after it."""
+"""So much of the time between two iterations passes before one is packed and moved: right after a
+commit, stages wait for the first microbatches, and whatever one of them does besides delays all
+that come after it.
+"""
 
 What = tuple[int, Side]
 """Microbatch and side."""
@@ -46,7 +52,8 @@ class LogLimits:
         iterations: so many of the last ones; 0 = none.
         size_bytes: of all of them and of the shadows beside them; the oldest go first.
         ram_bytes: of these, so many in memory; older ones lie on the shelf.
-        fits: how long a log may be whose iterations came with so many bytes and are kept in so many.
+        fits: how long a log may be whose iterations came with so many bytes and are kept in so
+            many.
     """
 
     iterations: int
@@ -99,7 +106,9 @@ class LoggedIteration:
 
     @property
     def name(self) -> str:
-        """Name of the iteration's blob on the shelf; the log of another stage may have the same iteration."""
+        """Name of the iteration's blob on the shelf; the log of another stage may have the same
+        iteration.
+        """
         return f"activations-{self.number}-{self.iteration}-{self.base}"
 
 
@@ -137,7 +146,9 @@ class ActivationLog:
 
     @property
     def claim_bytes(self) -> int:
-        """Bytes that shadows must leave to the log: its full length as soon as it has an iteration."""
+        """Bytes that shadows must leave to the log: its full length as soon as it has an
+        iteration.
+        """
         return max(self.size_bytes, self.length.size_bytes) if self._logged else 0
 
     @property
@@ -229,7 +240,7 @@ class ActivationLog:
         self.ram_bytes -= len(buffer)
         self._pool.give(buffer)
 
-    # ---- in the background -------------------------------------------------------------------------------------------
+    # ---- in the background -----------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Run for ever: move old iterations to the shelf while memory is full, and pack new ones.
@@ -251,7 +262,8 @@ class ActivationLog:
     async def _settle(self, entry: LoggedIteration) -> None:
         """Pack its tensors, some at a time, and move them to memory of the log."""
         for batch in _batches(entry.fresh):
-            names = [what for what in batch if what in entry.fresh]  # the others were forgotten meanwhile
+            # The others were forgotten meanwhile
+            names = [what for what in batch if what in entry.fresh]
             if not names:
                 continue
             try:
@@ -292,7 +304,7 @@ class ActivationLog:
         else:
             self.clear()
 
-    # ---- answers -----------------------------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     async def find(self, key: WorkKey, side: Side) -> bytes | None:
         """Return a logged tensor of a past iteration, None if the log does not have it.

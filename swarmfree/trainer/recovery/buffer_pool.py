@@ -13,7 +13,9 @@ from collections import defaultdict
 from swarmfree.protocol.engine_port import Writable
 
 APART_BYTES, ALONE_BYTES = 64 << 10, 32 << 20
-"""Buffers from this size on are mapped; smaller ones lie in the heap, where they do no harm, and larger ones lie apart from it anyway."""
+"""Buffers from this size on are mapped; smaller ones lie in the heap, where they do no harm, and
+larger ones lie apart from it anyway.
+"""
 
 Buffer = bytes | Writable
 
@@ -36,7 +38,9 @@ class BufferPool:
         self.spare_bytes = 0
 
     def take(self, data: bytes) -> Buffer:
-        """Copy `data` into a buffer; data of `ALONE_BYTES` or more lies apart already and is returned itself."""
+        """Copy `data` into a buffer; data of `ALONE_BYTES` or more lies apart already and is
+        returned itself.
+        """
         if len(data) >= ALONE_BYTES:
             return data
         buffer = self.room(len(data))
@@ -59,7 +63,9 @@ class BufferPool:
         self.shrink(self.spare_bytes - self.spare_bytes_max)
 
     def shrink(self, size_bytes: int) -> int:
-        """Release spare buffers until `size_bytes` or more are free; return how many bytes were released."""
+        """Release spare buffers until `size_bytes` or more are free; return how many bytes were
+        released.
+        """
         before_bytes = self.spare_bytes
         while self.spare_bytes and before_bytes - self.spare_bytes < size_bytes:
             size = next(size for size, buffers in self._spare.items() if buffers)

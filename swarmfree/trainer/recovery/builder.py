@@ -1,7 +1,9 @@
-"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, or made from its neighbours.
+"""Building a stage's state at a newcomer: drawn, copied, from a kept copy or a shadow, replayed, or
+made from its neighbours.
 
-Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in flight. The same call twice joins the first.
-A copy of a sibling is made while training goes on (`copying`); everything else is built while the swarm waits.
+Parts are streamed and used as they come: a merge never holds both neighbours, only the parts in
+flight. The same call twice joins the first. A copy of a sibling is made while training goes on
+(`copying`); everything else is built while the swarm waits.
 Source: CheckFree Algorithm 1; design section 6.
 """
 
@@ -41,7 +43,9 @@ CALLS_IN_FLIGHT = 2
 """To each donor, of some parts each."""
 ASKS = 6
 FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
-"""What a coordinator has to know of a build that failed: it is not to be tried in the same way again."""
+"""What a coordinator has to know of a build that failed: it is not to be tried in the same way
+again.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +59,8 @@ class Building:
     exact: bool = False
 
     def goes_back_to(self, iteration: int, lineage: str) -> bool:
-        """Whether a state ready for `iteration`, after the record of `lineage`, lies in the build's own past.
+        """Whether a state ready for `iteration`, after the record of `lineage`, lies in the build's
+        own past.
 
         Lineages are known only for a while; further back the answer is yes.
         """
@@ -94,7 +99,9 @@ class Builder:
     """
 
     def __init__(self, context: Context, stage_member: Books, tasks: Tasks, keep_up: KeepUp) -> None:
-        """Nothing built; `keep_up` is called with the donors of a copy, until this peer is a member."""
+        """Nothing built; `keep_up` is called with the donors of a copy, until this peer is a
+        member.
+        """
         self._context = context
         self._keep_up = keep_up
         self._stage_member = stage_member
@@ -108,14 +115,17 @@ class Builder:
         return None if self._building is None or self._building.done.done() else self._building.request.action
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
-        """Make the stage's state, or join the same build under way or done, whose answer may have been lost.
+        """Make the stage's state, or join the same build under way or done, whose answer may have
+        been lost.
 
         Raises:
-            Refused: as `policy.promises.build`; `past`, what is held here goes on from there, so that whoever asks leads a beginning only;
-                `gone`, the state that is to be kept is of another lineage; `failed` when no donor could give what was asked.
+            Refused: as `policy.promises.build`; `past`, what is held here goes on from there, so
+                that whoever asks leads a beginning only; `gone`, the state that is to be kept is of
+                another lineage; `failed` when no donor could give what was asked.
         """
         replica_state = self._stage_member.replica_state
-        promises = self._stage_member.promised_build(sender, request)  # nothing is waited for until it is stored
+        # Nothing is waited for until it is stored
+        promises = self._stage_member.promised_build(sender, request)
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
         if isinstance(request.action, Stay) and replica_state.iteration == request.action.iteration:
             self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
@@ -134,7 +144,9 @@ class Builder:
         return Reply(await asyncio.shield(current.done))
 
     def _check_lineage(self, lineage: str, record: Record | None) -> None:
-        """A state of another lineage is not kept as one of this; where it counts more, whoever asks leads what gives way."""
+        """A state of another lineage is not kept as one of this; where it counts more, whoever asks
+        leads what gives way.
+        """
         replica_state = self._stage_member.replica_state
         if replica_state.lineage != lineage:
             newest, led = replica_state.record_of(NEWEST), record.forced if record is not None else ()
@@ -210,7 +222,8 @@ class Builder:
                 await self._parts(stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
             case Merge():
                 await self._parts(stage, lambda parts: self._merge_parts(building, action, parts))
-                await check_weights(self._context, request, action)  # whoever gave weights has announced its norm by now
+                # Whoever gave weights has announced its norm by now
+                await check_weights(self._context, request, action)
             case _:
                 assert_never(action)
         return request.iteration, request.record
@@ -231,7 +244,9 @@ class Builder:
         await self._stage_member.device.run(Rank.BOOKS, parts.start, fill)
 
     async def _kept_parts(self, building: Building, action: CopyKept, parts: range) -> None:
-        """Parts with their moments; the holder gives them at exactly the action's iteration and lineage, so all parts belong together."""
+        """Parts with their moments; the holder gives them at exactly the action's iteration and
+        lineage, so all parts belong together.
+        """
         lineage = action.lineage or building.request.lineage
         asked = GetState(action.stage, action.iteration, lineage, parts.start, weights_only=False, count=len(parts))
         await self._write(parts, await self._get_parts(building, action.holder, asked), weights_only=False)
@@ -246,7 +261,8 @@ class Builder:
         asked = GetShadow(action.stage, part, action.iteration if action.full else NO_ITERATION)
         reply = await self._get(building, (action.holder,), asked)
         found, data = reply.expect(ShadowPart), reply.payload
-        if not building.goes_back_to(found.iteration, found.lineage):  # its holder tells of the oldest part only
+        # Its holder tells of the oldest part only
+        if not building.goes_back_to(found.iteration, found.lineage):
             what = f"ready for iteration {found.iteration} after record {found.lineage[:8]}"
             raise Refused(RefusalKind.DISPUTED, f"part {part} of the shadow of stage {action.stage} is {what}, not of this past")
 
@@ -290,7 +306,9 @@ class Builder:
             return error
 
     def _per_block(self, stage: int) -> int:
-        """Parts of one block: they never straddle blocks and all blocks have equally many. The ends have no blocks."""
+        """Parts of one block: they never straddle blocks and all blocks have equally many. The ends
+        have no blocks.
+        """
         return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(self._context.manifest.blocks_of(stage))))
 
     def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:

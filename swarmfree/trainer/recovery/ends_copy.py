@@ -1,9 +1,13 @@
-"""Keeping a copy of the ends: a member of the body follows stage 0 in the background, so that it outlives its last source.
+"""Keeping a copy of the ends: a member of the body follows stage 0 in the background, so that it
+outlives its last source.
 
-The copy is downloaded as a joiner's is, then stepped by each iteration's average, whole or not at all. It is called complete only once its digest was
-in a record or a plan, and each average is checked by digest, too. A complete copy is given away, however old it is, until a newer one is complete:
-it may be the last. All its device work goes last, and nobody waits for it.
-Source: protocol section 3.10, CheckFree+. Differs: a record that is stored, but not decided yet, already brings the average.
+The copy is downloaded as a joiner's is, then stepped by each iteration's average, whole or not at
+all. It is called complete only once its digest was
+in a record or a plan, and each average is checked by digest, too. A complete copy is given away,
+however old it is, until a newer one is complete: it may be the last. All its device work goes last,
+and nobody waits for it.
+Source: protocol section 3.10, CheckFree+. Differs: a record that is stored, but not decided yet,
+already brings the average.
 """
 
 from __future__ import annotations
@@ -31,9 +35,13 @@ from swarmfree.trainer.tasks import Signal, Tasks
 LANES = 2
 RETRY_S = 1.0
 PAUSE_S, PAUSE_MAX_S = 0.25, 20.0
-"""Before the copy is loaded again; doubled each time until a step succeeds: one that cannot keep up is no burden."""
+"""Before the copy is loaded again; doubled each time until a step succeeds: one that cannot keep up
+is no burden.
+"""
 KEPT_ITERATIONS = 4
-"""A copy that no plan asks for is dropped by a plan that is so much further: others are complete by then."""
+"""A copy that no plan asks for is dropped by a plan that is so much further: others are complete by
+then.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +56,8 @@ class EndsCopy:
         average: iteration and digest of the average that is here.
         is_whole: False while it is being stepped.
         is_followed: False once it has to be loaded again.
-        is_rebuilt: it is the ends of that iteration only while a plan says so that is worked on, since they were rebuilt and have not stepped.
+        is_rebuilt: it is the ends of that iteration only while a plan says so that is worked on,
+            since they were rebuilt and have not stepped.
     """
 
     engine: Engine
@@ -99,7 +108,8 @@ class EndsKeeper:
         """Return parts of the copy, if it is at exactly the iteration and lineage asked for.
 
         Raises:
-            Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is behind, or being stepped.
+            Refused: `gone` without a complete copy, and where it is another; `not_yet` where it is
+                behind, or being stepped.
         """
         if self._offered is not None and self._replica_state.ends_iteration < request.iteration:
             await self._turned.wait(self._context.timing.hold_s)
@@ -127,7 +137,7 @@ class EndsKeeper:
         replica_state = self._replica_state
         return (replica_state.ends_iteration, replica_state.ends_lineage) == (request.iteration, request.lineage)
 
-    # ---- plans -------------------------------------------------------------------------------------------------------
+    # ---- plans -----------------------------------------------------------------------------------
 
     async def _follow_plans(self) -> None:
         replica_state, seen = self._replica_state, None
@@ -155,7 +165,9 @@ class EndsKeeper:
             self._offer(None)
 
     async def _run(self) -> None:
-        """Follow what is here while that is possible; else load a copy into memory of its own, beside the one that is offered. For ever."""
+        """Follow what is here while that is possible; else load a copy into memory of its own,
+        beside the one that is offered. For ever.
+        """
         while True:
             plan = self._plan
             self._check_rebuilt()
@@ -180,7 +192,9 @@ class EndsKeeper:
                     self._offer(None)
 
     def _check_rebuilt(self) -> None:
-        """Rebuilt ends of a base that came to nothing are nobody's: no record begins with them. A base that changes for another stage keeps them."""
+        """Rebuilt ends of a base that came to nothing are nobody's: no record begins with them. A
+        base that changes for another stage keeps them.
+        """
         copy, replica_state = self._offered, self._replica_state
         if copy is None or not copy.is_rebuilt or not copy.is_whole:
             return
@@ -205,10 +219,12 @@ class EndsKeeper:
             replica_state.ends_iteration, replica_state.ends_lineage = copy.level, copy.lineage
         self._turned.tell()
 
-    # ---- the copy ----------------------------------------------------------------------------------------------------
+    # ---- the copy --------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """Download a copy; all its parts are at one iteration then, but nobody has vouched for it."""
+        """Download a copy; all its parts are at one iteration then, but nobody has vouched for
+        it.
+        """
         device, replica_state = self._device, self._replica_state
         if self._loads:
             await self._turned.wait(min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self._loads, 10)))
@@ -262,7 +278,9 @@ class EndsKeeper:
         return True
 
     async def _fetch(self, copy: EndsCopy, record: Record) -> bool:
-        """Get this record's average of the ends; whether it is here. All of it is downloaded first, since a source keeps it for one iteration."""
+        """Get this record's average of the ends; whether it is here. All of it is downloaded first,
+        since a source keeps it for one iteration.
+        """
         engine, device = copy.engine, self._device
         iteration, sum_digest = _key(record)
         copy.average, self._average_is_gone = None, True
@@ -283,7 +301,9 @@ class EndsKeeper:
         return copy.average is not None
 
     async def _step(self, copy: EndsCopy, record: Record) -> None:
-        """The optimizer step, in small pieces; nobody gets a part meanwhile. A plan does not interrupt it: half a step is no copy."""
+        """The optimizer step, in small pieces; nobody gets a part meanwhile. A plan does not
+        interrupt it: half a step is no copy.
+        """
         engine, device = copy.engine, self._device
         copy.is_whole, copy.digest = False, ""
         self._tell()

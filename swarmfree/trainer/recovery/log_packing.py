@@ -1,4 +1,5 @@
-"""Packing of activation logs by the engine: when its device has nothing else to do; unpacked at once, for somebody waits.
+"""Packing of activation logs by the engine: when its device has nothing else to do; unpacked at
+once, for somebody waits.
 
 It does not know what is packed.
 """

@@ -77,7 +77,8 @@ class Past:
         raise Refused(RefusalKind.GONE, f"nobody around keeps record {iteration}")
 
     async def activations(self, record: Record) -> tuple[Tensors, Tensors]:
-        """Fetch the inputs of the first lost stage and the output gradients of the last one, by offset.
+        """Fetch the inputs of the first lost stage and the output gradients of the last one, by
+        offset.
 
         Raises:
             CallFailed: it is not kept any more.
@@ -99,7 +100,8 @@ class Past:
         return entered, left
 
     async def _pull(self, key: WorkKey, holders: tuple[Endpoint, ...], side: Side) -> bytes:
-        own = await self._own.find_former(key, side)  # the builder was a replica of a neighbour until now
+        # The builder was a replica of a neighbour until now
+        own = await self._own.find_former(key, side)
         if own is not None:
             return own
         last: CallFailed = Refused(RefusalKind.GONE, f"stage {key.stage} has no member")

@@ -1,7 +1,8 @@
 """Whether the weights that a merge was ordered with are those that the neighbours' own norms give.
 
-The newcomer takes each neighbour's norm from its signed announcement in the directory, which it renews when it is asked for its weights; from the
-sealed record where the announcement stays older. It computes the weights itself, and builds nothing where they are not the coordinator's.
+The newcomer takes each neighbour's norm from its signed announcement in the directory, which it
+renews when it is asked for its weights; from the sealed record where the announcement stays older.
+It computes the weights itself, and builds nothing where they are not the coordinator's.
 Source: CheckFree, Algorithm 1 lines 1-2; protocol section 3.10.
 """
 
@@ -21,7 +22,9 @@ from swarmfree.protocol.records import bits_float32, float32_bits
 from swarmfree.trainer.context import Context
 
 LOOKS_MAX_S, LOOK_S = 2.0, 0.2
-"""So long the directory is looked into for renewed announcements, also where it does not answer, and so far apart."""
+"""So long the directory is looked into for renewed announcements, also where it does not answer,
+and so far apart.
+"""
 
 
 async def check_weights(context: Context, request: Build, action: Merge) -> None:

@@ -17,7 +17,9 @@ from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.replica_state import ReplicaState
 
 STANDS_BY_S = 2.0
-"""Who has had no stage for so long, and knows whom to wait for, stands by; others are still being placed."""
+"""Who has had no stage for so long, and knows whom to wait for, stands by; others are still being
+placed.
+"""
 PAUSE_S = 0.01
 
 

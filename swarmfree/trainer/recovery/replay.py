@@ -1,9 +1,12 @@
-"""Replaying a lost stage: from its full shadow alone through the iterations since, by the activation logs of the stages around it.
+"""Replaying a lost stage: from its full shadow alone through the iterations since, by the
+activation logs of the stages around it.
 
-Bit for bit: the records say in which order gradients were added and with which numbers each step was done, and their digests are compared at every
-iteration. On hardware that rounds otherwise, or from logs that were packed, the result is near, and says so; it is given up where a sum's squared
-norm is not within 1 % of its record's, or where sums of the stage were bit for bit until then, since then it is something else that was computed.
-Adjacent lost stages are replayed together: each builder runs all of them, since what crossed the boundaries between them is gone. Source: design
+Bit for bit: the records say in which order gradients were added and with which numbers each step
+was done, and their digests are compared at every iteration. On hardware that rounds otherwise, or
+from logs that were packed, the result is near, and says so; it is given up where a sum's squared
+norm is not within 1 % of its record's, or where sums of the stage were bit for bit until then,
+since then it is something else that was computed. Adjacent lost stages are replayed together: each
+builder runs all of them, since what crossed the boundaries between them is gone. Source: design
 section 6, method 2.
 """
 
@@ -49,7 +52,8 @@ class StageReplay:
         self._shadow_bytes = 0
         self._in_order = replays_exactly(context.manifest)
         self._off = 0.0
-        self._alike = set[int]()  # stages with a sum that was bit for bit: this builder rounds as their members did
+        # Stages with a sum that was bit for bit: this builder rounds as their members did
+        self._alike = set[int]()
         self.exact = self._in_order
 
     @property
@@ -71,7 +75,8 @@ class StageReplay:
         self.exact = self._in_order or not records
         failed: list[CallFailed] = []
         begun_s = self._context.now_s()
-        fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)  # one iteration ahead
+        # One iteration ahead
+        fetched: asyncio.Queue[tuple[Tensors, Tensors]] = asyncio.Queue(maxsize=1)
 
         async def fetch() -> None:
             for record in records:
@@ -110,7 +115,9 @@ class StageReplay:
                 await self._work(engine.unload)
 
     def _look_at_pace(self, done: int, count: int, spent_s: float) -> None:
-        """Give up at once what would not be done in time: `done` of `count` iterations took `spent_s`, transfers included."""
+        """Give up at once what would not be done in time: `done` of `count` iterations took
+        `spent_s`, transfers included.
+        """
         limit_s = self._context.timing.join_wait_s
         if done < count and spent_s / done * count > limit_s:
             each_s = spent_s / done
@@ -128,7 +135,7 @@ class StageReplay:
     async def _work(self, work: Callable[[], W]) -> W:
         return await self._device.run(Rank.BOOKS, 0, work)
 
-    # ---- what is needed ----------------------------------------------------------------------------------------------
+    # ---- what is needed --------------------------------------------------------------------------
 
     def _shadow_parts(self) -> list[tuple[int, int]]:
         return [(stage, part) for stage, engine in self._engines.items() for part in range(engine.part_count(stage))]
@@ -152,7 +159,7 @@ class StageReplay:
             raise Refused(RefusalKind.FAILED, f"the shadows are not of this lineage; iteration {first}")
         return found
 
-    # ---- one iteration -----------------------------------------------------------------------------------------------
+    # ---- one iteration ---------------------------------------------------------------------------
 
     async def _iteration(self, record: Record, before: Record | None, entered: Tensors, returned: Tensors) -> None:
         """Every lost stage computes its gradients again, in the order of the record, and steps."""
@@ -173,15 +180,19 @@ class StageReplay:
         entry, engine = record.stages[stage], self._engines[stage]
         goes_on = before is None or entry.step_count == before.stages[stage].step_count + 1
         if before is None or self.exact:
-            # As long as every sum was that of its record, another state is no matter of rounding: something else was put in its place.
+            # As long as every sum was that of its record, another state is no matter of rounding:
+            # something else was put in its place.
             same = await self._work(engine.state_digest) == entry.state_digest
         else:
-            same = record.base == base_of(record.before, ())  # else some stage was rebuilt here, and it may have been this one
+            # Else some stage was rebuilt here, and it may have been this one
+            same = record.base == base_of(record.before, ())
         if not goes_on or not same:
             raise Refused(RefusalKind.FAILED, f"stage {stage} was rebuilt before iteration {record.iteration}, after its shadow")
 
     async def _check_sum(self, stage: int, record: Record, squared_norm: float) -> None:
-        """Bit for bit as in the record, or near it; anything else is not what the swarm has added up."""
+        """Bit for bit as in the record, or near it; anything else is not what the swarm has added
+        up.
+        """
         entry, was_exact, where = record.stages[stage], self.exact, f"stage {stage}'s gradient in iteration {record.iteration}"
         self.exact = was_exact and await self._work(self._engines[stage].average_digest) == entry.sum_digest
         if self.exact:

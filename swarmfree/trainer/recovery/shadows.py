@@ -1,12 +1,15 @@
-"""Keeping shadows: a member fetches copies of its neighbour stages' state every few dozen iterations, slowly, in the background.
+"""Keeping shadows: a member fetches copies of its neighbour stages' state every few dozen
+iterations, slowly, in the background.
 
-A plain shadow, int8 weights, is renewed part by part, in place: its age is that of its oldest part, and parts of different iterations go together as
-well as they do in an old copy. A full one has weights and both moments of one iteration: the senior of the stage puts its state by on its shelf as it
-steps, holders fetch that from it, and the last whole one is kept until the next one is whole. Nothing waits for any of it: reading is the last thing
-a donor's device does, and the parts of one shadow are spread over a share of the iterations until the next one.
-Standbys ask the coordinator for its plan now and then, and keep shadows of some stages, too: of what is lost further than next to a holder.
-All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner leave beside the activation log: where they do not fit, the
-oldest goes first.
+A plain shadow, int8 weights, is renewed part by part, in place: its age is that of its oldest part,
+and parts of different iterations go together as well as they do in an old copy. A full one has
+weights and both moments of one iteration: the senior of the stage puts its state by on its shelf as
+it steps, holders fetch that from it, and the last whole one is kept until the next one is whole.
+Nothing waits for any of it: reading is the last thing a donor's device does, and the parts of one
+shadow are spread over a share of the iterations until the next one. Standbys ask the coordinator
+for its plan now and then, and keep shadows of some stages, too: of what is lost further than next
+to a holder. All shadows lie on the shelf, within what `recovery.kept_mb_max` and this peer's owner
+leave beside the activation log: where they do not fit, the oldest goes first.
 Source: design section 6, methods 2 and 3.
 """
 
@@ -33,7 +36,9 @@ from swarmfree.trainer.tasks import Signal
 SPREAD = 0.25
 """The share of the time between two shadows over which one is fetched."""
 FULL_KEPT = 2
-"""Full shadows of one stage: adjacent lost stages are replayed from an iteration of which all have one, and holders are not renewed at once."""
+"""Full shadows of one stage: adjacent lost stages are replayed from an iteration of which all have
+one, and holders are not renewed at once.
+"""
 PAUSE_MAX_S = 1.0
 RETRY_S = 2.0
 LOOK_MIN_S, LOOK_MAX_S = 2.0, 30.0
@@ -151,7 +156,9 @@ class ShadowKeeper:
         return standby_shadows(plan, me) if self._replica_state.stage == NO_STAGE else shadows_of(plan, me)
 
     def _due(self, plan: Plan, every: int) -> int | None:
-        """The stage whose shadow has to be renewed most; forgets those that are no longer this peer's."""
+        """The stage whose shadow has to be renewed most; forgets those that are no longer this
+        peer's.
+        """
         if self._is_full:
             return self._due_full(plan, every)
         mine = self._mine(plan)
@@ -204,7 +211,9 @@ class ShadowKeeper:
         return True
 
     async def _is_ours(self, plan: Plan, found: ShadowPart) -> bool:
-        """Not of another lineage, as far as is known here: a member that comes from another side of a split may hold what it had there."""
+        """Not of another lineage, as far as is known here: a member that comes from another side of
+        a split may hold what it had there.
+        """
         replica_state = self._replica_state
         if replica_state.stage != NO_STAGE and found.iteration == replica_state.iteration + 1:
             await replica_state.moved.wait(
@@ -219,7 +228,9 @@ class ShadowKeeper:
         return not is_ahead and known.get(found.iteration, found.lineage) == found.lineage
 
     async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
-        """Put it on the shelf; False, and nothing is kept of the stage, where there is no room, and where it was forgotten meanwhile."""
+        """Put it on the shelf; False, and nothing is kept of the stage, where there is no room, and
+        where it was forgotten meanwhile.
+        """
         shelf, stage = self._context.ports.shelf, shadow.stage
         if not self._has_room(stage, len(data)) or not await shelf.put(shadow.name(part), data):
             if self._shadows.get(stage) is shadow:
@@ -239,7 +250,9 @@ class ShadowKeeper:
         self._replica_state.shadows = tuple(kept)
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
-        """Whether so much more can be kept for a stage. Older full shadows go first, of any stage that has a newer one; then what is renewed."""
+        """Whether so much more can be kept for a stage. Older full shadows go first, of any stage
+        that has a newer one; then what is renewed.
+        """
         log = self._activation_log
         while self._size_bytes + size_bytes + log.claim_bytes > self._bytes_max:
             older = [held[0] for held in self._full.values() if len(held) > 1] or self._full.get(stage, [])[:1]
@@ -264,10 +277,11 @@ class ShadowKeeper:
         full = sum(shadow.size_bytes for held in self._full.values() for shadow in held)
         return full + self._own_bytes + sum(shadow.size_bytes for shadow in self._shadows.values())
 
-    # ---- full shadows ------------------------------------------------------------------------------------------------
+    # ---- full shadows ----------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """Read the whole state for a full shadow, if one is due and this peer is the senior of its stage.
+        """Read the whole state for a full shadow, if one is due and this peer is the senior of its
+        stage.
 
         It runs in the device work of the step, so that no later step changes what it reads.
         """
@@ -283,7 +297,9 @@ class ShadowKeeper:
             self._put_by = FullShadow(stage, replica_state.iteration, replica_state.lineage, len(parts), size_bytes), parts
 
     async def keep_own(self) -> None:
-        """Run for ever: write this peer's own state to the shelf when one was read, and drop the older one."""
+        """Run for ever: write this peer's own state to the shelf when one was read, and drop the
+        older one.
+        """
         while self._is_full:
             if self._put_by is not None:
                 (shadow, parts), self._put_by = self._put_by, None
@@ -312,7 +328,9 @@ class ShadowKeeper:
             self._context.ports.shelf.drop(shadow.name(part))
 
     def _due_full(self, plan: Plan, every: int) -> int | None:
-        """The stage whose full shadow has to be renewed most; forgets those that are no longer this peer's."""
+        """The stage whose full shadow has to be renewed most; forgets those that are no longer this
+        peer's.
+        """
         mine = self._mine(plan)
         for stage in [stage for stage in self._full if stage not in mine]:
             for shadow in self._full.pop(stage):
@@ -380,7 +398,7 @@ class ShadowKeeper:
             raise Refused(RefusalKind.GONE, f"part {request.part} of the shadow of stage {request.stage} is not kept any more")
         return Reply(ShadowPart(held.iteration, held.lineage), data)
 
-    # ---- answers -----------------------------------------------------------------------------------------------------
+    # ---- answers ---------------------------------------------------------------------------------
 
     async def get(self, request: GetShadow) -> Reply:
         """Return parts of the stage that this peer serves, or one part of a shadow that it keeps.

@@ -1,8 +1,11 @@
-"""Copying a stage's state while training goes on: nobody waits for whoever copies, a joiner or a keeper of the ends.
+"""Copying a stage's state while training goes on: nobody waits for whoever copies, a joiner or a
+keeper of the ends.
 
-Parts come from several donors, each at the iteration it is at just then. The optimizer is elementwise, so a part that has arrived is stepped alone,
-by the average of each iteration that commits meanwhile; a part that has not needs no history. An average that nobody keeps any more
-costs that part a second download. Source: protocol section 3.10. Differs: averages are pulled by the joiner, not pushed by the parts' owners.
+Parts come from several donors, each at the iteration it is at just then. The optimizer is
+elementwise, so a part that has arrived is stepped alone, by the average of each iteration that
+commits meanwhile; a part that has not needs no history. An average that nobody keeps any more costs
+that part a second download. Source: protocol section 3.10. Differs: averages are pulled by the
+joiner, not pushed by the parts' owners.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ IDLE_SILENCES = 4
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """Target of a state download: the engine to fill, and how much of the peer the download may use.
+    """Target of a state download: the engine to fill, and how much of the peer the download may
+    use.
 
     Args:
         engine: that holds the stage, blank.
@@ -54,7 +58,8 @@ class StateCopy:
         level: the iteration that every part is ready for, once `run` has returned.
         record: the one before it; None before the first.
         received_bytes: what came from donors.
-        past: iteration -> lineage, what whoever ordered the copy knows, and what was stepped by since.
+        past: iteration -> lineage, what whoever ordered the copy knows, and what was stepped by
+            since.
     """
 
     def __init__(
@@ -88,7 +93,8 @@ class StateCopy:
         """Download all parts and step them until all are at the newest committed iteration.
 
         Raises:
-            CallFailed: no donor answers, or one stands on another record than whoever ordered the copy.
+            CallFailed: no donor answers, or one stands on another record than whoever ordered the
+                copy.
         """
         seen, since_s = None, self._context.now_s()
         while True:
@@ -107,7 +113,8 @@ class StateCopy:
                 raise Refused(
                     RefusalKind.DISPUTED, f"a donor of stage {self._stage} is of another lineage than whoever ordered the copy"
                 )
-            # A part may have come from a donor that was already further than what this peer has heard of.
+            # A part may have come from a donor that was already further than what this peer has
+            # heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
                 return
             if seen != (seen := (self.level, *self._versions)):
@@ -153,9 +160,11 @@ class StateCopy:
         newest = await self._newest()
         if self.record is not None:
             is_as_far = newest is not None and newest.iteration == self.record.iteration
-            if newest is not None and is_as_far and newest != self.record:  # both are hashed only where they may differ
+            # Both are hashed only where they may differ
+            if newest is not None and is_as_far and newest != self.record:
                 self._is_other |= newest.lineage() != self.record.lineage()
-            await self._step_by(self.record)  # parts that were under way, from a donor that had not stepped yet
+            # Parts that were under way, from a donor that had not stepped yet
+            await self._step_by(self.record)
         for part, version in enumerate(self._versions):
             if NO_ITERATION < version < self.level:
                 self._again(part)
@@ -170,7 +179,9 @@ class StateCopy:
             self.level, self.record = record.iteration + 1, record
 
     async def _step_by(self, record: Record) -> None:
-        """Several parts at a time: one call and one piece of device work after the other could take longer than an iteration."""
+        """Several parts at a time: one call and one piece of device work after the other could take
+        longer than an iteration.
+        """
         while ready := deque(part for part, version in enumerate(self._versions) if version == record.iteration):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._place.lanes, len(ready))):
@@ -200,7 +211,9 @@ class StateCopy:
         self._waiting.append(part)
 
     async def _newest(self) -> Record | None:
-        """From one donor at a time, in turn: one that is behind is asked less often than those that are not."""
+        """From one donor at a time, in turn: one that is behind is asked less often than those that
+        are not.
+        """
         for _ in self.donors:
             donor = self.donors[self._asked % len(self.donors)]
             self._asked += 1
