@@ -218,7 +218,7 @@ def test_what_has_something_to_leave_leaves_in_good_order(
     """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         pytest.skip("whoever runs the tests has this signal ignored")
-    command = [sys.executable, "-c", LEAVER.format(has_begun=has_begun, limit_s=15 if len(numbers) > 1 else 0.5)]
+    command = [sys.executable, "-c", LEAVER.format(has_begun=has_begun, limit_s=0.5 if numbers == (signal.SIGTERM,) else 15)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

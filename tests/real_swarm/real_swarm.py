@@ -182,7 +182,10 @@ class Processes:
         """What is left of them now, one line each: processes, ports that `listening` has seen,
         sockets, temporary files.
         """
-        found = [f"process {p.pid} {p.name()}" for p in self.living()]
+        found = list[str]()
+        for process in self.living():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended while it was looked at
+                found.append(f"process {process.pid} {process.name()}")
         heard = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
         found += [f"port {port}" for port in sorted(self._ports & heard)]
         for parent, _, files in os.walk(self.folder):

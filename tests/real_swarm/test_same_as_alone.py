@@ -25,7 +25,7 @@ from tests.real_swarm.same_as_alone import (
     table_of,
 )
 
-ITERATIONS = 50
+ITERATIONS = 32
 ORDERS = 4
 pytestmark = pytest.mark.timeout(900)
 
