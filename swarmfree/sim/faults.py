@@ -213,6 +213,10 @@ def stretched_s(delay_s: float, factor: float, most_s: float) -> float:
     return min(factor * delay_s, delay_s + most_s)
 
 
+LATE_S = 0.1
+"""A script that wants a call to take less than this wants it to arrive."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fate:
     """What the network does with one call.
@@ -234,6 +238,15 @@ class Fate:
     response_lost: bool = False
     duplicate_delay_s: float | None = None
     second_answers: bool = False
+
+    def summary(self) -> str:
+        """What becomes of the call, for people."""
+        if self.request_lost or self.response_lost:
+            return "the request is lost" if self.request_lost else "the answer is lost"
+        if max(self.request_delay_s, self.response_delay_s) < LATE_S and self.duplicate_delay_s is None:
+            return "it arrives"
+        twice = "" if self.duplicate_delay_s is None else f", again after {self.duplicate_delay_s:g} s"
+        return f"it takes {self.request_delay_s:g} s{twice}, the answer {self.response_delay_s:g} s"
 
     def stretched(self, there: float, back: float) -> Fate:
         """The same on links so many times slower than others."""

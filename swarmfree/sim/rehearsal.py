@@ -24,6 +24,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
+from swarmfree.sim.faults import Fate
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
@@ -36,7 +37,7 @@ from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.population import KILL_GRACE_S, Cast
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.schedule import draw_schedule
-from swarmfree.sim.script import Director, Moment, Script
+from swarmfree.sim.script import SCRIPT, Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
@@ -130,7 +131,7 @@ class _Rehearsal:
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
         self.checks = Checks(manifest, reference, loop.time, self._found, self)
-        self.hub.overrule, self.hub.scales = script.fate, factories.scales
+        self.hub.overrule, self.hub.scales = self._fate, factories.scales
         self.hub.bounds = MessageBounds.of(manifest)
         self.written: WrittenWeights = []
         self._stage = Stage(
@@ -152,6 +153,7 @@ class _Rehearsal:
         self._liveness: Liveness | None = None
         self._mischief: Mischief | None = None
         self._director: Director | None = None
+        self._fates = set[str]()
 
     def _stream(self, name: str) -> random.Random:
         return random.Random(f"{self.seed}/{name}")
@@ -164,7 +166,7 @@ class _Rehearsal:
             cast = Cast(self._stage, group, self.transcript, self._stream)
             self._cast, self._liveness = cast, Liveness(manifest, self.hub, cast, self.checks.violated)
             self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript, self.checks.goes_on)
-            self._director = Director(self.hub, cast, mischief)
+            self._director = Director(self.hub, cast, mischief, self.transcript)
             cast.begin()
             watch = group.create_task(self._watch(cast), name="watch")
             await self._over
@@ -287,6 +289,16 @@ class _Rehearsal:
         is_placed = plan is not None and plan.stage_of(sender) is not None
         if is_placed or not isinstance(request, Train | Loss | Pull | Reduce):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
+
+    def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """What the script wants of this call; told the first time it wants the same."""
+        fate = self._script.fate(sender, receiver, request)
+        if fate is not None:
+            what = f"{type(request).__name__} from {sender.member} to {receiver.member}: {fate.summary()}"
+            if what not in self._fates:
+                self._fates.add(what)
+                self.transcript.tell(SCRIPT, what)
+        return fate
 
     def befell(self, what: str) -> None:
         """The network did something to a call."""

@@ -17,6 +17,10 @@ from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.partitions import Break
 from swarmfree.sim.population import Cast
 from swarmfree.sim.simulated_peer import Life
+from swarmfree.sim.transcript import Transcript
+
+SCRIPT = "script"
+"""Who gives the commands in a transcript."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,16 @@ class Director:
         hub: the network.
         cast: the peers.
         mischief: knows the newest plan.
+        transcript: gets a line for each command.
     """
 
-    def __init__(self, hub: MemoryHub, cast: Cast, mischief: Mischief) -> None:
+    def __init__(self, hub: MemoryHub, cast: Cast, mischief: Mischief, transcript: Transcript) -> None:
         """Nothing has been done."""
-        self.hub, self._cast, self._mischief = hub, cast, mischief
+        self.hub, self._cast, self._mischief, self._transcript = hub, cast, mischief, transcript
+
+    def tell(self, what: str) -> None:
+        """Write into the transcript what the script does or why, before what follows from it."""
+        self._transcript.tell(SCRIPT, what)
 
     # -- who is there
     @property
@@ -77,6 +86,7 @@ class Director:
     # -- peers
     def kill(self, *members: Member) -> None:
         """These die now; somebody comes for each as the plan of faults says."""
+        self.tell(f"kill {', '.join(map(str, members))}")
         for member in members:
             life = self._life(member)
             if life is not None:
@@ -84,40 +94,47 @@ class Director:
 
     def freeze(self, member: Member, duration_s: float) -> None:
         """This one stands still for so long."""
+        self.tell(f"freeze {member} for {duration_s:g} s")
         life = self._life(member)
         if life is not None:
             self._cast.freeze(life, duration_s)
 
     def thaw(self, member: Member) -> None:
         """This one goes on at once, if it stands still."""
+        self.tell(f"thaw {member}")
         life = self._life(member)
         if life is not None:
             self._cast.thaw(life)
 
     def join(self, *, standby: bool = False) -> None:
         """Start a new peer, which asks for a place or, with `standby`, waits for a loss."""
+        self.tell("a standby joins" if standby else "a peer joins")
         self._cast.join(standby=standby)
 
     def leave(self, member: Member) -> None:
         """This one is asked to leave, as by SIGTERM."""
+        self.tell(f"ask {member} to leave")
         life = self._life(member)
         if life is not None:
             self._cast.leave(life)
 
     def stick(self, member: Member) -> None:
         """The device of this one never comes back from what it does next."""
+        self.tell(f"the device of {member} is stuck")
         life = self._life(member)
         if life is not None:
             self._cast.stick(life)
 
     def slow(self, member: Member, factor: float, duration_s: float) -> None:
         """The device of this one computes `factor` times slower for so long."""
+        self.tell(f"the device of {member} is {factor:g} times slower for {duration_s:g} s")
         life = self._life(member)
         if life is not None:
             self._cast.slow(life, factor, duration_s, disk=False)
 
     def slow_disk(self, member: Member, factor: float, duration_s: float) -> None:
         """Writes and the directory of this one take `factor` times as long for so long."""
+        self.tell(f"the disk of {member} is {factor:g} times slower for {duration_s:g} s")
         life = self._life(member)
         if life is not None:
             self._cast.slow(life, factor, duration_s, disk=True)
@@ -126,6 +143,7 @@ class Director:
         """Nobody listens where this one says that it does for so long; it lives, and calls
         others.
         """
+        self.tell(f"nobody can call {member} for {duration_s:g} s")
         life = self._life(member)
         if life is not None:
             self._cast.shut(life, duration_s)
@@ -163,10 +181,12 @@ class Director:
 
     def heal(self, *which: Break) -> None:
         """Mend these breaks; without any, all that last."""
+        self.tell("mend the network")
         for lasting in which or self.hub.breaks.lasting:
             self._cast.end_break(lasting)
 
     def _begin(self, new: Break, kind: str, duration_s: float | None) -> Break:
+        self.tell(kind if duration_s is None else f"{kind} for {duration_s:g} s")
         self._cast.begin_break(new, kind, duration_s)
         return new
 

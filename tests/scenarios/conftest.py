@@ -21,12 +21,11 @@ def _golden(request: pytest.FixtureRequest) -> Iterator[None]:
     name = re.fullmatch(r"test_(\d\d\w*?)(\[(.+)\])?", request.node.name)
     if name is None or not scenario_world.played:
         return
-    result = next((result for result, has_script in scenario_world.played if has_script), scenario_world.played[0][0])
+    setup, result, _ = next((one for one in scenario_world.played if one[2]), scenario_world.played[0])
+    story = story_of(request.function.__doc__, setup, result)
     path = FOLDER / f"{'-'.join(filter(None, (name[1].replace('_', '-'), name[3])))}.txt"
     if request.config.getoption("--write-transcripts"):
         FOLDER.mkdir(exist_ok=True)
-        path.write_text(story_of(result), encoding="utf-8")
+        path.write_text(story, encoding="utf-8")
     assert path.exists(), f"{path.name} is missing; --write-transcripts writes it"
-    assert story_of(result) == path.read_text(encoding="utf-8"), (
-        f"not the story of {path.name}; see tests.scenarios.scenario_stories.py"
-    )
+    assert story == path.read_text(encoding="utf-8"), f"not the story of {path.name}; see tests.scenarios.scenario_stories.py"

@@ -81,7 +81,7 @@ def unhurried(setup: Setup, *, iterations: int = 4) -> Setup:
     return replace(setup, manifest=replace(setup.manifest, run=run), work_min_s=0.04, work_max_s=0.08)
 
 
-played: list[tuple[RehearsalResult, bool]] = []
+played: list[tuple[Setup, RehearsalResult, bool]] = []
 """What the running test has played, and whether with a script; see `conftest`."""
 
 
@@ -92,7 +92,7 @@ def play(
     commits.
     """
     result = rehearse(SEED, setup=setup, script=script, full_transcript=full, factories=factories)
-    played.append((result, script is not None))
+    played.append((setup, result, script is not None))
     assert result.violation is None, "\n".join([*result.transcript[-60:], str(result.violation), result.details])
     assert result.statistics.iterations == setup.manifest.run.iterations
     return result
@@ -119,6 +119,7 @@ class Once(Script):
         """Strike, if this is it."""
         if not self.struck and self._fits(moment):
             self.struck = True
+            director.tell(_when(moment))
             self._strike(director, moment)
 
 
@@ -185,6 +186,14 @@ def share_is_done(iteration: int) -> Callable[[Moment], bool]:
                 return False
 
     return fits
+
+
+def _when(moment: Moment) -> str:
+    asked = f"{moment.sender.member} asks {moment.receiver.member}: {type(moment.request).__name__}"
+    if moment.outcome is None:
+        return f"as {asked}"
+    answer = type(moment.outcome.message).__name__ if isinstance(moment.outcome, Reply) else "no answer"
+    return f"as {moment.receiver.member} answers {type(moment.request).__name__} of {moment.sender.member}: {answer}"
 
 
 def _has(request: Request, kind: type[Request], fields: dict[str, object]) -> bool:
