@@ -22,8 +22,9 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.records import float64_bits
 from swarmfree.wire.invite import Invite
+from tests.builders import make_entry, make_record
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
 
 
@@ -130,9 +131,10 @@ def _status(*, answered: bool) -> RunStatus:
         for stage, e in enumerate(endpoints)
     )
     term = Term(1, endpoints[0].member)
-    entry = StageEntry("aa", float64_bits(2.25), "bb", 3, 0, StepScalars(*range(9)), (endpoints[0].member,))
-    record = Record(
-        2, GENESIS_LINEAGE, term, 0, "00" * 8, (entry,) * 4, float64_bits(4.0), 8192, float64_bits(3.5), (endpoints[0].member,)
+    first = endpoints[0].member
+    entry = make_entry(squared_norm_bits=float64_bits(2.25), step_count=3, members=(first,))
+    record = make_record(
+        iteration=2, term=term, stages=(entry,) * 4, loss=4.0, tokens=8192, evaluation_bits=float64_bits(3.5), electorate=(first,)
     )
     plan = Plan(
         Position(term, 3, 1, 0),

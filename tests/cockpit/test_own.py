@@ -19,7 +19,8 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, Stag
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.peer_status import Glance, Made
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from tests.builders import make_entry, make_record
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, require_kept
 from tests.cockpit.stories import START_S, member_of
 
@@ -37,11 +38,15 @@ def endpoint(name: str) -> Endpoint:
 
 def record(iteration: int, loss: float, evaluation: float | None = None) -> Record:
     """A decided iteration."""
-    entry = StageEntry("aa", float64_bits(2.25), "bb", 3, 0, StepScalars(*range(9)), (member_of("me"),))
+    entry = make_entry(squared_norm_bits=float64_bits(2.25), state_digest="bb", step_count=3, members=(member_of("me"),))
     bits = "" if evaluation is None else float64_bits(evaluation)
-    term, tokens = Term(1, member_of("lead")), MANIFEST.tokens_per_iteration
-    return Record(
-        iteration, GENESIS_LINEAGE, term, 0, "00" * 8, (entry,) * 4, float64_bits(loss), tokens, bits, (member_of("lead"),)
+    return make_record(
+        iteration=iteration,
+        stages=(entry,) * 4,
+        loss=loss,
+        tokens=MANIFEST.tokens_per_iteration,
+        evaluation_bits=bits,
+        electorate=(member_of("lead"),),
     )
 
 

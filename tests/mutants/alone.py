@@ -18,8 +18,8 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, St
 from swarmfree.protocol.messages import HeartbeatAnswer, Request
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.ports import Handler, Ports, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.ports import Handler, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
@@ -33,6 +33,7 @@ from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.tasks import Tasks
+from tests.builders import make_entry, make_ports, make_record
 from tests.trainer.test_ends_copy import Machine
 
 T = TypeVar("T")
@@ -119,7 +120,15 @@ class Alone:
         self.engine = IntegerEngine(MANIFEST)
         self.engine.draw(1, 0)
         line = self.line
-        ports = Ports(line, Nowhere(), machine, machine, self.engine, None, None, None, line, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
+        ports = make_ports(
+            network=line,
+            directory=Nowhere(),
+            clock=machine,
+            executor=machine,
+            engine=self.engine,
+            journal=line,
+            spare_engine=lambda: IntegerEngine(MANIFEST),
+        )
         self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.stage_member = StageMember(self.context, group)
         self.replica_state = self.stage_member.replica_state
@@ -197,10 +206,9 @@ def record(
     forced: tuple[int, ...] = (),
 ) -> Record:
     """Of iteration 0; all four decide on the next one."""
-    scalars, members = StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member, SIBLING.member)
-    entry = StageEntry(average, float64_bits(1.0), state, 1, 0, scalars, members)
+    entry = make_entry(sum_digest=average, state_digest=state, members=(ME.member, SIBLING.member))
     electorate = (A.member, ME.member, SIBLING.member, D.member)
-    return Record(0, before, TERM, 0, "b0", (entry,) * 3, float64_bits(loss), 1, "", electorate, forced)
+    return make_record(before=before, term=TERM, base="b0", stages=(entry,) * 3, loss=loss, electorate=electorate, forced=forced)
 
 
 def beat_answer(stage: int, *, iteration: int = 0, base: str = "b0") -> HeartbeatAnswer:

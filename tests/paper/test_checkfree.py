@@ -23,20 +23,21 @@ from swarmfree.protocol.manifest import Manifest, OptimizerSection, RecoverySect
 from swarmfree.protocol.messages import Commit, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, bits_float32, float64_bits
 from swarmfree.protocol.routes import Routes
 from swarmfree.sim.script import Director, Moment
+from tests import builders
+from tests.builders import SOMEBODY, make_entry
 from tests.scenarios.scenario_world import Once, is_asked, lines, play, reaching, swarm
 
-SOMEBODY = Member("QmP", "00")
 CHECKFREE = RecoverySection(mode="checkfree", weight_ratio_max=1e6)
 
 
 def record_with(norms: list[float]) -> Record:
     """A record whose stages had these squared gradient norms before clipping."""
-    scalars = StepScalars(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    stages = tuple(StageEntry("d", float64_bits(n), "s", 5, 0, scalars, (SOMEBODY,)) for n in norms)
-    return Record(9, GENESIS_LINEAGE, Term(1, SOMEBODY), 0, "b", stages, float64_bits(1.0), 1, "", (SOMEBODY,))
+    return builders.make_record(
+        iteration=9, stages=tuple(make_entry(squared_norm_bits=float64_bits(n), step_count=5) for n in norms)
+    )
 
 
 def there(stage_count: int, *lost: int) -> list[tuple[Endpoint, ...]]:

@@ -9,11 +9,11 @@ import pytest
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
-from swarmfree.protocol.records import Record, StageEntry, StepScalars, float64_bits
+from tests.builders import make_entry, make_record
 
 ONE = Endpoint(Member("p", "0" * 16), ("/memory/p",))
-ENTRY = StageEntry("s", float64_bits(1.0), "d", 1, 0, StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ONE.member,))
-RECORD = Record(4, "l", Term(1, ONE.member), 0, "b", (ENTRY, ENTRY), float64_bits(1.0), 1, "", (ONE.member,))
+ENTRY = make_entry(members=(ONE.member,))
+RECORD = make_record(iteration=4, before="l", stages=(ENTRY, ENTRY), electorate=(ONE.member,))
 PLAN = Plan(Position(Term(1, ONE.member), 5, 0, 1), "b", "l", ((Replica(ONE),),) * 2, (), RECORD, 4)
 
 

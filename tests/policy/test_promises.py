@@ -19,7 +19,8 @@ from swarmfree.protocol.errors import Refused
 from swarmfree.protocol.messages import Build, Claim, Commit, Heartbeat, Open, Seal
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from tests.builders import make_entry, make_record
 
 Request = Claim | Open | Heartbeat | Build | Seal | Commit
 
@@ -35,9 +36,9 @@ def at(term: Term, revision: int = 5, iteration: int = 2) -> Position:
 
 def record(iteration: int, before: str, loss: float = 1.0) -> Record:
     """Of three stages; all four decide on the next one."""
-    entry = StageEntry("average", float64_bits(1.0), "state", 1, 0, StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member,))
+    stages = (make_entry(members=(ME.member,)),) * 3
     electorate = (A.member, ME.member, C.member, D.member)
-    return Record(iteration, before, T1, 0, "b0", (entry,) * 3, float64_bits(loss), 1, "", electorate, ())
+    return make_record(iteration=iteration, before=before, term=T1, base="b0", stages=stages, loss=loss, electorate=electorate)
 
 
 R0 = record(0, GENESIS_LINEAGE)

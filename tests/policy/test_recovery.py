@@ -22,17 +22,17 @@ from swarmfree.policy.retention import KeptCopy, StageShadow
 from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Fresh, Merge, MergeMode, Replay, Restore
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import RecoverySection
-from swarmfree.protocol.names import Endpoint, Member, Term
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, bits_float32, float64_bits
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.records import Record, bits_float32, float64_bits
+from tests.builders import make_entry, make_record
 
 SENIOR = Member("p0", "0" * 16)
 RECOVERY = RecoverySection()
 
 
 def _record(squared_norms: list[float]) -> Record:
-    scalars = StepScalars(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    stages = tuple(StageEntry("d", float64_bits(n), "s", 5, 0, scalars, (SENIOR,)) for n in squared_norms)
-    return Record(7, GENESIS_LINEAGE, Term(1, SENIOR), 0, "b", stages, float64_bits(1.0), 1, "", (SENIOR,))
+    stages = tuple(make_entry(squared_norm_bits=float64_bits(n), step_count=5) for n in squared_norms)
+    return make_record(iteration=7, stages=stages, electorate=(SENIOR,))
 
 
 def _replicas(*counts: int) -> list[tuple[Endpoint, ...]]:

@@ -17,7 +17,6 @@ from swarmfree.protocol.records import (
     PartialSum,
     Record,
     Roll,
-    StageEntry,
     StepScalars,
     bits_float32,
     bits_float64,
@@ -26,6 +25,7 @@ from swarmfree.protocol.records import (
     record_from_json,
     record_to_json,
 )
+from tests.builders import make_entry, make_record
 
 MEMBERS = tuple(Member(f"Qm{name}", f"{number:016x}") for number, name in enumerate("abcd"))
 ENDPOINTS = tuple(Endpoint(member, (f"/ip4/127.0.0.1/tcp/{4000 + number}",)) for number, member in enumerate(MEMBERS))
@@ -34,8 +34,25 @@ OFFSETS = st.sets(st.integers(0, 300))
 
 def record(iteration: int = 0, before: str = GENESIS_LINEAGE) -> Record:
     """A record of one stage and two members."""
-    entry = StageEntry("ab", float64_bits(2.5), "cd", 1, float32_bits(1.1), StepScalars(*range(9)), MEMBERS[:2])
-    return Record(iteration, before, Term(3, MEMBERS[0]), 1, "0123456789abcdef", (entry,), float64_bits(5.5), 8192, "", MEMBERS)
+    entry = make_entry(
+        sum_digest="ab",
+        squared_norm_bits=float64_bits(2.5),
+        state_digest="cd",
+        rate_scale_bits=float32_bits(1.1),
+        scalars=StepScalars(*range(9)),
+        members=MEMBERS[:2],
+    )
+    return make_record(
+        iteration=iteration,
+        before=before,
+        term=Term(3, MEMBERS[0]),
+        attempt=1,
+        base="0123456789abcdef",
+        stages=(entry,),
+        loss=5.5,
+        tokens=8192,
+        electorate=MEMBERS,
+    )
 
 
 @given(value=st.floats(width=32, allow_nan=False))

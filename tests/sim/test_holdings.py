@@ -12,16 +12,17 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbou
 from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim import partitions
 from swarmfree.sim.history import History
 from swarmfree.sim.holdings import Holdings
+from tests.builders import make_record
 
 LEADER, HOLDER, OTHER = (Member(name, "1") for name in ("leader", "holder", "other"))
 AT = {member: Endpoint(member, (f"/memory/{member.peer_id}",)) for member in (LEADER, HOLDER, OTHER)}
 POSITION = Position(Term(1, LEADER), 7, 0, 1)
 OLDER = "e" * 64
-BEFORE = Record(5, OLDER, POSITION.term, 0, "0" * 16, (), float64_bits(1.0), 1, "", (LEADER,))
+BEFORE = make_record(iteration=5, before=OLDER, term=POSITION.term, electorate=(LEADER,))
 LAST = replace(BEFORE, iteration=6, before=BEFORE.lineage())
 MERGED = CopyNeighbour(2, AT[OTHER], 1, "")
 

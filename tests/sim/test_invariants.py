@@ -21,6 +21,7 @@ from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.invariants import Checks, EngineStep, Violation
 from swarmfree.sim.reference import IntegerReference
+from tests.builders import make_record
 
 MANIFEST = Manifest(
     run=RunSection(seed=3, iterations=2),
@@ -66,8 +67,15 @@ class Story:
             )
             for total, state, member in zip(right.sums, self.states, MEMBERS, strict=True)
         )
-        loss, tokens = float64_bits(right.loss), MANIFEST.tokens_per_iteration
-        return Record(iteration, self.lineage, TERM, 0, "0" * 16, entries, loss, tokens, "", MEMBERS)
+        return make_record(
+            iteration=iteration,
+            before=self.lineage,
+            term=TERM,
+            stages=entries,
+            loss=right.loss,
+            tokens=MANIFEST.tokens_per_iteration,
+            electorate=MEMBERS,
+        )
 
     def seal(self, record: Record, voters: tuple[int, ...] = (0, 1, 2), position: Position = POSITION) -> None:
         """The coordinator sends it, these members store it, itself among them."""

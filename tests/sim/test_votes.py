@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.protocol.names import Member, Position, Term
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim.votes import Votes
+from tests.builders import make_record
 
 FIVE = tuple(Member(f"peer{k}", "1") for k in range(5))
 FIRST, SECOND = Term(1, FIVE[0]), Term(2, FIVE[1])
@@ -16,7 +17,7 @@ FIRST, SECOND = Term(1, FIVE[0]), Term(2, FIVE[1])
 
 def record(iteration: int, before: str, *, base: str = "0" * 16, forced: tuple[int, ...] = ()) -> Record:
     """A record without stages."""
-    return Record(iteration, before, FIRST, 0, base, (), float64_bits(1.0), 1, "", FIVE, forced)
+    return make_record(iteration=iteration, before=before, base=base, electorate=FIVE, forced=forced)
 
 
 class Story:

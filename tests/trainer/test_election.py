@@ -16,13 +16,14 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
-from swarmfree.protocol.ports import Handler, Incoming, Ports, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.ports import Handler, Incoming, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
+from tests.builders import make_entry, make_ports, make_record
 
 ME, A, B, C, D, E = (
     Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d", "p-e")
@@ -34,9 +35,8 @@ Answer = Callable[[Claim], Promise]
 def record(iteration: int, before: str, *electorate: Endpoint) -> Record:
     """One that names who decides on the next iteration."""
     members = tuple(endpoint.member for endpoint in electorate)
-    entry = StageEntry("s", float64_bits(1.0), "d", 1, 0, StepScalars(1, 2, 3, 4, 5, 6, 7, 8, 9), (ME.member,))
-    stages = (entry,) * Manifest().stage_count
-    return Record(iteration, before, FOUNDER, 0, "b", stages, float64_bits(1.0), 1, "", members)
+    stages = (make_entry(members=(ME.member,)),) * Manifest().stage_count
+    return make_record(iteration=iteration, before=before, term=FOUNDER, stages=stages, electorate=members)
 
 
 def later(endpoint: Endpoint) -> Member:
@@ -68,7 +68,7 @@ class World:
         announcements: Sequence[Announcement] = (),
     ) -> None:
         """Nobody is asked yet."""
-        ports = Ports(self, self, self, None, None, None, None, None, _Journal(), None)  # type: ignore[arg-type]
+        ports = make_ports(network=self, directory=self, clock=self, journal=_Journal())
         self.context = Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run")
         self.context.handler = self.handle
         self.replica_state = ReplicaState(self.context)

@@ -16,14 +16,15 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, St
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
-from swarmfree.protocol.ports import Handler, Ports, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.protocol.ports import Handler, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.tasks import Tasks
+from tests.builders import make_entry, make_ports, make_record
 
 T = TypeVar("T")
 MANIFEST = Manifest(
@@ -74,10 +75,14 @@ class Source:
         digest = self.engine.average_digest()
         for stage in range(3):
             named = (digest, before) if stage == 0 else ("s", "d")
-            stages.append(StageEntry(named[0], float64_bits(1.0), named[1], number + 1, 0, SCALARS, (SOURCE.member,)))
+            stages.append(
+                make_entry(
+                    sum_digest=named[0], state_digest=named[1], step_count=number + 1, scalars=SCALARS, members=(SOURCE.member,)
+                )
+            )
         self.engine.step(SCALARS)
         lineage = self.records[-1].lineage() if self.records else GENESIS_LINEAGE
-        record = Record(number, lineage, TERM, 0, "b", tuple(stages), float64_bits(1.0), 1, "", (SOURCE.member,))
+        record = make_record(iteration=number, before=lineage, term=TERM, stages=tuple(stages), electorate=(SOURCE.member,))
         self.records.append(record)
         return record
 
@@ -129,7 +134,9 @@ class World:
         """The first plan is in force; nothing has been loaded yet."""
         self.source, machine = Source(), Machine()
         engine = IntegerEngine(MANIFEST)
-        ports = Ports(self.source, None, machine, machine, engine, None, None, None, None, lambda: IntegerEngine(MANIFEST))  # type: ignore[arg-type]
+        ports = make_ports(
+            network=self.source, clock=machine, executor=machine, engine=engine, spare_engine=lambda: IntegerEngine(MANIFEST)
+        )
         context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
         self.stage_member = StageMember(context, group)
         self.replica_state = self.stage_member.replica_state

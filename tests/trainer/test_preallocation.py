@@ -14,7 +14,6 @@ from swarmfree.protocol.events import Event, Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import Endpoint, Member
-from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
@@ -22,6 +21,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.tasks import Tasks
+from tests.builders import make_ports
 
 T = TypeVar("T")
 ME, LEADER = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("m-me", "z-leader"))
@@ -83,7 +83,9 @@ def test_who_stands_by_takes_the_memory_of_the_largest_stage(is_small: bool) -> 
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             engine, outside, tasks = Engine(is_small=is_small), Outside(), Tasks(group)
-            ports = Ports(outside, None, outside, outside, engine, None, None, None, outside, lambda: engine)  # type: ignore[arg-type]
+            ports = make_ports(
+                network=outside, clock=outside, executor=outside, engine=engine, journal=outside, spare_engine=lambda: engine
+            )
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             stage_member = StageMember(context, group)
             tasks.start(stage_member.device.serve(), "device")

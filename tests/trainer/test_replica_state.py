@@ -11,10 +11,10 @@ from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.ports import Ports
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.replica_state import ReplicaState
+from tests.builders import make_ports
 
 ME = Endpoint(Member("p", "0" * 16), ())
 
@@ -34,7 +34,7 @@ class Loop:
 
 
 def _replica_state() -> ReplicaState:
-    ports = Ports(None, None, Loop(), None, None, None, None, None, None, None)  # type: ignore[arg-type]
+    ports = make_ports(clock=Loop())
     return ReplicaState(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
 
 

@@ -11,7 +11,6 @@ import pytest
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
-from swarmfree.protocol.ports import Ports
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
@@ -19,6 +18,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.tasks import Tasks
+from tests.builders import make_ports
 from tests.mutants.alone import Alone, play
 from tests.trainer.test_ends_copy import MANIFEST, ME, OTHER, SOURCE, Machine
 from tests.trainer.test_ends_copy import Source as Network
@@ -52,7 +52,7 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             machine, engine = Machine(), IntegerEngine(MANIFEST)
-            ports = Ports(Network(), None, machine, machine, engine, None, None, None, None, lambda: engine)  # type: ignore[arg-type]
+            ports = make_ports(network=Network(), clock=machine, executor=machine, engine=engine, spare_engine=lambda: engine)
             context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
             stage_member = StageMember(context, group)
             stage_member.replica_state.stage, stage_member.silent_ticks = stage, silent_ticks

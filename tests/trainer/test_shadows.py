@@ -14,7 +14,7 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, Re
 from swarmfree.protocol.messages import GetShadow, KeptShadow, Request, ShadowPart
 from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term
 from swarmfree.protocol.plan import Plan, Replica
-from swarmfree.protocol.ports import Handler, Ports, Reply
+from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
@@ -23,6 +23,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.tasks import Tasks
+from tests.builders import make_ports
 
 T = TypeVar("T")
 EVERY = 5
@@ -97,7 +98,14 @@ class World:
         manifest = manifest_of(kind)
         engine, machine, self.shelf = IntegerEngine(manifest), Machine(), MemoryShelf()
         self.donor = Donor(stage_bytes, engine.part_count(2))
-        ports = Ports(self.donor, None, machine, machine, engine, None, None, self.shelf, None, lambda: IntegerEngine(manifest))  # type: ignore[arg-type]
+        ports = make_ports(
+            network=self.donor,
+            clock=machine,
+            executor=machine,
+            engine=engine,
+            shelf=self.shelf,
+            spare_engine=lambda: IntegerEngine(manifest),
+        )
         self.stage_member = StageMember(Context(ports, manifest, LocalConfig("x"), random.Random(0), "run"), group)
         self.replica_state = self.stage_member.replica_state
         self.keeper = ShadowKeeper(

@@ -13,13 +13,14 @@ from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, 
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.protocol.names import Endpoint, Member
-from swarmfree.protocol.ports import Ports, Reply
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device
 from swarmfree.trainer.recovery.state_copy import CopyTarget, StateCopy
+from tests.builders import make_ports
 from tests.trainer.test_ends_copy import MANIFEST, Machine, Source
 
 GOOD, BAD = (Endpoint(Member(name, "0" * 16), (f"/memory/{name}",)) for name in ("a-donor", "b-donor"))
@@ -82,7 +83,7 @@ def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | N
     """
     machine, engine = Machine(), IntegerEngine(MANIFEST)
     engine.blank(0)
-    ports = Ports(donors, None, machine, machine, engine, None, None, None, None, None)  # type: ignore[arg-type]
+    ports = make_ports(network=donors, clock=machine, executor=machine, engine=engine)
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
     device = Device(machine, machine)
     copying = StateCopy(context, CopyTarget(engine, device, lanes=1), 0, (BAD, GOOD), 1, record or donors.first)
