@@ -19,7 +19,7 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbou
 from swarmfree.protocol.errors import ProtocolViolation
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request, Response, Segment
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import MicrobatchSet, PartialSum, Record, StageEntry, StepScalars, bits_float32, bits_float64
 
@@ -308,16 +308,16 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
 
 def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
     _hash("hash of a corpus", hello.corpus_hash)
-    _stage(hello.stage, bounds, -1)
+    _stage(hello.stage, bounds, NO_STAGE)
     _iteration(hello.iteration, bounds)
     _hash("lineage", hello.lineage)
-    if hello.forced != (-1,):
+    if hello.forced != says.GIVEN_UP:
         _forced(hello.forced, bounds)
 
 
 def _place(place: says.Place, bounds: MessageBounds) -> None:
     _endpoint(place.coordinator)
-    _stage(place.stage, bounds, -1)
+    _stage(place.stage, bounds, NO_STAGE)
     _text("what is waited for", place.waiting_for)
 
 
@@ -391,7 +391,7 @@ def _promise(promise: says.Promise, bounds: MessageBounds) -> None:
     if promise.sealed_at is not None:
         _position(promise.sealed_at, bounds)
     _plan(promise.plan, bounds)
-    _stage(promise.stage, bounds, -1)
+    _stage(promise.stage, bounds, NO_STAGE)
     _hash("base", promise.base)
     _members("newer lives", promise.newer_lives, bounds.members)
 
@@ -417,9 +417,9 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
         _within("tokens", answer.evaluation.tokens, 0, most.TALLY_MAX)
         _offsets("windows", answer.evaluation.windows, bounds.windows)
     _within("seconds per microbatch", answer.seconds_per_microbatch, 0, most.SECONDS_MAX)
-    _stage(answer.stage, bounds, -1)
+    _stage(answer.stage, bounds, NO_STAGE)
     for iteration in (answer.ends_iteration, answer.log_since):
-        _iteration(iteration, bounds, -1)
+        _iteration(iteration, bounds, NO_STAGE)
     _count("shadows", answer.shadows, 2 * bounds.stage_count)
     for shadow in answer.shadows:
         _stage(shadow.stage, bounds)
@@ -565,7 +565,7 @@ def _get_average(request: says.GetAverage, bounds: MessageBounds) -> None:
 
 def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -> None:
     _stage(request.stage, bounds)
-    _iteration(request.iteration, bounds, -1)
+    _iteration(request.iteration, bounds, NO_STAGE)
     _within("part", request.part, 0, most.PARTS_MAX)
     _within("count of parts", request.count, 0, most.PARTS_MAX)
     if isinstance(request, says.GetState):
@@ -585,7 +585,7 @@ def _shadow_part(part: says.ShadowPart, bounds: MessageBounds) -> None:
 
 
 def _get_record(request: says.GetRecord, bounds: MessageBounds) -> None:
-    _iteration(request.iteration, bounds, -1)
+    _iteration(request.iteration, bounds, NO_STAGE)
 
 
 def _record_answer(answer: says.RecordAnswer, bounds: MessageBounds) -> None:

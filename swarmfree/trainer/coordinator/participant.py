@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 
 
@@ -48,7 +48,7 @@ class Participant:
     admitted: int
     built: bool = False
     answer: HeartbeatAnswer | None = None
-    built_at: int = -1
+    built_at: int = NO_ITERATION
     built_digest: str = ""
     builds: int = 0
     failed_builds: int = 0

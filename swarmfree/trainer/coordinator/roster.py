@@ -17,7 +17,7 @@ from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
@@ -142,7 +142,7 @@ class Roster(Participants):
         stage: int,
         *,
         built: bool = False,
-        built_at: int = -1,
+        built_at: int = NO_ITERATION,
         is_ours: bool = False,
         opened: Position | None = None,
         silent_since_s: float | None = None,
