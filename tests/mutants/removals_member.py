@@ -240,6 +240,28 @@ def digest_of_an_average(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "fetch", careless)
 
 
+def round_of_a_missed_average(patch: pytest.MonkeyPatch) -> None:
+    """A missed average is fetched while the round that this member was in goes on (3.6)."""
+    end, fetch = StageMember._end_work, Averaging.fetch
+    ended: list[tuple[StageMember, Refused]] = []
+
+    async def later(self: StageMember, why: Refused) -> None:
+        if why.kind is RefusalKind.PAST:
+            ended.append((self, why))
+        else:
+            await end(self, why)
+
+    async def before_its_end(self: Averaging, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
+        found = await fetch(self, iteration, sum_digest, siblings)
+        for member, why in ended:
+            await end(member, why)
+        ended.clear()
+        return found
+
+    patch.setattr(StageMember, "_end_work", later)
+    patch.setattr(Averaging, "fetch", before_its_end)
+
+
 def missed_parts_at_once(patch: pytest.MonkeyPatch) -> None:
     """The parts of a missed average are asked for one after the other (3.10)."""
     patch.setattr(averaging, "PARTS_IN_FLIGHT", 1)

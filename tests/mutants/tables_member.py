@@ -21,6 +21,7 @@ from swarmfree.protocol.messages import (
     Open,
     Promise,
     Reduce,
+    Reduced,
     Report,
     Request,
     RoundFailed,
@@ -31,7 +32,7 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Rebuilt, Share
 from swarmfree.protocol.ports import Executor, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
@@ -300,6 +301,47 @@ def average_of_a_sibling() -> object:
         return await word(alone.stage_member.commit(Commit(record(state=state, average="another"))))
 
     return play(story)
+
+
+def average_of_the_round_before() -> object:
+    """A member's round is not over when it misses the average that is decided. Of 12 stories one
+    after the other the owner of a part answers that round a millisecond later: in how many the
+    member steps with something else than the decided average.
+    """
+
+    def stepped(late_s: float) -> tuple[str, str]:
+        async def story(alone: Alone) -> tuple[str, str]:
+            engine, state = alone.engine, alone.engine.state_digest()
+            decided = [engine.contribution([], part) for part in range(engine.part_count(1))]
+            for part, data in enumerate(decided):
+                engine.keep_average(part, data)
+            entry = record(state=state, average=engine.average_digest())
+            other = bytes([decided[1][0] ^ 1]) + decided[1][1:]
+
+            def sibling(to: Endpoint, request: Request) -> Reply:
+                if isinstance(request, Reduce):
+                    return Reply(Reduced(float64_bits(1.0)), other)
+                assert isinstance(request, GetAverage)
+                return Reply(Average(), decided[request.part])
+
+            alone.line.answer = sibling
+            await alone.stage_member.open(A, Open(plan(1)))
+            alone.line.delay_s = 0.1
+            partial_sums = (PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
+            roll = TakeRoll(at(2), _roll(ME, SIBLING, partial_sums=partial_sums))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(word(alone.stage_member.averaging.take(roll)))
+                await asyncio.sleep(0.1 - late_s)
+                alone.line.delay_s = 0.002
+                answer = await word(alone.stage_member.commit(Commit(entry)))
+                alone.stage_member.averaging.stop(Refused(RefusalKind.PAST, "the story is over"))
+            return answer, engine.state_digest()
+
+        return play(story)
+
+    right = stepped(0.0)
+    assert right[0] == "Committed"
+    return sum(stepped(0.001 * turn) != right for turn in range(1, 13))
 
 
 def time_of_a_missed_average() -> object:

@@ -71,6 +71,7 @@ ROWS = (
     Row(removals_member.stalled_coordinator, tables_member.coordinator_gets_nowhere, False),
     Row(removals_member.state_before_the_step, tables_member.step_from_another_state, ("gone", 0)),
     Row(removals_member.digest_of_an_average, tables_member.average_of_a_sibling, "gone"),
+    Row(removals_member.round_of_a_missed_average, tables_member.average_of_the_round_before, 0),
     Row(removals_member.missed_parts_at_once, tables_member.time_of_a_missed_average, 1),
     Row(removals_member.size_of_a_contribution, tables_member.short_contribution, ("c", True)),
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),

@@ -285,11 +285,9 @@ class Averaging:
             details = tuple(digests[part] for part in sorted(digests))
             outcome: Report | RoundFailed = Report(roll.round(), digest, float64_bits(total), await self.state_digest(), details)
         else:
-            outcome = failed[
-                0
-                # Kept, so that the coordinator, asking again, gets this answer: members are not
-                # there twice for one round
-            ]
+            # Kept, so that the coordinator, asking again, gets this answer: members are not there
+            # twice for one round
+            outcome = failed[0]
         if not current.outcome.done():
             current.outcome.set_result(outcome)
 

@@ -44,7 +44,7 @@ from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.pipeline.stage_replica import StageReplica
 from swarmfree.trainer.pipeline.work_table import WorkTable
-from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
+from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits, What
 from swarmfree.trainer.recovery.log_packing import EnginePacking
 from swarmfree.trainer.replica_state import NO_PAST, ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks
@@ -406,12 +406,14 @@ class StageMember:
             # The stage was rebuilt while this peer was away
             replica_state.is_committed_state, replica_state.opened = False, ""
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {replica_state.stage} from another state")
+        activations = self._activations(record)
+        # First, so that no round that is still under way writes into the average that is fetched
+        await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
         if self.averaging.kept != (record.iteration, entry.sum_digest):
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
                 raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
-        self._log_activations(record)
-        await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
+        self._log(record, activations)
 
         def step() -> None:
             engine.step(entry.scalars)
@@ -423,16 +425,17 @@ class StageMember:
         replica_state.moved.tell()
         self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))
 
-    def _log_activations(self, record: Record) -> None:
-        """Keep what this peer sent on and back; one that was away, or computed for another base,
-        begins its log anew.
-        """
-        found = self.table.activations() if self.activation_log.is_kept and self.replica_state.base == record.base else None
-        if found is None:
+    def _activations(self, record: Record) -> Mapping[What, bytes] | None:
+        """What this peer sent on and back; None where it was away, or computed for another base."""
+        return self.table.activations() if self.activation_log.is_kept and self.replica_state.base == record.base else None
+
+    def _log(self, record: Record, activations: Mapping[What, bytes] | None) -> None:
+        """Keep what this peer sent on and back; one that has none begins its log anew."""
+        if activations is None:
             self.activation_log.clear()
             return
         before = self.activation_log.length.reason
-        self.activation_log.keep(record.iteration, record.base, found)
+        self.activation_log.keep(record.iteration, record.base, activations)
         if self.activation_log.length.reason not in {"", before}:
             self.context.tell(Note(self.activation_log.length.reason))
 
