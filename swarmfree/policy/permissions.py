@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
+from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import (
     Build,
     Claim,
@@ -45,6 +46,10 @@ count on.
 """
 
 
+REMEMBERED_MAX = 4 * ADMITTED_MAX
+"""So many, told of last, are known: a coordinator that lies fills no memory."""
+
+
 class Role(enum.StrEnum):
     """What a caller is to the peer that it calls."""
 
@@ -62,6 +67,13 @@ class Role(enum.StrEnum):
     """A replica of the stage after, on this microbatch's route."""
     SIBLING = "sibling"
     """A replica of the receiver's stage."""
+    ADMITTED = "admitted"
+    """With a place, but in no plan yet: it stands by, builds or copies. The receiver's coordinator
+    has told of it within `lease_s`.
+    """
+    UNTOLD = "untold"
+    """Any peer of the run, while the receiver hears no coordinator that could tell it who has come.
+    """
     PEER = "peer"
     """Any peer of the run, with a place or without; the organiser is one."""
 
@@ -97,6 +109,8 @@ class View:
         electors: who decides on the next record.
         participants: who has a place in the swarm that it coordinates; nobody where it does not.
         asked: whom it has asked for a place.
+        admitted: of whom its coordinator has told, besides those in the plan.
+        is_told: it hears a coordinator, or is one.
         routes: of the run's microbatches.
     """
 
@@ -108,11 +122,14 @@ class View:
     electors: Collection[Member]
     participants: Collection[Member]
     asked: Collection[Member]
+    admitted: Collection[Member]
+    is_told: bool
     routes: Routes
 
 
 LEADERS = frozenset({Role.COORDINATOR, Role.MEMBER, Role.ASKED})
 ANYBODY = frozenset({Role.PEER})
+_WITH_A_PLACE = Row(frozenset({Role.COORDINATOR, Role.MEMBER, Role.ADMITTED, Role.UNTOLD}))
 _IN_ITS_TERM = Row(LEADERS, (Match.OWN_TERM, Match.NEAR_TERM))
 
 TABLE: Mapping[str, Row] = MappingProxyType(
@@ -131,12 +148,13 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Loss": Row(frozenset({Role.BEFORE})),
         "Pull of an output": Row(frozenset({Role.AFTER})),
         "Pull of an answer": Row(frozenset({Role.BEFORE})),
-        "Pull of the past": Row(ANYBODY),
+        "Pull of the past": _WITH_A_PLACE,
         # Who is in the roll the handler knows
         "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),
-        "GetAverage": Row(ANYBODY),
-        "GetState": Row(ANYBODY),
-        "GetShadow": Row(ANYBODY),
+        "GetAverage": _WITH_A_PLACE,
+        "GetState": _WITH_A_PLACE,
+        "GetShadow": _WITH_A_PLACE,
+        # Whoever watches a run reads them; they hold no weights
         "GetRecord": Row(ANYBODY),
         "GetPlan": Row(ANYBODY),
         "GetManifest": Row(ANYBODY),
@@ -166,6 +184,21 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
     if Match.NEAR_TERM in row.matches and term is not None and term.number > view.term_number + TERM_STEP_MAX:
         return f"{kind} from {sender}: its term is more than {TERM_STEP_MAX:,} above {view.term_number}"
     return None
+
+
+def is_for_admitted(request: Request, view: View) -> bool:
+    """Whether who is admitted may send it: word of them may be on its way."""
+    row = TABLE.get(kind_of(request, view))
+    return row is not None and Role.ADMITTED in row.roles
+
+
+def remembered(told: Mapping[Member, float], admitted: Collection[Member], now_s: float, lease_s: float) -> dict[Member, float]:
+    """Of whom a coordinator has told, and when last: one that is in no list any more may be in a
+    plan that is on its way, or have a coordinator to whom it has yet to say hello.
+    """
+    kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s}
+    kept |= dict.fromkeys(admitted, now_s)
+    return dict(sorted(kept.items(), key=lambda one: one[1])[-REMEMBERED_MAX:])
 
 
 def believed_number(told: int, promised: int) -> int:
@@ -230,6 +263,10 @@ def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
     stage = view.stages.get(sender)
     if stage is not None or sender in view.electors or sender in view.participants:
         found.add(Role.MEMBER)
+    if sender in view.admitted:
+        found.add(Role.ADMITTED)
+    if not view.is_told:
+        found.add(Role.UNTOLD)
     if sender in view.asked:
         found.add(Role.ASKED)
     if stage is not None and stage == view.stage:

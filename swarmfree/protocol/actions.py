@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import assert_never
 
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.remote_text import RemoteText
@@ -166,3 +167,22 @@ class Replay:
 
 
 BuildAction = Fresh | Copy | Merge | CopyNeighbour | CopyKept | Restore | Replay | Stay
+
+
+def givers_of(action: BuildAction) -> tuple[Endpoint, ...]:
+    """Whom the builder asks for what it needs."""
+    match action:
+        case Fresh() | Stay():
+            return ()
+        case Copy(donors=donors):
+            return donors
+        case Merge(before=before, after=after):
+            return before, after
+        case CopyNeighbour(donor=donor):
+            return (donor,)
+        case CopyKept(holder=holder) | Restore(holder=holder):
+            return (holder,)
+        case Replay(holders=holders, before=before, after=after):
+            return *holders, *before, *after
+        case _:
+            assert_never(action)

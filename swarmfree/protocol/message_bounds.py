@@ -20,6 +20,8 @@ SECONDS_MAX = 1e7
 REPLICAS_MAX = 64
 """Of one stage in one message; a manifest allows fewer."""
 PARTS_MAX = 1 << 20
+ADMITTED_MAX = 256
+"""Of those who stand by or build in one heartbeat, which is a small request."""
 NAME_LETTERS_MAX = 64
 HASH_LETTERS_MAX = 128
 TEXT_LETTERS_MAX = 8192

@@ -194,6 +194,8 @@ class Heartbeat:
         waiting_for: what the swarm waits for, for people; empty if nothing.
         progress: grows whenever the coordinator gets somewhere; a lead that only heartbeats is
             none.
+        admitted: who has a place and is not in the newest plan: whoever stands by, builds or
+            copies. The member lets them have what it lets members have.
     """
 
     position: Position
@@ -201,6 +203,7 @@ class Heartbeat:
     hold_s: float
     waiting_for: RemoteText = ""
     progress: int = 0
+    admitted: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -402,6 +402,7 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _within("seconds to hold it", heartbeat.hold_s, 0, bounds.hold_s)
     _text("what is waited for", heartbeat.waiting_for)
     _within("progress", heartbeat.progress, 0, most.TALLY_MAX)
+    _members("admitted", heartbeat.admitted, most.ADMITTED_MAX)
 
 
 def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> None:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from swarmfree.policy.election import electorate_of
-from swarmfree.policy.permissions import View, refusal
+from swarmfree.policy.permissions import View, is_for_admitted, refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, Pull, Request, Train
 from swarmfree.protocol.names import NEWEST, Member
@@ -45,14 +45,16 @@ class AccessControl:
 
         Raises:
             Refused: `forbidden`; of work as `ReplicaState.admit`, and `not_yet` from whom no plan
-                of its base has named here so far.
+                of its base has named here so far; of what who is admitted may have `not_yet`, too.
         """
         if sender == self._context.me:
             return
         if self._is_of_now(request):
             await self._require_for_work(sender, request)
-        elif why := refusal(request, sender, self.view()):
-            raise Refused(RefusalKind.FORBIDDEN, why)
+        elif why := refusal(request, sender, view := self.view()):
+            if not is_for_admitted(request, view):
+                raise Refused(RefusalKind.FORBIDDEN, why)
+            await self._require_place(sender, request)
 
     def _is_of_now(self, request: Request) -> TypeGuard[Train | Loss | Pull]:
         iteration = self._stage_member.replica_state.iteration
@@ -70,6 +72,15 @@ class AccessControl:
                 raise Refused(RefusalKind.NOT_YET, why)
             await replica_state.moved.wait(left_s)
             replica_state.check(request.key)
+
+    async def _require_place(self, sender: Member, request: Request) -> None:
+        """A newcomer asks at once whom it was told to ask; here a heartbeat tells of it."""
+        until_s = self._context.now_s() + self._context.timing.hold_s
+        while why := refusal(request, sender, self.view()):
+            left_s = until_s - self._context.now_s()
+            if left_s <= 0:
+                raise Refused(RefusalKind.NOT_YET, why)
+            await self._stage_member.heartbeat_came.wait(left_s)
 
     def view(self) -> View:
         """What this peer knows now."""
@@ -92,6 +103,8 @@ class AccessControl:
             electors=electorate_of(replica_state.record_of(NEWEST), self._plan),
             participants=mine.roster.names() if mine is not None else (),
             asked=self._context.asked,
+            admitted=self._stage_member.admitted,
+            is_told=mine is not None or self._stage_member.hears_coordinator,
             routes=self._routes,
         )
 

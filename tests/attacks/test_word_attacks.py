@@ -4,6 +4,7 @@ and training goes on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import grpc
 from attacked_swarm import MANIFEST, Attacked, attacked_swarm
 from attacker import Papers, dialled, header, say
 
-from swarmfree.protocol.names import PROTOCOL_REVISION
+from swarmfree.protocol.names import NEWEST, PROTOCOL_REVISION
 from swarmfree.wire.v1 import messages_pb2 as says
 from swarmfree.wire.v1 import names_pb2, records_pb2
 
@@ -156,3 +157,26 @@ async def test_a_stranger_speaks_in_its_own_name_when_it_meets() -> None:
         request = says.MeetRequest(header=own_header(), iteration=9, lineage="f" * 64, term=plan.position.term, whole=True)
         assert await said(swarm.coordinator, "Meet", request) == FORBIDDEN
         assert number
+
+
+def takings(swarm: Attacked, peer: Any) -> Iterator[tuple[str, Any]]:
+    """What a stranger may not have: a peer's state, its last average, a shadow, activations."""
+    replica_state = peer.stage_member.replica_state
+    record = replica_state.record_of(NEWEST)
+    stage, sum_digest = replica_state.stage, record.stages[replica_state.stage].sum_digest
+    key = names_pb2.WorkKey(iteration=0, base="0" * 16, kind=names_pb2.WORK_KIND_TRAIN, microbatch=0, stage=stage)
+    asked = own_header()
+    yield "GetState", says.GetStateRequest(header=asked, stage=stage, iteration=0, part=0, count=1)
+    yield "GetAverage", says.GetAverageRequest(header=asked, iteration=record.iteration, sum_digest=sum_digest, part=0)
+    yield "GetShadow", says.GetShadowRequest(header=asked, stage=stage, part=0, iteration=-1, count=1)
+    yield "Pull", says.PullRequest(header=asked, key=key, side=names_pb2.SIDE_OUTPUT)
+
+
+async def test_a_stranger_reads_no_weights() -> None:
+    """State, averages, shadows and activations of the past are given to nobody without a place."""
+    async with attacked_swarm() as swarm:
+        asks = [(peer, rpc, request) for peer in swarm.peers for rpc, request in takings(swarm, peer)]
+        async with asyncio.TaskGroup() as group:
+            told = [group.create_task(said(*ask)) for ask in asks]
+        assert {task.result() for task in told} == {(grpc.StatusCode.RESOURCE_EXHAUSTED, "not_yet")}
+        await swarm.goes_on()

@@ -12,14 +12,17 @@ from typing import get_args
 import pytest
 
 from swarmfree.policy.permissions import (
+    REMEMBERED_MAX,
     TABLE,
     TERM_STEP_MAX,
     Match,
     Role,
     View,
     believed_number,
+    is_for_admitted,
     kind_of,
     refusal,
+    remembered,
     roles_of,
     term_of,
 )
@@ -114,7 +117,7 @@ def messages(at: Position) -> dict[str, Request]:
     }
 
 
-STRANGER = View(STAGE, ITERATION, PROMISED, (), {}, (), (), (), Routes.of(BODY, swaps=False))
+STRANGER = View(STAGE, ITERATION, PROMISED, (), {}, (), (), (), (), True, Routes.of(BODY, swaps=False))
 """What a peer knows that follows somebody, and to which the sender is nobody."""
 VIEWS = {
     Role.COORDINATOR: replace(STRANGER, followed=(SENDER,)),
@@ -123,6 +126,8 @@ VIEWS = {
     Role.BEFORE: replace(STRANGER, stages={SENDER: STAGE - 1}),
     Role.AFTER: replace(STRANGER, stages={SENDER: STAGE + 1}),
     Role.SIBLING: replace(STRANGER, stages={SENDER: STAGE}),
+    Role.ADMITTED: replace(STRANGER, admitted=(SENDER,)),
+    Role.UNTOLD: replace(STRANGER, is_told=False),
     Role.PEER: STRANGER,
 }
 WITHOUT_PLACE = "Goodbye to who has no place"
@@ -159,6 +164,25 @@ def test_a_message_is_taken_from_the_roles_of_its_row_alone(name: str, role: Rol
     assert (refusal(request, SENDER, view) is None) == bool(documented()[name][0] & held)
     if role not in {Role.BEFORE, Role.AFTER, Role.SIBLING}:  # who has those is a member, too
         assert held <= {role, Role.PEER}
+
+
+def test_who_is_admitted_is_remembered_for_a_lease() -> None:
+    """Whoever is told of no more is one for a lease yet, and of all that are told of the last ones
+    are known.
+    """
+    told = remembered({}, [SENDER], 10.0, 30.0)
+    assert remembered(told, [OTHER], 39.0, 30.0) == {SENDER: 10.0, OTHER: 39.0}
+    assert remembered(told, [OTHER], 40.0, 30.0) == {OTHER: 40.0}
+    many = [Member(f"Qm{number}", "1" * 16) for number in range(REMEMBERED_MAX)]
+    assert remembered(told, many, 11.0, 30.0) == dict.fromkeys(many, 11.0)
+
+
+def test_state_waits_for_word_of_who_is_admitted() -> None:
+    """A stranger is refused at once, but what whoever is admitted may ask for: word of that may
+    be on its way.
+    """
+    waits = {name for name, request in messages(position()).items() if is_for_admitted(request, STRANGER)}
+    assert waits == {"GetState", "GetShadow", "GetAverage", "Pull of the past"}
 
 
 def test_a_message_without_a_row_is_refused() -> None:

@@ -19,7 +19,7 @@ from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.retention import KeptCopy
-from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay, givers_of
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
@@ -422,6 +422,7 @@ class Assignment:
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._choice.lateness(action)
         number = participant.begin_build()
+        self._roster.tell_admitted(givers_of(action))
         known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._lead.claim(), action, iteration, present.lineage, record, known[::-1])
         is_waited_for = limit_s is not None or not self._opened

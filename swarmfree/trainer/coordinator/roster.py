@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
+from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
@@ -463,12 +465,36 @@ class Roster(Participants):
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
 
+    def tell_admitted(self, givers: Collection[Endpoint]) -> None:
+        """Those who are about to be asked for their state hear at once who has come: the heartbeat
+        that is under way was sent before that.
+        """
+        me = self._context.me
+        for member in sorted({giver.member for giver in givers} - {me}):
+            if (giver := self.get(member)) is not None and giver.is_heard:
+                self._tasks.start(self._tell(giver), f"tell {member}")
+
+    async def _tell(self, participant: Participant) -> None:
+        with suppress(CallFailed):  # whoever watches it sees that, too
+            await self._heartbeat(participant, 0.0)
+
+    def _newly_admitted(self) -> tuple[Member, ...]:
+        """Who is in no plan yet: members know the others. Where there are too many, those with a
+        stage come first, since they are about to ask for it.
+        """
+        plan = self._lead.plan
+        there = [g for g in self.participants() if plan is None or plan.stage_of(g.member) is None]
+        there.sort(key=lambda g: g.stage == NO_STAGE)
+        return tuple(g.member for g in there[:ADMITTED_MAX])
+
     async def _heartbeat(self, participant: Participant, hold_s: float) -> HeartbeatAnswer:
         seen = participant.answer.news if participant.answer is not None else 0
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN
         while True:
-            request = Heartbeat(self._lead.position, seen, hold_s, self.waiting_for, self._count_progress())
+            request = Heartbeat(
+                self._lead.position, seen, hold_s, self.waiting_for, self._count_progress(), self._newly_admitted()
+            )
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):

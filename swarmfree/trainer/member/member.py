@@ -17,6 +17,7 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
+from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
 from swarmfree.policy.retention import log_dtype, log_length, logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
@@ -65,6 +66,8 @@ class StageMember:
         tied: told when something has changed between this peer and its coordinator: what it waits
             for, silence, its leave.
         heartbeat_count: how many heartbeats have come, and calls to another lineage.
+        admitted: who has a place and is in no plan, as heartbeats have told, and when they did
+            last.
         silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see
             `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
@@ -103,6 +106,7 @@ class StageMember:
         self.heartbeat_came, self.tied = Signal(), Signal()
         self.silent_ticks = 0
         self.heartbeat_count = 0
+        self.admitted: Mapping[Member, float] = {}
         self.successor: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
         self._stalled_ticks = 0
@@ -300,6 +304,8 @@ class StageMember:
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress
+        now_s, lease_s = self.context.now_s(), self.context.timing.lease_s
+        self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
         self.silent_ticks, self.successor = 0, None
         self.heartbeat_count += 1
         if request.waiting_for != self.waiting_for:

@@ -400,6 +400,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
     HOLD_S_FIELD_NUMBER: builtins.int
     WAITING_FOR_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    ADMITTED_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
@@ -416,6 +417,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The coordinator's present claim; required."""
 
+    @property
+    def admitted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
+        """Who has a place and is not in the newest plan; empty if nobody."""
+
     def __init__(
         self,
         *,
@@ -425,9 +430,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
         hold_s: builtins.float = ...,
         waiting_for: builtins.str = ...,
         progress: builtins.int = ...,
+        admitted: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "hold_s", b"hold_s", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "header", b"header", "hold_s", b"hold_s", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
@@ -1593,7 +1599,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
     rejoin: builtins.bool
     """Another lineage won: what is held counts for nothing there."""
     all_written: builtins.bool
-    """With write_weights: every stage is written; the receiver tells a successor."""
+    """With write_weights: every stage is written, and nothing is left to write; the receiver tells a successor."""
     @property
     def header(self) -> global___Header:
         """Required."""
