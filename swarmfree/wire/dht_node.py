@@ -20,6 +20,7 @@ from typing import Any
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
+from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.hivemind_parts import (
@@ -59,6 +60,8 @@ class DhtNode:
         self._p2p = p2p
         self._node = node
         self._validator = validator
+        self._storage = RecordStorage(StorageLimits())
+        _bound(node.protocol, self._storage)
         self.addresses = addresses
         self.port = port
 
@@ -123,6 +126,7 @@ class DhtNode:
         Raises:
             DhtFault: it failed.
         """
+        self._storage.ask_for(entry.key for entry in entries)
         try:
             stored = await self._node.store_many(
                 [entry.key for entry in entries],
@@ -141,6 +145,7 @@ class DhtNode:
         Raises:
             DhtFault: it failed.
         """
+        self._storage.ask_for(keys)
         try:
             found = await self._node.get_many(keys, sufficient_expiration_time=float("inf"), beam_size=_BEAM)
         except _FAULTS as error:
@@ -253,8 +258,33 @@ async def open_node(
                 await _end_daemon(half_open)
             sockets.unpin()
     if before is not None:
-        node.protocol.storage = before._node.protocol.storage
+        made._storage.take_over(before._storage)
     return made
+
+
+def _bound(protocol: Any, storage: RecordStorage) -> None:
+    """Hold others' records within bounds, cache none, and let nobody choose the place at which it
+    stands: who may stand next to a key may answer for it, and hide what others store there.
+    """
+    protocol.storage, protocol.cache = storage, _NothingStored()
+    update = protocol.update_routing_table
+
+    async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
+        if node_id is None or node_id == DHTID.generate(source=peer_id.to_base58()):
+            await update(node_id, peer_id, responded)
+
+    protocol.update_routing_table = update_proven
+
+
+class _NothingStored(RecordStorage):
+    """A cache that stays empty: none is used, and anybody may ask for a value to be put there."""
+
+    def __init__(self) -> None:
+        super().__init__(StorageLimits())
+
+    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        del key, subkey, value, expiration_time
+        return False
 
 
 async def _end_daemon(p2p: Any) -> None:

@@ -19,6 +19,7 @@ from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
 from hivemind.utils.crypto import RSAPrivateKey
@@ -28,7 +29,9 @@ from hivemind.utils.multiaddr import Multiaddr
 __all__ = [
     "DHTID",
     "P2P",
+    "DHTLocalStorage",
     "DHTNode",
+    "DictionaryDHTValue",
     "Multiaddr",
     "P2PDaemonError",
     "P2PHandlerError",

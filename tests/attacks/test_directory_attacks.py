@@ -1,0 +1,113 @@
+"""What a stranger with a libp2p daemon of its own does to the directory, on real nodes: each attack
+is bounded, and what honest peers say stays readable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire.directory import DhtDirectory
+from swarmfree.wire.identity import Identity, load_or_create_identity
+from tests.wire.directory_world import World, announcement_of, world_of
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A bootstrap node and whoever comes to it."""
+    async with world_of(tmp_path, Manifest()) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def stranger(world: World, to: DhtDirectory) -> AsyncIterator[tuple[Any, Any, Identity]]:
+    """Hivemind's own node with an identity of its own: the node, its validator, and who it is."""
+    from swarmfree.wire.dht_validator import SignedRecordValidator
+    from swarmfree.wire.hivemind_parts import DHTNode
+
+    identity = load_or_create_identity(world.folder / "stranger")
+    validator = SignedRecordValidator(identity, time.time)
+    node = await DHTNode.create(
+        initial_peers=list(to.addresses), record_validator=validator, use_relay=False, nat_port_map=False, auto_nat=False
+    )
+    try:
+        yield node, validator, identity
+    finally:
+        await node.shutdown()
+
+
+async def store(node: Any, to: DhtDirectory, entries: list[tuple[str, Any, bytes]], expires_s: float, **flags: Any) -> int:
+    """Ask this one node to hold records; how many it says it holds."""
+    from swarmfree.wire.hivemind_parts import DHTID, PeerID
+
+    peer_id = PeerID.from_base58(to.addresses[0].rpartition("/")[2])
+    keys, subkeys, values = zip(*[(DHTID.generate(source=key), subkey, value) for key, subkey, value in entries], strict=True)
+    done = await node.protocol.call_store(peer_id, list(keys), list(values), [expires_s] * len(keys), list(subkeys), **flags)
+    return sum(bool(one) for one in done or [])
+
+
+def signed(validator: Any, key: str, value: bytes, expires_s: float) -> bytes:
+    """The value, with the stranger's own signature."""
+    from hivemind.dht.validation import DHTRecord
+    from hivemind.utils.serializer import MSGPackSerializer
+
+    from swarmfree.wire.hivemind_parts import DHTID
+
+    packed = MSGPackSerializer.dumps(validator.local_public_key)
+    key_bytes = DHTID.generate(source=key).to_bytes()
+    signed_value: bytes = validator.sign_value(DHTRecord(key_bytes, packed, MSGPackSerializer.dumps(value), expires_s))
+    return signed_value
+
+
+async def test_records_that_nobody_asks_for_take_little_room(world: World) -> None:
+    """200 keys of 60,000 bytes, validly signed: four are held, none in the cache, and the run's own
+    records are read as before.
+    """
+    bootstrap = await world.bootstrap()
+    peer, identity = await world.peer("peer", bootstrap.addresses)
+    await peer.announce(announcement_of(identity))
+    expires_s = time.time() + 600.0
+    async with stranger(world, bootstrap) as (node, validator, _):
+        entries = [
+            (key, validator.local_public_key, signed(validator, key, b"x" * 60_000, expires_s))
+            for key in (f"junk {number}" for number in range(200))
+        ]
+        held = sum([await store(node, bootstrap, [entry], expires_s) for entry in entries])
+        cached = sum([await store(node, bootstrap, [entry], expires_s, in_cache=True) for entry in entries[:20]])
+    assert (held, cached) == (4, 0)
+    for one in (peer, bootstrap):
+        assert [a.endpoint.member.peer_id for a in await one.announcements()] == [identity.peer_id]
+
+
+async def test_nobody_chooses_where_it_stands(world: World) -> None:
+    """A node that claims to stand right beside a key, which is not where its peer id stands, is in
+    nobody's routing table: it is neither asked for that key nor given what stands under it.
+    """
+    from swarmfree.wire.hivemind_parts import DHTID, DHTNode, PeerID
+
+    bootstrap = await world.bootstrap()
+    peer, identity = await world.peer("peer", bootstrap.addresses)
+    beside = DHTID(int(DHTID.generate(source=f"{world.run}.peers")) ^ 1)
+    node = await DHTNode.create(
+        initial_peers=list(bootstrap.addresses), node_id=beside, use_relay=False, nat_port_map=False, auto_nat=False
+    )
+    try:
+        for address in (*bootstrap.addresses, *peer.addresses):
+            await node.protocol.call_ping(PeerID.from_base58(address.rpartition("/")[2]))
+        await peer.announce(announcement_of(identity))
+        assert not list(node.protocol.storage.items()), "nobody gives it anything"
+        me = node.peer_id.to_base58()
+        for one in (bootstrap, peer):
+            keeper = one._keeper
+            assert keeper is not None
+            assert keeper._node is not None
+            assert me not in keeper._node.neighbours
+    finally:
+        await node.shutdown()
+    assert [a.endpoint.member.peer_id for a in await bootstrap.announcements()] == [identity.peer_id]
