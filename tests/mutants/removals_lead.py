@@ -226,6 +226,22 @@ def joiners_that_cannot_step(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_tell_joiners", careless)
 
 
+def old_state_that_is_called_for(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is called for as the last of its stage holds nothing where it is far behind; it is
+    called for anew at once, and plan after plan is made with it (3.3).
+    """
+    admissible = Assignment.admissible
+
+    def careless(self: Assignment, participant: Participant) -> bool:
+        silent_since_s, participant.silent_since_s = participant.silent_since_s, None
+        try:
+            return admissible(self, participant)
+        finally:
+            participant.silent_since_s = silent_since_s
+
+    patch.setattr(Assignment, "admissible", careless)
+
+
 def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     """Whoever was silent when a plan was opened goes on by the one before it (3.3)."""
     patch.setattr(Roster, "_is_heard_again", lambda self, participant: setattr(participant, "silent_since_s", None))

@@ -433,6 +433,23 @@ def joiner_that_cannot_step() -> object:
     return lead(story)
 
 
+def old_state_of_a_silent_joiner() -> object:
+    """A joiner is several iterations behind: whether it counts as a holder of its stage once the
+    stages are filled; where it is silent, and so called for as the last, and where it is heard.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, silent_since_s: float | None) -> bool:
+        participant = coordinator.roster.get(SIBLING.member)
+        assert participant is not None
+        participant.opened, participant.built_at, participant.silent_since_s = None, 0, silent_since_s
+        participant.answer = None
+        coordinator.lead.present = replace(coordinator.lead.present, iteration=9)
+        coordinator.assignment.admissible(participant)
+        return participant.built
+
+    return [lead(partial(story, silent_since_s=since_s)) for since_s in (1.0, None)]
+
+
 def share_of_an_earlier_plan() -> object:
     """A source has done its share of the plan before this one, of the same base: whether it has fed
     this one's.

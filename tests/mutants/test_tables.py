@@ -95,6 +95,7 @@ ROWS = (
     Row(removals_lead.silent_joiners, tables_lead.joiner_that_is_silent, [False, True]),
     Row(removals_lead.joiners_that_cannot_step, tables_lead.joiner_that_cannot_step, ["Commit", "Build"]),
     Row(removals_lead.share_of_this_plan, tables_lead.share_of_an_earlier_plan, False),
+    Row(removals_lead.old_state_that_is_called_for, tables_lead.old_state_of_a_silent_joiner, [True, False]),
     Row(removals.vote_of_an_incarnation, tables_lead.votes_of_a_later_life, False),
     Row(removals_lead.senior_half, tables_lead.half_without_the_senior, [False, True]),
     Row(removals_lead.proven_ends, tables_lead.all_who_live, True),

@@ -389,9 +389,9 @@ class Assignment:
 
     def admissible(self, participant: Participant) -> bool:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen
-        behind loads it anew.
+        behind loads it anew, unless it is called for: nobody else holds the stage then.
         """
-        if 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
+        if participant.is_heard and 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
             self.start_joins()
         return participant.iteration == self._lead.iteration
