@@ -395,6 +395,11 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def members_before_the_first_record(patch: pytest.MonkeyPatch) -> None:
+    """Before the first record nobody deposes a successor, since nobody has a vote (3.2)."""
+    patch.setattr(Leadership, "yields_to", lambda self, member: member in self.electorate())
+
+
 def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
     """A coordinator tells whoever claims to join it anew, also where it has promised that claim
     itself (3.2).

@@ -23,7 +23,7 @@ from swarmfree.protocol.messages import (
     Microloss,
     Request,
 )
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.trainer.context import Context
@@ -49,6 +49,7 @@ from tests.mutants.alone import (
     beat_answer,
     endpoint,
     leading,
+    plan,
     play,
     record,
     second_life,
@@ -220,6 +221,21 @@ def higher_term_without_a_vote() -> object:
         return not roster.is_deposed, bool(told and told[0].rejoin)
 
     return _roster(story, ME, SIBLING)
+
+
+def higher_term_before_the_first_record() -> object:
+    """Nothing is decided yet, and the founder is gone: a member of the plan has promised a higher
+    term than this successor's, and one that the plan has not got: whether each of them deposes it.
+    """
+
+    async def story(alone: Alone, roster: Roster, member: Member) -> bool:
+        lead = roster._lead
+        lead.decided, lead.term = None, Term(2, A.member)
+        lead.follow(plan(1, lead.term))
+        await roster.yield_to(member, Refused(RefusalKind.BEHIND, "term 2", 2))
+        return roster.is_deposed
+
+    return [_roster(partial(story, member=member), ME, SIBLING) for member in (ME.member, second_life(ME).member)]
 
 
 def higher_term_of_its_own() -> object:

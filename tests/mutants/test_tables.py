@@ -126,6 +126,7 @@ ROWS = (
     Row(removals_lead.silent_beside_a_joiner, tables_return.silent_holder_of_a_copied_stage, [False, True]),
     Row(removals_lead.vote_to_depose, tables_roster.higher_term_without_a_vote, (True, True)),
     Row(removals_lead.lineage_of_a_deposer, tables_roster.higher_term_of_another_lineage, [False, True]),
+    Row(removals_lead.members_before_the_first_record, tables_roster.higher_term_before_the_first_record, [True, False]),
     Row(removals_lead.lineage_of_its_leader, tables_roster.higher_term_of_one_that_builds, True),
     Row(removals_lead.past_of_a_decision, tables_lead.hello_before_all_are_told, True),
     Row(removals_lead.holder_of_a_higher_term, tables_roster.higher_term_of_a_sole_holder, (True, True, False)),

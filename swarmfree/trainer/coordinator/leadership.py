@@ -99,6 +99,17 @@ class Leadership:
             return (self.term.member,)
         return electorate_of(self.decided, self.plan)
 
+    def yields_to(self, member: Member) -> bool:
+        """Whether this lead ends where that member has promised a higher term.
+
+        It does where the member decides on the next record. Before the first one nobody but a
+        founder decides, so that two who went on after it would take each member from the other for
+        ever: there every member of the plan counts.
+        """
+        if self.decided is None and not is_founders(self.term.number):
+            return self.plan is not None and self.plan.stage_of(member) is not None
+        return member in self.electorate()
+
     def may_decide(self, answered: Collection[Member]) -> bool:
         """Whether these decide next; see `policy.quorum`."""
         electorate = self.electorate()

@@ -394,14 +394,14 @@ class Roster(Participants):
                 await self.judge(participant, PeerSilent(f"{participant.member} does not answer"))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
-        """Somebody follows a higher term: a member that decides on this iteration deposes this
-        peer; any other, or one that left, joins anew.
+        """Somebody follows a higher term: a member to whom this lead yields deposes this peer; any
+        other, or one that left, joins anew.
 
         Who holds its stage alone keeps its place unless it hears somebody else: what it has would
         be made anew before it says hello.
         """
         participant, why = self._participants.get(member), f"it promised a higher term, and has no vote here: {error}"
-        if member in self._lead.electorate() and (participant is None or not await self._has_left(participant)):
+        if self._lead.yields_to(member) and (participant is None or not await self._has_left(participant)):
             self.depose(str(error))
             return
         mine = self.get(self._context.me)
