@@ -41,11 +41,12 @@ class AccessControl:
         """Let the caller say this; what a peer asks itself needs no leave.
 
         What is early is held, as the books hold it: work for a plan that is on its way here, and
-        from a member that is new in that plan.
+        from a member that is new in that plan, or new at its stage.
 
         Raises:
             Refused: `forbidden`; of work as `ReplicaState.admit`, and `not_yet` from whom no plan
-                of its base has named here so far; of what who is admitted may have `not_yet`, too.
+                of its base has named so far where this work comes from; of what who is admitted may
+                have `not_yet`, too.
         """
         if sender == self._context.me:
             return
@@ -66,8 +67,6 @@ class AccessControl:
         await replica_state.admit(request.key)
         while why := refusal(request, sender, self.view()):
             left_s = until_s - self._context.now_s()
-            if sender in self._stages:
-                raise Refused(RefusalKind.FORBIDDEN, why)
             if left_s <= 0:
                 raise Refused(RefusalKind.NOT_YET, why)
             await replica_state.moved.wait(left_s)

@@ -121,11 +121,11 @@ class Election:
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
             self.led = poll.fresh
-            if self._is_led() or poll.is_led or not await self._catch_up(poll):
+            if self._is_led() or poll.is_led or not await self._catch_up(poll) or self._is_led():
                 return None
-            plan = newest_plan((plan, *(p.plan for p in poll.promises.values()))) or plan
+            plan = newest_plan((plan, replica_state.known_plan, *(p.plan for p in poll.promises.values()))) or plan
+            replica_state.known_plan = plan  # whom an Open named that did not come here may claim, too
             if not self._may_lead(plan, poll):
-                replica_state.known_plan = plan
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (
                 1 if poll.covers(plan) or replica_state.is_over else FORCED_WITHOUT_ALL

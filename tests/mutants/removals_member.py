@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import promises
+from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll
-from swarmfree.protocol.names import Endpoint, Position
+from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll, Train
+from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.member.member import StageMember
@@ -340,3 +342,18 @@ def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
             self.replica_state.is_committed_state = is_committed_state
 
     patch.setattr(StageMember, "_open", careless)
+
+
+def place_on_its_way(patch: pytest.MonkeyPatch) -> None:
+    """Work is refused at once from a member of another stage, whose new place is in a plan that is
+    on its way (who may say what).
+    """
+    require = AccessControl._require_for_work
+
+    async def careless(self: AccessControl, sender: Member, request: Train) -> None:
+        view = self.view()
+        if sender in view.stages and (why := refusal(request, sender, view)):
+            raise Refused(RefusalKind.FORBIDDEN, why)
+        await require(self, sender, request)
+
+    patch.setattr(AccessControl, "_require_for_work", careless)

@@ -170,6 +170,23 @@ def word_of_who_is_led(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "campaign", careless)
 
 
+def plan_of_those_who_promise(patch: pytest.MonkeyPatch) -> None:
+    """A candidate forgets the newer plan that others told it, and refuses whom that one names
+    (3.2).
+    """
+    campaign = Election.campaign
+
+    async def careless(self: Election) -> Takeover | None:
+        state = self._stage_member.replica_state
+        plan = state.known_plan
+        try:
+            return await campaign(self)
+        finally:
+            state.known_plan = plan
+
+    patch.setattr(Election, "campaign", careless)
+
+
 def coordinator_of_others(patch: pytest.MonkeyPatch) -> None:
     """A candidate that may go on forced does so, though others hear the coordinator (3.2)."""
     ask = Election._ask

@@ -30,11 +30,12 @@ from swarmfree.protocol.messages import (
     Train,
 )
 from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, WorkKind
-from swarmfree.protocol.plan import Rebuilt, Share
+from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Executor, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.context import PayloadAtHand
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import SumKind
@@ -374,6 +375,31 @@ def work_of_another_base() -> object:
 
 
 def roll_of_another_sum() -> object:
+def work_of_one_that_moved() -> object:
+    """A replica of stage 2 feeds this member: what comes of it where it stays there, and where the
+    next plan, which moves it to the ends, is on its way here.
+    """
+
+    async def story(alone: Alone, *, moves: bool) -> str:
+        access = AccessControl(alone.context, alone.stage_member, lambda: None)
+        now, then = plan(1), plan(2)
+        moved = (*now.replicas[0], *now.replicas[2]), *now.replicas[1:2], (Replica(A),)
+        await alone.stage_member.open(A, Open(now))
+
+        async def open_later() -> None:
+            await asyncio.sleep(alone.context.timing.hold_s / 2)
+            await alone.stage_member.open(A, Open(replace(then, replicas=moved if moves else now.replicas)))
+
+        alone.tasks.start(open_later(), "the next plan")
+        try:
+            await access.require(D.member, Train(WorkKey(0, "b0", WorkKind.TRAIN, 0, 1), 0, A))
+        except Refused as refusal:
+            return str(refusal.kind)
+        return "let"
+
+    return [play(partial(story, moves=moves)) for moves in (False, True)]
+
+
     """A roll says that a sum of this member holds one microbatch, and it holds two by now."""
 
     async def story(alone: Alone) -> str:

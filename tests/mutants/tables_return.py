@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
+from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
@@ -34,10 +35,11 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder
+from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
 from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
@@ -151,6 +153,31 @@ def candidate_that_is_called_elsewhere() -> object:
         return [member for member, _ in alone.line.asked].count(A.member)
 
     return _campaign(_silent, judge)
+
+
+def plan_that_a_candidate_missed() -> object:
+    """A newcomer is in a plan that another member has got, and a candidate has not: whether it may
+    claim before and after that one's campaign.
+    """
+    newcomer = endpoint("e")
+    newer = plan(2)
+    newer = replace(newer, replicas=(*newer.replicas[:2], (*newer.replicas[2], Replica(newcomer))))
+
+    def told(to: Endpoint, claim: Claim) -> Promise:
+        return replace(_promising(to, claim), plan=newer) if to == D else _silent(to, claim)
+
+    async def judge(alone: Alone, election: Election) -> list[bool]:
+        access = AccessControl(alone.context, alone.stage_member, lambda: None)
+
+        def may_claim() -> bool:
+            claim = Claim(at(1, Term(3, newcomer.member)), only_asking=False)
+            return refusal(claim, newcomer.member, access.view()) is None
+
+        before = may_claim()
+        await election.campaign()
+        return [before, may_claim()]
+
+    return _campaign(told, judge)
 
 
 def number_that_others_have_promised() -> object:
