@@ -19,13 +19,18 @@ def show(run: RunOption, changes: SetOption = None) -> None:
     """Print the whole run config that is in force: the file, the changes and all defaults, as TOML
     that can be fed back.
 
+    Behind it stands, as a comment, what other peers may use of this machine; `swarmfree peer
+    --limit KEY=VALUE` sets it.
+
     What `swarmfree local` would need for it on this machine is told on stderr.
     """
     from swarmfree.lab.estimate import needs  # noqa: PLC0415 - help is fast
     from swarmfree.lab.runs import STANDBYS, peers_of  # noqa: PLC0415 - help is fast
-    from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import limits_to_toml, load_run, to_toml  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.peer_limits import DEFAULT_LIMITS  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())
     typer.echo(to_toml(found.manifest, found.data_path), nl=False)
+    typer.echo("".join(f"\n#{' ' if line else ''}{line}" for line in ["", *limits_to_toml(DEFAULT_LIMITS)]))
     for line in needs(found.manifest, peers_of(found.manifest) + STANDBYS):
         typer.echo(f"swarmfree local: {line}", err=True)

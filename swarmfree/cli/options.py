@@ -29,6 +29,15 @@ RunOption = Annotated[
         autocompletion=runs_to_complete,
     ),
 ]
+LimitOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="KEY=VALUE",
+        help="Change what other peers may use of this one, see config show; may be repeated.",
+        show_default=False,
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

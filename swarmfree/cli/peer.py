@@ -20,6 +20,7 @@ from swarmfree.cli.options import (
     HostOption,
     InviteArgument,
     Libp2pPortOption,
+    LimitOption,
     Log,
     LogOption,
     MemoryOption,
@@ -47,6 +48,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     memory: MemoryOption = KEPT_MB_MAX,
     disk: DiskOption = KEPT_MB_MAX,
     weights: WeightsOption = "",
+    limit: LimitOption = None,
     engine: EngineOption = EngineKind.TORCH,
     watch_engine: WatchEngineOption = False,
     log: LogOption = Log.TEXT,
@@ -64,18 +66,14 @@ def peer(  # noqa: PLR0913 - one parameter per option
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
     from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
-    from swarmfree.wire.socket_folder import require_unused  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    own = Path(folder or "~/.swarmfree/peer").expanduser()
-    require_folder("--folder", own)
-    require_unused(own)
+    _require_own_folder(folder)
     if feed:
         require_files(data)
     reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
@@ -98,6 +96,17 @@ def peer(  # noqa: PLR0913 - one parameter per option
         memory_mb_max=memory,
         disk_mb_max=disk,
         weights_folder=weights,
+        changes=limit or (),
     )
     start = PeerStart(PeerOrder(decoded, local, log, engine, is_watched=watch_engine))
     raise typer.Exit(run_until_told(start.run, start.leave))
+
+
+def _require_own_folder(folder: str) -> None:
+    """Nothing else uses it."""
+    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.socket_folder import require_unused  # noqa: PLC0415 - help is fast
+
+    own = Path(folder or "~/.swarmfree/peer").expanduser()
+    require_folder("--folder", own)
+    require_unused(own)

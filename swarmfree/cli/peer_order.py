@@ -4,12 +4,13 @@ loaded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import Log
-from swarmfree.protocol.config import load_local
+from swarmfree.protocol.config import limits_of, load_local
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.wire.addresses import address_of, parse_host_and_port
@@ -18,16 +19,16 @@ from swarmfree.wire.invite import Invite
 KEPT = "kept"
 
 
-def local_config(**flags: object) -> LocalConfig:
-    """This machine's choices from flags, with the folder's default filled in, and checked as far as
-    that can be done at once.
+def local_config(changes: Sequence[str] = (), **flags: object) -> LocalConfig:
+    """This machine's choices from flags and `changes` of its limits, with the folder's default
+    filled in, and checked as far as that can be done at once.
 
     Raises:
         ConfigError: one line that names the flag and the rule.
     """
     folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
     weights = str(flags.get("weights_folder") or Path(folder) / "weights")
-    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights})
+    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights, **limits_of(changes)})
     announced_of(local)
     return local
 

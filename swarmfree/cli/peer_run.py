@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
+from swarmfree.cli.log_lines import bound_log
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
@@ -110,6 +111,7 @@ class PeerLife:
         identity = load_or_create_identity(local.folder)
         words = Path(local.folder) / "log.txt" if screen is not None and screen.is_live else None
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", filename=words)
+        bound_log(local.limits.log_lines_max)
         points, others_host = self._order.invite.entry_points, announced_of(local)[0]
         # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
         announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
@@ -155,7 +157,7 @@ class PeerLife:
             )
 
     def _network(self, manifest: Manifest, identity: Identity, incarnation: str) -> GrpcNetwork:
-        local, run, limits = self._order.local, self._order.invite.fingerprint, WireLimits.of(manifest)
+        local, run, limits = self._order.local, self._order.invite.fingerprint, WireLimits.of(manifest, self._order.local.limits)
         return GrpcNetwork(run, identity, incarnation, local.host, local.port, announced=announced_of(local), limits=limits)
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:

@@ -35,11 +35,13 @@ from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import SECTIONS, Manifest
 from swarmfree.protocol.names import PROTOCOL_REVISION
+from swarmfree.protocol.peer_limits import PeerLimits
 
 MANIFEST_SIZE_BYTES_MAX = 1 << 16
 _DATA_PATH = "data.path"
 _ORGANISER = "organiser"
 _REVISION = "revision"
+_LIMITS = "limits."
 _LOCAL_PATHS = frozenset({"folder", "data_path", "weights_folder"})
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -184,14 +186,15 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
     Raises:
         ConfigError: one line that names file, key, value and rule.
     """
-    types = types_of(LocalConfig)
+    types = _local_types()
     given = {key: value for key, value in flags.items() if value is not None}
     text = read_text(Path(path)) if path else ""
     source = ConfigSource(text, str(path or "flags"), [f"{key}={value}" for key, value in given.items()])
     values: dict[str, Any] = {}
-    for key, value in source.parse().items():
+    for key, value in _flat(source.parse()).items():
         if key not in types:
-            source.fail(key, f"{assigned(written_key(key), value)}: {unknown(key, types)}")
+            shown = key if key.startswith(_LIMITS) else written_key(key)
+            source.fail(key, f"{assigned(shown, value)}: {unknown(key, types)}")
         values[key] = checked(types[key], value, key, source)
         if path and key in _LOCAL_PATHS and values[key]:
             values[key] = str(Path(path).parent / Path(values[key]).expanduser())
@@ -200,16 +203,52 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
         values[key] = typed(types[key], value, key, source) if isinstance(value, str) else checked(types[key], value, key, source)
     if not values.get("folder"):
         source.fail("folder", "folder: missing; a peer keeps its identity, state and logs there")
+    chosen = {key.removeprefix(_LIMITS): values.pop(key) for key in tuple(values) if key.startswith(_LIMITS)}
     try:
-        return LocalConfig(**values)
+        limits = PeerLimits(**chosen)
+    except ConfigError as error:
+        source.fail(f"{_LIMITS}{first_key(str(error))}", f"{_LIMITS}{error}")
+    try:
+        return LocalConfig(**values, limits=limits)
     except ConfigError as error:
         source.fail(first_key(str(error)), str(error))
 
 
 def local_to_toml(config: LocalConfig) -> str:
     """Write one machine's choices as a TOML file with a comment for each key, for `load_local`."""
-    defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig)}
-    return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults)]) + "\n"
+    defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig) if field.name in _local_types()}
+    return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults), "", *limits_to_toml(config.limits)]) + "\n"
+
+
+def limits_to_toml(limits: PeerLimits) -> list[str]:
+    """Lines of the section that says what other peers may use of this one."""
+    defaults = {field.name: field.default for field in dataclasses.fields(PeerLimits)}
+    return [f"# {_summary(PeerLimits)}", f"[{_LIMITS[:-1]}]", *_entries(limits, defaults)]
+
+
+def limits_of(changes: Sequence[str]) -> dict[str, str]:
+    """Flags for `load_local` from ``key=value`` each, as they stand on a command line.
+
+    Raises:
+        ConfigError: one of them is not of that form, or nobody knows the key.
+    """
+    known = tuple(types_of(PeerLimits))
+    return {f"{_LIMITS}{key}": text for key, text in (split_override(change, known) for change in changes)}
+
+
+def _local_types() -> dict[str, Any]:
+    """Type of every key of one machine's choices, by path."""
+    flat = {key: kind for key, kind in types_of(LocalConfig).items() if kind is not PeerLimits}
+    return flat | {f"{_LIMITS}{key}": kind for key, kind in types_of(PeerLimits).items()}
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With the section of limits by path."""
+    section = values.get(_LIMITS[:-1])
+    if not isinstance(section, dict):
+        return dict(values)
+    limits = {f"{_LIMITS}{written_key(key)}": value for key, value in section.items()}
+    return {key: value for key, value in values.items() if value is not section} | limits
 
 
 def _run_types() -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.peer_limits import DEFAULT_LIMITS, PeerLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class LocalConfig:
         disk_mb_max: of what is kept for others, at most so many MB on disk, what lies in memory
             counted; no more than the run says.
         weights_folder: where a stage's senior writes its weights at the end.
+        limits: what other peers may use of this one; in a file, the section of that name.
     """
 
     folder: str
@@ -48,6 +50,7 @@ class LocalConfig:
     memory_mb_max: int = 1_000_000
     disk_mb_max: int = 1_000_000
     weights_folder: str = ""
+    limits: PeerLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         for name in ("port", "dht_port"):

@@ -4,10 +4,11 @@ machine's choice; nobody else needs to agree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import MessageBounds
+from swarmfree.protocol.peer_limits import DEFAULT_LIMITS, PeerLimits
 from swarmfree.wire.certificate import SERVER_NAME
 from swarmfree.wire.frames import CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
@@ -37,28 +38,14 @@ TENSORS_OF_A_CALLER = 64
 
 
 @dataclass(frozen=True, slots=True)
-class WireLimits:
-    """Bounds of one peer's network.
+class WireLimits(PeerLimits):
+    """Bounds of one peer's network, besides what other peers may use.
 
     Args:
         progress_s: while a handler runs, a progress frame goes out this often.
-        drain_s: how long to wait for a caller's first frame, and for it to close its side after it
-            was answered early.
         chunk_bytes: payload bytes per frame sent.
         bounds: what a message of the run can say.
-        payload_bytes_max: larger payloads are refused; `bounds` knows less of each kind.
         message_bytes_max: larger protobuf messages and frames are refused.
-        small_bytes_max: the same of requests that hold no plan, record or list of members.
-        header_bytes_max: of a request's header, which is read before all else.
-        metadata_bytes_max: of what HTTP carries beside a message.
-        streams_max: calls of one connection at once.
-        calls_max: calls open at once, their handlers at work or their answers under way, also those
-            whose callers are gone; others are refused.
-        caller_calls_max: the same of one caller.
-        held_bytes_max: of payloads, come or to go, of calls that are open.
-        caller_held_bytes_max: the same of one caller.
-        write_s: a caller takes a frame of its answer within so long, or the call is over.
-        unread_bytes_max: of answers that are under way to one caller.
         channels_max: connections kept; the longest unused goes first.
         keepalive_s: an otherwise quiet connection is pinged this often.
         ping_timeout_s: a ping without answer for so long breaks the connection. gRPC's keepalive
@@ -68,21 +55,9 @@ class WireLimits:
     """
 
     progress_s: float = 0.5
-    drain_s: float = 10.0
     chunk_bytes: int = CHUNK_BYTES
     bounds: MessageBounds = field(default_factory=MessageBounds)
-    payload_bytes_max: int = 1 << 30
     message_bytes_max: int = 8 << 20
-    small_bytes_max: int = 1 << 16
-    header_bytes_max: int = 2048
-    metadata_bytes_max: int = 8192
-    streams_max: int = 1024
-    calls_max: int = 4096
-    caller_calls_max: int = 512
-    held_bytes_max: int = 4 << 30
-    caller_held_bytes_max: int = 2 << 30
-    write_s: float = 30.0
-    unread_bytes_max: int = 16 << 20
     channels_max: int = 256
     keepalive_s: float = 2.0
     ping_timeout_s: float = 1.5
@@ -90,17 +65,21 @@ class WireLimits:
     reconnect_s_max: float = 1.0
 
     def __post_init__(self) -> None:
+        PeerLimits.__post_init__(self)
         assert CHUNK_BYTES_MIN <= self.chunk_bytes <= CHUNK_BYTES_MAX, "chunks lie between the bounds that every receiver holds"
         assert self.message_bytes_max > CHUNK_BYTES_MAX, "a chunk must fit a message"
 
     @classmethod
-    def of(cls, manifest: Manifest) -> WireLimits:
-        """For a peer of one run, whose messages are no larger than it needs."""
+    def of(cls, manifest: Manifest, chosen: PeerLimits = DEFAULT_LIMITS) -> WireLimits:
+        """For a peer of one run, whose messages are no larger than it needs, with this machine's
+        choices.
+        """
         bounds = MessageBounds.of(manifest)
+        needed_bytes = max(64 << 20, TENSORS_OF_A_CALLER * bounds.tensor_bytes)
         return cls(
+            **asdict(chosen) | {"caller_held_bytes_max": min(chosen.caller_held_bytes_max, needed_bytes)},
             bounds=bounds,
             message_bytes_max=max(CHUNK_BYTES_MAX + bounds.message_bytes, 2 * CHUNK_BYTES_MAX),
-            caller_held_bytes_max=max(64 << 20, TENSORS_OF_A_CALLER * bounds.tensor_bytes),
         )
 
     def request_bytes_max(self, rpc_name: str) -> int:

@@ -5,14 +5,24 @@ a call beyond that.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
 from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.peer_limits import Allowance
 from swarmfree.wire.limits import WireLimits
+
+CALL_LOOP_S = 0.0003
+"""What gRPC itself takes of the event loop for a call, at least."""
+CALLERS_KNOWN = 1024
+
+
+class Overdrawn(Refused):
+    """A call beyond those that its caller may have; its refusal can wait."""
 
 
 class CallSlot:
@@ -21,9 +31,12 @@ class CallSlot:
     Args:
         quotas: where it counts.
         caller: whose it is.
+
+    Attributes:
+        is_useful: it was answered, and not everybody may ask for that: its time is not counted.
     """
 
-    __slots__ = ("_caller", "_held_bytes", "_quotas", "_users")
+    __slots__ = ("_caller", "_held_bytes", "_loop_s", "_quotas", "_users", "is_useful")
 
     def __init__(self, quotas: Quotas, caller: str) -> None:
         """Made by `Quotas.enter`."""
@@ -31,6 +44,8 @@ class CallSlot:
         self._caller = caller
         self._users = 0
         self._held_bytes = 0
+        self._loop_s = CALL_LOOP_S
+        self.is_useful = False
 
     def __enter__(self) -> Self:
         self._users += 1
@@ -39,7 +54,16 @@ class CallSlot:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._users -= 1
         if not self._users:
-            self._quotas.leave(self._caller, self._held_bytes)
+            self._quotas.leave(self._caller, self._held_bytes, 0.0 if self.is_useful else self._loop_s)
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """The event loop does something for it, without a pause."""
+        begun_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self._loop_s += time.thread_time() - begun_s
 
     def hold(self, size_bytes: int) -> None:
         """Bytes of its payload have come, or of its answer are to go, and are kept until the call
@@ -53,7 +77,8 @@ class CallSlot:
 
 
 class Quotas:
-    """Open calls and the bytes of their payloads, by caller.
+    """Open calls, the bytes of their payloads, and the time of the event loop that went into calls
+    of no use, by caller.
 
     Args:
         limits: bounds.
@@ -64,6 +89,7 @@ class Quotas:
         self._limits = limits
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
+        self._loop_s: dict[str, Allowance] = {}
 
     def __len__(self) -> int:
         return self._calls.total()
@@ -77,23 +103,40 @@ class Quotas:
         """A call comes.
 
         Raises:
-            Refused: `not_yet`, there are too many.
+            Overdrawn: `not_yet`, there are too many, or they took too long.
         """
+        now_s = time.monotonic()
+        if (used := self._loop_s.get(caller)) is not None and used.is_spent(now_s):
+            used.spend(CALL_LOOP_S, now_s)
+            raise Overdrawn(RefusalKind.NOT_YET, f"calls of peer {caller} have taken too much of this peer's time")
         if len(self) >= self._limits.calls_max:
-            raise Refused(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
+            raise Overdrawn(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
         if self._calls[caller] >= self._limits.caller_calls_max:
-            raise Refused(
+            raise Overdrawn(
                 RefusalKind.NOT_YET, f"{self._calls[caller]} calls of peer {caller} are open here, one more than it may"
             )
         self._calls[caller] += 1
         return CallSlot(self, caller)
 
-    def leave(self, caller: str, held_bytes: int) -> None:
+    def leave(self, caller: str, held_bytes: int, loop_s: float) -> None:
         """A call has ended."""
+        if loop_s:
+            self._spend(caller, loop_s)
         for counter, count in ((self._calls, 1), (self._bytes, held_bytes)):
             counter[caller] -= count
             if not counter[caller]:
                 del counter[caller]
+
+    def _spend(self, caller: str, loop_s: float) -> None:
+        now_s, limits = time.monotonic(), self._limits
+        used = self._loop_s.get(caller)
+        if used is None:
+            if len(self._loop_s) >= CALLERS_KNOWN:
+                self._loop_s = {name: other for name, other in self._loop_s.items() if other.used(now_s)}
+                while len(self._loop_s) >= CALLERS_KNOWN:
+                    del self._loop_s[next(iter(self._loop_s))]
+            used = self._loop_s[caller] = Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)
+        used.spend(loop_s, now_s)
 
     def hold(self, caller: str, size_bytes: int) -> None:
         """Bytes are held for it.

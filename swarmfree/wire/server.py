@@ -33,11 +33,13 @@ from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
-from swarmfree.wire.quotas import AnswerGate, CallSlot, Quotas
+from swarmfree.wire.quotas import AnswerGate, CallSlot, Overdrawn, Quotas
 from swarmfree.wire.status import status_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
+ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Meet"})
+"""RPCs that are answered to any peer of the run: the time for them is counted."""
 
 
 class Doorkeeper(Protocol):
@@ -258,6 +260,7 @@ class Server:
         self.quotas = Quotas(limits)
         self._gates: dict[str, AnswerGate] = {}
         self._handling: set[asyncio.Task[None]] = set()
+        self._overdrawn = 0
         self._is_closing = False
         self.handler: Handler | None = None
 
@@ -291,9 +294,9 @@ class Server:
 
     async def _unary(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
         outcome = Outcome()
-        with await self._slot(context) as slot:
+        with await self._slot(context, len(data)) as slot:
             try:
-                self._begin(self._admitted(rpc, data, context), Nothing(), outcome, slot)
+                self._begin(self._admitted(rpc, data, context, slot), Nothing(), outcome, slot)
             except (Malformed, Refused) as error:
                 await self._refuse(context, error)
             await outcome.bell.wait()
@@ -303,9 +306,9 @@ class Server:
 
     async def _watched(self, rpc: Rpc, data: bytes, context: Context) -> None:
         outcome = Outcome()
-        with await self._slot(context) as slot:
+        with await self._slot(context, len(data)) as slot:
             try:
-                self._begin(self._admitted(rpc, data, context), Nothing(), outcome, slot)
+                self._begin(self._admitted(rpc, data, context, slot), Nothing(), outcome, slot)
             except (Malformed, Refused) as error:
                 await self._refuse(context, error)
             await self._show_progress(context, outcome, None)
@@ -315,7 +318,7 @@ class Server:
 
     async def _framed(self, rpc: Rpc, context: Context) -> None:
         outcome = Outcome()
-        with await self._slot(context) as slot:
+        with await self._slot(context, 0) as slot:
             upload = Upload(context, self._group, outcome.bell, slot, self._limits.drain_s)
             try:
                 self._open(rpc, context, await self._first(context), upload, outcome, slot)
@@ -327,11 +330,20 @@ class Server:
             finally:
                 upload.abandon()
 
-    async def _slot(self, context: Context) -> CallSlot:
-        """A place for a call of this caller, or the end of the call."""
+    async def _slot(self, context: Context, size_bytes: int) -> CallSlot:
+        """A place for a call of this caller, or the end of the call; where it is small, that comes
+        late, so that a caller has few of them.
+        """
         try:
             return self.quotas.enter(proven_caller(context.auth_context()))
         except (Malformed, Refused) as error:
+            is_late = isinstance(error, Overdrawn) and size_bytes <= self._limits.small_bytes_max
+            if is_late and self._overdrawn < self._limits.calls_max:
+                self._overdrawn += 1
+                try:
+                    await asyncio.sleep(self._limits.refusal_s)
+                finally:
+                    self._overdrawn -= 1
             await self._refuse(context, error)
 
     async def _first(self, context: Context) -> Any:
@@ -346,7 +358,7 @@ class Server:
         if data is grpc.aio.EOF:
             raise Malformed("nothing where REQUEST was expected")
         content, chunk = _content(data, FrameKind.REQUEST)
-        admitted = self._admitted(rpc, content, context)
+        admitted = self._admitted(rpc, content, context, slot)
         size_bytes_max = min(self._limits.payload_bytes_max, payload_bytes_max(admitted.request, self._limits.bounds))
         upload.expect(PayloadReader(admitted.payload_size_bytes, size_bytes_max), chunk, waits=admitted.waits)
         self._begin(admitted, upload, outcome, slot)
@@ -358,7 +370,11 @@ class Server:
         if not upload.is_complete:
             await self._drain(upload)
 
-    def _admitted(self, rpc: Rpc, data: bytes | memoryview, context: Context) -> Admitted:
+    def _admitted(self, rpc: Rpc, data: bytes | memoryview, context: Context, slot: CallSlot) -> Admitted:
+        with slot.work():
+            return self._looked_at(rpc, data, context)
+
+    def _looked_at(self, rpc: Rpc, data: bytes | memoryview, context: Context) -> Admitted:
         """The header before all else, then whether this peer serves, then the request: what costs
         most is looked at last.
         """
@@ -388,8 +404,10 @@ class Server:
             with slot, outcome:
                 reply = await admitted.handler(admitted.header, admitted.request, incoming)
                 slot.hold(reply.size_bytes)
-                outcome.response = encode_response(rpc, reply.message, reply.size_bytes)
+                with slot.work():
+                    outcome.response = encode_response(rpc, reply.message, reply.size_bytes)
                 outcome.payload = reply.pieces
+                slot.is_useful = rpc.name not in ANYBODYS
             if outcome.error is not None and not isinstance(outcome.error, Refused):
                 is_peers_fault = isinstance(outcome.error, CallFailed)
                 log.error(

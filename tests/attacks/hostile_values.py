@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import math
+import operator
 import random
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -150,8 +152,14 @@ def payload(rng: random.Random) -> bytes:
 
 def spoiled(value: T, rng: random.Random, rate: float) -> T:
     """The same message, in which each value is another one of its type at a rate."""
-    found: T = _spoiled(value, rng, rate, "")
+    found: T = _spoiled(value, rng, rate, "") if rate else value
     return found
+
+
+@functools.cache
+def _names(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields that a value of this type is made of; None where it is no dataclass."""
+    return tuple(f.name for f in dataclasses.fields(kind) if f.init) if dataclasses.is_dataclass(kind) else None
 
 
 def _spoiled(value: Any, rng: random.Random, rate: float, name: str) -> Any:
@@ -160,12 +168,16 @@ def _spoiled(value: Any, rng: random.Random, rate: float, name: str) -> Any:
         return rng.choice(ENDPOINTS) if is_wild else value
     if isinstance(value, MicrobatchSet):
         return MicrobatchSet(rng.choice(MASKS)) if is_wild else value
-    if dataclasses.is_dataclass(value):
-        changes = {f.name: _spoiled(getattr(value, f.name), rng, rate, f.name) for f in dataclasses.fields(value) if f.init}
-        return replace(value, **changes)  # type: ignore[type-var]
+    if (names := _names(type(value))) is not None:
+        before = [getattr(value, each) for each in names]
+        after = [_spoiled(held, rng, rate, each) for held, each in zip(before, names, strict=True)]
+        is_same = all(map(operator.is_, before, after))
+        return value if is_same else type(value)(**dict(zip(names, after, strict=True)))
     if isinstance(value, tuple):
         several = [_spoiled(each, rng, rate, name) for each in value]
-        return tuple(rng.choices(several, k=rng.choice((0, 1, 2, 5, 100))) if is_wild and several else several)
+        if is_wild and several:
+            return tuple(rng.choices(several, k=rng.choice((0, 1, 2, 5, 100))))
+        return value if all(map(operator.is_, value, several)) else tuple(several)
     return _wild(value, rng, name) if is_wild else value
 
 

@@ -1,8 +1,8 @@
 """Whatever strangers say and answer, in whatever order: a peer does not crash, does not hang and
 does not grow.
 
-`SWARMFREE_FUZZ_CASES=100000` plays so many cases, each with other values; without it a few, always
-the same ones.
+`SWARMFREE_FUZZ_CASES=100000` plays so many cases, each with other values, in parts that several
+processes share; without it a few, always the same ones.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 from contextvars import Context
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ from tests.attacks.hostile_values import ANSWERS, BUILD, REQUESTS, SENDERS, payl
 from tests.mutants.alone import MANIFEST, ME, plan
 
 CASES = int(os.environ.get("SWARMFREE_FUZZ_CASES", "0"))
+CASES_OF_A_PART = 2500
 GAPS_S = (0.0, 0.0, 0.01, 0.3, 2.0, 12.0)
 RATES = (0.0, 0.0, 0.01, 0.05, 0.3)
 # That one ends a life, by design
@@ -196,17 +198,18 @@ class Fuzz:
             return  # it says why, and its process ends in good order
 
 
+@pytest.mark.parametrize("part", range(max(1, CASES // CASES_OF_A_PART)))
 @settings(
-    max_examples=CASES or 60,
+    max_examples=min(CASES, CASES_OF_A_PART) or 60,
     derandomize=not CASES,
     database=None,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(STORIES)
+@given(case=STORIES)
 # A member, twice
-@example(Case(False, True, 0, 0.3, [(0, 30, 2**32 - 1), (0, 30, 2**32 - 1), (0, 0, 479617), (0, 0, 479617)]))
-def test_no_word_and_no_answer_ends_a_peer(case: Case) -> None:
+@example(case=Case(False, True, 0, 0.3, [(0, 30, 2**32 - 1), (0, 30, 2**32 - 1), (0, 0, 479617), (0, 0, 479617)]))
+def test_no_word_and_no_answer_ends_a_peer(part: int, case: Case) -> None:
     """Sound messages in which any value is another one: each ends in an answer or a refusal."""
 
     async def main() -> None:

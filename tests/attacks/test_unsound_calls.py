@@ -265,7 +265,9 @@ async def test_a_list_that_nobody_needs_is_not_read(folder: Path) -> None:
 
 # ---- ends ----------------------------------------------------------------------------------------
 
-QUICK = WireLimits(bounds=LIMITS.bounds, drain_s=0.3, write_s=0.5, progress_s=0.1, caller_calls_max=4, unread_bytes_max=1 << 20)
+QUICK = WireLimits(
+    bounds=LIMITS.bounds, drain_s=0.3, write_s=0.5, progress_s=0.1, caller_calls_max=4, unread_bytes_max=1 << 20, refusal_s=0.2
+)
 TRAIN_REQUEST = {"key": key(), "source": source(), "payload": {"size_bytes": 400_000}}
 
 

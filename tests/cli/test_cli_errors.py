@@ -208,6 +208,7 @@ def test_what_config_show_prints_can_be_fed_back(run_file: str, tmp_path: Path) 
     first = _invoke("config", "show", "--run", run_file, "--set", "optimizer.rate=0.002")
     assert first.exit_code == 0
     assert "rate = 0.002" in first.stdout
+    assert "\n# caller_calls_max = 512\n" in first.stdout  # of this machine, so not fed back
     again = tmp_path / "again.toml"
     again.write_text(first.stdout)
     assert _invoke("config", "show", "--run", str(again)).stdout == first.stdout

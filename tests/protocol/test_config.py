@@ -19,6 +19,7 @@ from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.config import (
     MANIFEST_SIZE_BYTES_MAX,
     RunConfig,
+    limits_of,
     load_local,
     load_run,
     local_to_toml,
@@ -29,6 +30,7 @@ from swarmfree.protocol.config import (
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import SECTIONS, Manifest
+from swarmfree.protocol.peer_limits import PeerLimits
 
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=40)
 
@@ -373,7 +375,8 @@ def test_local_config_is_file_then_flags(tmp_path: Path) -> None:
 
 def test_printed_local_config_can_be_fed_back(tmp_path: Path) -> None:
     """`local_to_toml` prints a file that gives the same choices."""
-    config = LocalConfig(folder="/var/lib/x", host="::1", port=1, standby=True, patience_s=2.5)
+    limits = PeerLimits(calls_max=7, write_s=2.5)
+    config = LocalConfig(folder="/var/lib/x", host="::1", port=1, standby=True, patience_s=2.5, limits=limits)
     (tmp_path / "peer.toml").write_text(local_to_toml(config))
     assert load_local(tmp_path / "peer.toml", {}) == config
 
@@ -385,6 +388,14 @@ def test_printed_local_config_can_be_fed_back(tmp_path: Path) -> None:
         ("folder = 3", {}, r"peer\.toml:1: folder = 3 \(a whole number\): must be text"),
         ('folder = "x"\nprot = 3', {}, r"peer\.toml:2: prot = 3: unknown key; did you mean port\?"),
         ('folder = "x"\nport = 65536', {}, r"peer\.toml:2: port = 65536: a port lies between 0 and 65535"),
+        (
+            'folder = "x"\n[limits]\ncalls = 3',
+            {},
+            r"peer\.toml:3: limits\.calls = 3: unknown key; did you mean limits\.calls_max\?",
+        ),
+        ('folder = "x"\n[limits]\ncalls_max = 0', {}, r"peer\.toml:3: limits\.calls_max = 0: must be more than 0"),
+        ('folder = "x"\nlimits = 3', {}, r"peer\.toml:2: limits = 3: unknown key"),
+        ('folder = "x"', {"limits.write_s": "soon"}, r'override limits\.write_s = "soon" \(text\): must be a number'),
         ('folder = "x"', {"port": "70000"}, r"override port = 70000: a port lies between"),
         ('folder = "x"', {"standby": "yes"}, r'override standby = "yes" \(text\): must be true or false'),
         ('folder = "x"', {"threads": True}, r"override threads = true \(true or false\): must be a whole number"),
@@ -397,6 +408,14 @@ def test_a_mistake_in_a_local_config_is_one_line(tmp_path: Path, text: str, flag
     with pytest.raises(ConfigError, match=message) as caught:
         load_local(file, flags)
     assert "\n" not in str(caught.value)
+
+
+def test_limits_are_set_as_they_stand_on_a_command_line() -> None:
+    """`key=value` each; what nobody knows is an error that names what was meant."""
+    config = load_local(None, {"folder": "x", **limits_of(["calls_max=9", "refusal_s=0.5"])})
+    assert config.limits == PeerLimits(calls_max=9, refusal_s=0.5)
+    with pytest.raises(ConfigError, match="did you mean calls_max"):
+        limits_of(["calls=9"])
 
 
 def test_an_unknown_flag_is_a_programmer_error() -> None:

@@ -13,6 +13,7 @@ import pytest
 from swarmfree.cockpit.lines import TEXT_MAX, describe
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
 from swarmfree.protocol.events import Note
+from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.names import WHERE_MAX, Endpoint, Member
 from swarmfree.trainer.coordinator.reachability import Reachability
@@ -28,6 +29,8 @@ class World:
         """Nothing was told."""
         self.silences_s: list[float] = []
         self.timing = TimingSection()
+        self.local = LocalConfig("x")
+        self.now_s = time.monotonic
         self.told: list[Note] = []
         self.tell = self.told.append
         self.error = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from wire_world import member, network
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import GetPlan, Header, Hello, Place, Request
 from swarmfree.protocol.names import Endpoint
@@ -29,7 +31,9 @@ async def hello_from(port: int) -> CallFailed:
         network("coordinator") as coordinator,
         network("newcomer", announced=("127.0.0.1", port)) as newcomer,
     ):
-        reaching = Reachability(cast("Any", SimpleNamespace(timing=TIMING, call=coordinator.call, tell=lambda _: None)))
+        local, told = LocalConfig("x"), list[object]()
+        world = SimpleNamespace(timing=TIMING, local=local, call=coordinator.call, tell=told.append, now_s=time.monotonic)
+        reaching = Reachability(cast("Any", world))
 
         async def handler(header: Header, _request: Request, _incoming: Incoming) -> Reply:
             await reaching.require(header.sender)

@@ -73,7 +73,7 @@ async def test_more_calls_than_a_peer_takes_are_refused() -> None:
         await go_on.wait()
         return Reply(answer_to(request))
 
-    async with peers(handler, WireLimits(calls_max=3)) as (caller, peer), asyncio.TaskGroup() as group:
+    async with peers(handler, WireLimits(calls_max=3, refusal_s=0.1)) as (caller, peer), asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(caller.call(peer.here, REQUESTS["pull"], silence_s=5))
             await begun.acquire()

@@ -120,6 +120,8 @@ class Assignment:
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
             )
+            if place.stage == NO_STAGE and self._standbys() >= self._context.local.limits.standbys_max:
+                raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
@@ -127,6 +129,9 @@ class Assignment:
             participant.greet(hello)
             participant.vouch()  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
+
+    def _standbys(self) -> int:
+        return sum(g.stage == NO_STAGE for g in self._roster.participants())
 
     def _welcome_back(self, sender: Endpoint, hello: Hello) -> Participant | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load

@@ -320,6 +320,9 @@ class Coordinator:
         stage has promised a plan without it.
 
         That one is asked first whether it is there: it may have died a moment ago.
+
+        Raises:
+            Refused: `not_yet`, this peer coordinates no longer: whoever does has to be asked.
         """
         if (participant := self.roster.get(sender.member)) is None:
             return
@@ -327,6 +330,8 @@ class Coordinator:
         self.assignment.replace_leavers()
         is_asked = False
         while self.roster.get(sender.member) is participant:
+            if self.roster.is_deposed:
+                raise Refused(RefusalKind.NOT_YET, "this peer coordinates no longer")
             plan = self.lead.plan
             others = [
                 g

@@ -9,6 +9,7 @@ from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import GetPlan
 from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.peer_limits import Allowance
 from swarmfree.trainer.context import Context
 
 SOMEBODY_ELSE = frozenset({RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.WRONG_INCARNATION})
@@ -26,13 +27,19 @@ class Reachability:
         """Nobody was called."""
         self._context = context
         self._told: set[str] = set()
+        limits = context.local.limits
+        self._hellos = Allowance(limits.hellos_max, limits.hellos_per_s, context.now_s())
 
     async def require(self, newcomer: Endpoint) -> None:
         """Call a newcomer where it says that it is.
 
         Raises:
-            Refused: `unreached`, nobody answers there, or somebody else does.
+            Refused: `unreached`, nobody answers there, or somebody else does; `not_yet`, too many
+                come.
         """
+        if self._hellos.is_spent(self._context.now_s()):
+            raise Refused(RefusalKind.NOT_YET, "too many peers ask this one for a place: ask again")
+        self._hellos.spend(1, self._context.now_s())
         try:
             await self._context.call(newcomer, GetPlan(), silence_s=CALL_SILENCES * self._context.timing.silence_s)
         except (PeerUnreachable, PeerSilent, ProtocolViolation) as error:

@@ -1,0 +1,42 @@
+"""So many lines in the log in each minute: what others do to this peer does not fill its disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+MINUTE_S = 60.0
+
+
+class LineQuota(logging.Filter):
+    """Lets so many records pass in each minute; the next one then says how many were left out.
+
+    Args:
+        lines_max: of one minute.
+        now_s: monotonic seconds.
+    """
+
+    def __init__(self, lines_max: int, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was written yet."""
+        super().__init__()
+        self._lines_max, self._now_s = lines_max, now_s
+        self._since_s, self._count = now_s(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this one is written."""
+        now_s = self._now_s()
+        if now_s - self._since_s >= MINUTE_S:
+            left_out = max(0, self._count - self._lines_max)
+            self._since_s, self._count = now_s, 0
+            if left_out:
+                record.msg, record.args = f"{record.getMessage()} (before that, {left_out:,} lines were left out)", ()
+        self._count += 1
+        return self._count <= self._lines_max
+
+
+def bound_log(lines_max: int) -> None:
+    """From now on everything that is written to the log is counted."""
+    quota = LineQuota(lines_max)
+    for handler in logging.getLogger().handlers or filter(None, [logging.lastResort]):
+        handler.addFilter(quota)

@@ -1,0 +1,155 @@
+"""Whoever asks for more than one may have waits, and others do not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from attacker import Papers, dialled, header
+
+from swarmfree.cli.log_lines import LineQuota
+from swarmfree.protocol.errors import Refused
+from swarmfree.protocol.messages import GetPlan, Header, Hello, PlanAnswer, Request
+from swarmfree.protocol.names import PROTOCOL_REVISION
+from swarmfree.protocol.peer_limits import Allowance, PeerLimits
+from swarmfree.protocol.ports import Incoming, Reply
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.reachability import Reachability
+from swarmfree.wire.identity import load_or_create_identity
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.v1 import messages_pb2
+from tests.mutants.alone import SIBLING, TERM, Alone, assigning, endpoint, leading, plan, play, word
+
+RUN, OTHER_RUN = "ab" * 32, "cd" * 32
+MALLORY = Papers("mallory")
+QUICK = WireLimits(caller_loop_share=0.01, caller_loop_burst_s=0.05, refusal_s=1.0)
+FLOOD_S = 3.0
+CALLERS = 50
+
+
+async def answered(_header: Header, request: Request, _incoming: Incoming) -> Reply:
+    """Everybody gets a plan."""
+    assert isinstance(request, GetPlan)
+    return Reply(PlanAnswer(None, ""))
+
+
+@pytest.mark.parametrize("run", [RUN, OTHER_RUN], ids=["what anybody may ask", "another run"])
+async def test_small_calls_without_end_are_answered_ever_later(tmp_path: Path, run: str) -> None:
+    """Who asks for nothing of use as fast as it can gets a few hundred answers, and then so many
+    refusals as it has calls, each after a second; others are answered at once.
+    """
+    ended, until_s = 0, time.monotonic() + FLOOD_S
+
+    async def flood(channel: Any) -> None:
+        nonlocal ended
+        asked = header(run, PROTOCOL_REVISION, MALLORY.peer_id)
+        data = messages_pb2.GetPlanRequest(header=asked).SerializeToString()
+        while time.monotonic() < until_s:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(data, timeout=5)
+            ended += 1
+
+    async with GrpcNetwork(RUN, load_or_create_identity(tmp_path), "1" * 16, limits=QUICK) as peer:
+        peer.serve(answered)
+        async with dialled(peer.here.addresses[0], MALLORY) as channel, asyncio.TaskGroup() as group:
+            for _ in range(CALLERS):
+                group.create_task(flood(channel))
+            late_s = 0.0
+            while time.monotonic() < until_s:
+                begun_s = time.monotonic()
+                assert (await peer.call(peer.here, GetPlan(), silence_s=5)).message
+                late_s = max(late_s, time.monotonic() - begun_s)
+                await asyncio.sleep(0.1)
+    burst = QUICK.caller_loop_burst_s / 0.0003
+    assert ended < burst + CALLERS * (FLOOD_S / QUICK.refusal_s + 1)
+    assert late_s < QUICK.refusal_s
+
+
+def limited(alone: Alone, **limits: float) -> Alone:
+    """With these limits."""
+    alone.context.local = replace(alone.context.local, limits=PeerLimits(**limits))  # type: ignore[arg-type]
+    return alone
+
+
+def test_new_names_are_called_back_at_a_rate() -> None:
+    """Of many new names as many are called back as may come at once; then one in each second."""
+
+    async def story(alone: Alone) -> list[bool]:
+        reaching = Reachability(limited(alone, hellos_max=2, hellos_per_s=1.0).context)
+        alone.line.answer = lambda _to, _request: Reply(PlanAnswer(None, ""))
+        alone.line.delay_s = 0.0
+        reached = []
+        for number in range(6):
+            await asyncio.sleep(0.0 if number < 4 else 1.0)
+            try:
+                await reaching.require(endpoint(f"new{number}"))
+                reached.append(True)
+            except Refused as refusal:
+                reached.append("too many" not in refusal.detail)
+        return reached
+
+    assert play(story) == [True, True, False, False, True, True]
+
+
+def test_so_many_stand_by() -> None:
+    """A swarm does not take more peers that stand by than its coordinator's limit."""
+
+    async def story(alone: Alone) -> tuple[int, str]:
+        assignment, roster = assigning(limited(alone, standbys_max=3).context, alone.tasks, leading(alone.context))
+        assignment.start_joins = lambda: None  # type: ignore[method-assign]
+        why = ""
+        for number in range(5):
+            try:
+                assignment.hello(endpoint(f"new{number}"), Hello(can_feed=False, standby=True, corpus_hash=""))
+            except Refused as refusal:
+                why = refusal.detail
+        return len(roster.participants()), why
+
+    assert play(story) == (3, "as many peers stand by here as may")
+
+
+def test_a_goodbye_to_who_leads_no_longer_has_an_end() -> None:
+    """A member that leaves waits until it is not needed; where its coordinator is deposed meanwhile
+    that one says so, instead of keeping the call for ever.
+    """
+
+    async def story(alone: Alone) -> str:
+        coordinator = Coordinator(alone.context, alone.tasks, None)
+        coordinator.lead.follow(plan(1, TERM))
+        coordinator.roster.admit(SIBLING, Hello(can_feed=False, standby=False, corpus_hash=""), 1, built=True)
+        asyncio.get_running_loop().call_later(2.0, coordinator.roster.close)
+        async with asyncio.timeout(10.0):
+            return await word(coordinator.release(SIBLING))  # type: ignore[arg-type]
+
+    assert play(story) == "not_yet"
+
+
+def test_an_allowance_comes_back_with_time() -> None:
+    """What was used beyond the rate is free again after as many seconds as it takes."""
+    allowance = Allowance(10.0, 2.0, 0.0)
+    allowance.spend(14.0, 0.0)
+    assert [allowance.is_spent(now_s) for now_s in (0.0, 2.0, 2.1)] == [True, True, False]
+    assert allowance.used(100.0) == 0.0
+
+
+def test_a_log_has_so_many_lines_a_minute() -> None:
+    """A thousand lines are two, and the next minute's first one says how many were left out."""
+    now_s, written = 0.0, []
+    quota = LineQuota(2, lambda: now_s)
+    for _ in range(1000):
+        record = logging.LogRecord("wire", logging.WARNING, "", 0, "a caller took %s", ("nothing",), None)
+        written += [record.getMessage()] if quota.filter(record) else []
+    now_s = 61.0
+    assert quota.filter(record)
+    assert [*written, record.getMessage()] == [
+        *["a caller took nothing"] * 2,
+        "a caller took nothing (before that, 998 lines were left out)",
+    ]
