@@ -16,12 +16,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from swarmfree.cli.log_lines import bound_log
+from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_run import SystemClock
 from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
 from swarmfree.protocol.manifest import DataSection, Manifest
 from swarmfree.protocol.names import Founder
+from swarmfree.protocol.peer_limits import DEFAULT_LIMITS
 from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
@@ -112,9 +115,11 @@ class Founding:
         settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port(), announced=self._announced)
         tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
         directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest, on_replaced=tell)
+        bound_log(DEFAULT_LIMITS.log_lines_max)
         await directory.start()
         try:
-            return await self._serve(directory, manifest, identity)
+            with LoopWatchdog(lambda why: self._journal.tell(Note(why))):
+                return await self._serve(directory, manifest, identity)
         finally:
             await directory.close()
 

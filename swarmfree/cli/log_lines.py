@@ -1,7 +1,10 @@
-"""So many lines in the log in each minute: what others do to this peer does not fill its disk."""
+"""So many lines in the log in each minute: what others do to this peer does not fill its disk.
+And where that log is.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -40,3 +43,12 @@ def bound_log(lines_max: int) -> None:
     quota = LineQuota(lines_max)
     for handler in logging.getLogger().handlers or filter(None, [logging.lastResort]):
         handler.addFilter(quota)
+
+
+def log_descriptor() -> int:
+    """The open file of the log, or stderr."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            with contextlib.suppress(OSError, ValueError):
+                return int(handler.stream.fileno())
+    return 2

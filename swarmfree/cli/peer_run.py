@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
-from swarmfree.cli.log_lines import bound_log
+from swarmfree.cli.log_lines import bound_log, log_descriptor
+from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
@@ -125,6 +126,7 @@ class PeerLife:
             on_replaced=lambda seconds: journal.tell(DirectoryReplaced(seconds)),
         )
         async with contextlib.AsyncExitStack() as opened:
+            opened.enter_context(LoopWatchdog(lambda why: journal.tell(Note(why)), log_descriptor()))
             await directory.start()
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
