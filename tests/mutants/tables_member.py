@@ -34,8 +34,8 @@ from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Executor, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.access_control import AccessControl
+from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import SumKind
@@ -374,7 +374,6 @@ def work_of_another_base() -> object:
     return play(story)
 
 
-def roll_of_another_sum() -> object:
 def work_of_one_that_moved() -> object:
     """A replica of stage 2 feeds this member: what comes of it where it stays there, and where the
     next plan, which moves it to the ends, is on its way here.
@@ -400,6 +399,7 @@ def work_of_one_that_moved() -> object:
     return [play(partial(story, moves=moves)) for moves in (False, True)]
 
 
+def roll_of_another_sum() -> object:
     """A roll says that a sum of this member holds one microbatch, and it holds two by now."""
 
     async def story(alone: Alone) -> str:
