@@ -22,12 +22,12 @@ async def test_progress_keeps_a_long_call_alive() -> None:
     """A handler may take many times the limit on silence, because its peer is heard meanwhile."""
 
     async def handler(_header: Header, request: Request, _incoming: Incoming) -> Reply:
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.0)
         return Reply(answer_to(request))
 
     async with peers(handler, QUICK) as (caller, peer), asyncio.TaskGroup() as group:
         for name in ("train", "pull", "roll"):
-            group.create_task(caller.call(peer.here, REQUESTS[name], silence_s=0.2))
+            group.create_task(caller.call(peer.here, REQUESTS[name], silence_s=0.5))
 
 
 async def test_a_unary_call_has_a_deadline() -> None:
