@@ -204,6 +204,13 @@ def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Source, "follow", careless)
 
 
+def windows_of_this_source(patch: pytest.MonkeyPatch) -> None:
+    """A source drives a held-out window for ever that a later plan of the same base has dealt to
+    another (3.5).
+    """
+    patch.setattr(ReplicaState, "source_of", lambda self, key: self._context.here)
+
+
 def promise_after_a_wait(patch: pytest.MonkeyPatch) -> None:
     """An Open that has waited for the device goes on with its plan, whatever was promised meanwhile
     (3.1).

@@ -28,6 +28,7 @@ from swarmfree.protocol.messages import (
     Seal,
     TakeRoll,
     Train,
+    Trained,
 )
 from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
@@ -537,6 +538,31 @@ def plans_of_one_base() -> object:
             await asyncio.sleep(0.1)
             device._executor = cast("Executor", SimpleNamespace(run=an_hour))
         return sorted(Rank(entry[0]) for entry in device._heap if not entry[-1].done())
+
+    return play(story, A)
+
+
+def window_of_another_share() -> object:
+    """A source drives two held-out windows when the next plan of the same base deals one of them to
+    another, who is asked for its loss: whether its share is done, and what it has evaluated.
+    """
+
+    async def story(alone: Alone) -> tuple[bool, tuple[int, ...]]:
+        context, source = alone.context, alone.stage_member.source
+        tokens = IntegerTokens(context.manifest, 9)
+        context.ports = replace(context.ports, tokens=tokens)
+        alone.engine.draw(0, 0)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        alone.line.answer = lambda to, request: Reply(Trained())
+        both = (Share(A.member, (), (0, 1), 2),)
+        one_each = (Share(A.member, (), (0,), 2), Share(SIBLING.member, (), (1,), 2))
+        for revision, shares in enumerate((both, one_each), 1):
+            await alone.stage_member.open(A, Open(replace(plan(revision), shares=shares)))
+            await asyncio.sleep(1.0)
+        output = PayloadAtHand(alone.engine.embed_only(tokens.window(0)))
+        await source.loss(Loss(WorkKey(0, "b0", WorkKind.EVALUATE, 0, 0)), output)
+        await asyncio.sleep(10.0)
+        return source.share_done, source.evaluation.windows if source.evaluation is not None else ()
 
     return play(story, A)
 

@@ -91,12 +91,13 @@ class Source:
                 continue
             windows = tuple(window for window in share.windows if window not in self._windows_begun)
             offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
+            self._windows = share.windows
             if self._begun and not offsets and not windows:
+                self._sum_up()
                 continue
             self._begun.update(offsets)
             self._windows_begun.update(windows)
             self._taken.update(share.taken)
-            self._windows = share.windows
             self.share_done = False
             self._feeding += 1
             self._tasks.start(self._feed(plan, share, windows, offsets), f"share of iteration {plan.iteration}")
@@ -156,10 +157,7 @@ class Source:
             if windows:
                 losses = self._window_losses
                 await self._in_flight(windows, share.credits, partial(self._evaluate, plan, tokens, losses))
-                if all(window in losses for window in self._windows):
-                    mean = sum(losses[window] for window in self._windows) / len(self._windows)
-                    self.evaluation = Evaluation(float64_bits(mean), len(self._windows), self._windows)
-                    self._news()
+                self._sum_up()
             await self._in_flight(offsets, share.credits, partial(self._drive, plan, tokens))
         except* Refused as refusals:
             # The base ended under the share: the books have moved on, and a new share comes with
@@ -173,6 +171,15 @@ class Source:
             if not self._feeding:
                 self.share_done = True
                 self._news()
+
+    def _sum_up(self) -> None:
+        """Tell the mean over the windows of the newest plan once each has come back."""
+        losses, windows = self._window_losses, self._windows
+        is_told = self.evaluation is not None and self.evaluation.windows == windows
+        if windows and not is_told and all(window in losses for window in windows):
+            mean = sum(losses[window] for window in windows) / len(windows)
+            self.evaluation = Evaluation(float64_bits(mean), len(windows), windows)
+            self._news()
 
     def _put_back(self, begun: set[int], offsets: tuple[int, ...], windows: tuple[int, ...]) -> None:
         """Members that were another side's for a while end a share that goes on: what an Open of
@@ -269,6 +276,10 @@ class Source:
         await self._round(key, window, output)
         waits = self._context.backoff_s()
         while (entry := self._table.find(key, LOSS_RUN)) is None:
+            if self._replica_state.source_of(key) != self._context.here:
+                # The newest plan of this base has dealt it to another, who is asked for its loss
+                self._windows_begun.discard(window)
+                return
             await asyncio.sleep(next(waits))
             await self._round(key, window, output)
         await self._table.outcome(entry)
