@@ -101,6 +101,7 @@ class Mischief:
         self._ending = ShutdownFaults(hub, self._strike_last)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
+        self._knowing = set[Member]()
 
     @property
     def end_grace_s(self) -> float:
@@ -127,6 +128,10 @@ class Mischief:
                 self._ending.told(receiver, writes=writes)
             case _:
                 pass
+
+    def promised(self, member: Member) -> None:
+        """A member has promised a plan, so that it knows who else there is."""
+        self._knowing.add(member)
 
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
@@ -367,9 +372,16 @@ class Mischief:
     def _may_fall(self, stage: int, candidates: list[Life], count: int) -> bool:
         """Whether so many of them may fall without taking down more stages, or sources, than
         allowed, or the last that hold any state.
+
+        Where nothing is committed, and no organiser is there to name another founder, neither may
+        the last that know of a plan: whoever is left waits for that founder for ever, by "A run
+        that always begins" of the protocol.
         """
         assert self.plan is not None, "faults follow plans"
-        if stage != NO_STAGE and sum(not life.leaving for life in self.members()) <= count:
+        is_first = self.plan.iteration == 0 and self._setup.opening is None
+        there = [life for life in self.members() if not life.leaving]
+        left = [life for life in there if not is_first or life.member in self._knowing or life.member in self.coordinators]
+        if stage != NO_STAGE and len(left) <= count:
             return False
         if stage == COORDINATOR and candidates:
             place = self.plan.stage_of(candidates[0].member)

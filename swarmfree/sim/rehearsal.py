@@ -271,6 +271,8 @@ class _Rehearsal:
         self.transcript.trace(f"{receiver.member} -> {sender.member}: {shown}")
         if isinstance(outcome, Refused) and outcome.kind is RefusalKind.FORBIDDEN:
             self._forbidden(sender.member, receiver.member, request, outcome)
+        elif isinstance(request, Open) and isinstance(outcome, Reply) and self._mischief is not None:
+            self._mischief.promised(receiver.member)
         self.checks.answered(receiver, request, outcome)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))

@@ -1,9 +1,12 @@
-"""Who was kept from hearing until when, as the check of the end of a run asks it (I7)."""
+"""Whom faults may hit, and who was kept from hearing until when, as the check of the end of a run
+asks it (I7).
+"""
 
 from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +18,7 @@ from swarmfree.sim.faults import CALM
 from swarmfree.sim.population import Cast
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import Life
+from swarmfree.sim.startup_faults import Opening
 from tests.sim.test_liveness import MANIFEST, Scene
 
 
@@ -49,3 +53,27 @@ def test_a_plan_of_a_side_that_loses_names_nobody_who_has_to_hear_of_the_end() -
     assert mischief.plan is not None
     assert [endpoint.member.peer_id for endpoint in mischief.plan.members()] == ["leader"]
     scene.loop.close()
+
+
+def test_the_last_that_know_of_a_plan_live_where_nobody_names_another_founder() -> None:
+    """Two of three members were told of the first plan: one of them may fall, then the one that
+    knows of none; with an organiser, or once something is committed, any may.
+    """
+    told, untold = ("leader", "one"), "two"
+    for iteration, opening, may_fall in ((0, None, False), (1, None, True), (0, Opening(), True)):
+        scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+        living = SimpleNamespace(is_alive=True, leaving=False, can_feed=False, pace=SimpleNamespace(stuck=False))
+        lives = {member: SimpleNamespace(**vars(living), member=member) for member in scene.troupe.lives}
+        scene.troupe.lives = cast("Any", lives)
+        setup = Setup(MANIFEST, replace(CALM, stages_down_max=9), opening=opening)
+        mischief = Mischief(setup, (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+        leader = Member("leader", "1")
+        stages = tuple((Replica(Endpoint(Member(name, "1"), ())),) for name in (*told, untold))
+        mischief.see(Plan(Position(Term(1, leader), iteration, 0, 1), "0" * 16, "1" * 64, stages, (), None, 4), leader)
+        for name in told:
+            mischief.promised(Member(name, "1"))
+        fallen = cast("Any", [lives[Member("one", "1")]])
+        assert mischief._may_fall(1, fallen, 1)
+        lives[leader].is_alive = False
+        assert mischief._may_fall(1, fallen, 1) == may_fall
+        scene.loop.close()
