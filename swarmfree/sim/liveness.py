@@ -61,6 +61,7 @@ class Liveness:
         self._taken_s = self._planned_s = self._met_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
+        self._averaged = ""  # the base of the last average that was begun
         self._places: dict[str, int] = {}  # the stage that a peer was given last
         # Since when a peer is without a place that it could have
         self._left_s: dict[Member, float] = {}
@@ -73,6 +74,10 @@ class Liveness:
         if self._plan is None or self._plan[0] != plan:
             self._planned_s = self._hub.loop.time()
         self._plan = plan, sender
+
+    def average(self, base: str) -> None:
+        """A coordinator has a stage's gradients averaged: until the record nobody is taken in."""
+        self._averaged = base
 
     def told(self, member: Member, event: Event) -> None:
         """A peer's journal got an event."""
@@ -224,13 +229,20 @@ class Liveness:
 
     def _leads(self, scene: Scene) -> bool:
         """Whether the coordinator can go on: one that is parted from every majority, or from a
-        whole stage, opens nothing, and gives no places.
+        whole stage, opens nothing, and gives no places; nor does one that averages, where a whole
+        stage hangs before it has its average: that is left to itself.
         """
 
         def is_there(member: Member) -> bool:
             return self._moves(member) and not self._hub.history.is_out(member, scene.coordinator)
 
-        is_served = all(any(is_there(replica.endpoint.member) for replica in replicas) for replicas in scene.plan.replicas)
+        averages = scene.plan.base == self._averaged
+
+        def serves(member: Member) -> bool:
+            life = self._cast.lives.get(member)
+            return is_there(member) and not (averages and life is not None and life.pace.stuck)
+
+        is_served = all(any(serves(replica.endpoint.member) for replica in replicas) for replicas in scene.plan.replicas)
         return is_served and is_there(scene.coordinator) and is_majority(scene.electorate, [*filter(is_there, scene.electorate)])
 
     def _has_majority(self, scene: Scene) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Loss, Open, Pull, Reduce, Request, Train
+from swarmfree.protocol.messages import Loss, Open, Pull, Reduce, Request, TakeRoll, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -259,6 +259,8 @@ class _Rehearsal:
             self._mischief.asked(request, sender.member, receiver.member)
         if isinstance(request, Open) and self._liveness is not None and self.checks.goes_on(request.plan):
             self._liveness.see(request.plan, sender.member)
+        elif isinstance(request, TakeRoll) and self._liveness is not None:
+            self._liveness.average(request.roll.base)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 

@@ -284,6 +284,22 @@ def test_a_leader_without_a_stage_gives_no_places() -> None:
     assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []
 
 
+@pytest.mark.parametrize(("others", "base", "is_found"), [(0, "0", False), (1, "0", True), (0, "1", True)])
+def test_a_leader_gives_no_places_while_a_stage_hangs_in_its_average(others: int, base: str, is_found: bool) -> None:  # noqa: FBT001 - tables
+    """Whoever came meanwhile waits with the others for that stage; not where one replica of it
+    works, nor where the average is of a base before.
+    """
+    scene = Scene()
+    scene.come("late")
+    for name in ("source", "sibling", *(() if others else ("two",))):
+        scene.hub.detach(Member(name, "1"))
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:1], NAMES[2:3], NAMES[5 - others :])))
+    scene.watch.average(base * 16)
+    scene.troupe.lives[Member("other", "1")].pace.stuck = True
+    found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
+    assert bool(found) == is_found
+
+
 @pytest.mark.parametrize(("stage", "is_kept"), [(1, True), (2, False), (-1, False)])
 def test_who_is_kept_for_a_stage_that_hangs_waits_for_it(stage: int, is_kept: bool) -> None:  # noqa: FBT001 - tables
     """Its place is in a stage whose last replica hangs, and that it builds next: it is moved to no
