@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Loss, Open, Pull, Reduce, Request, TakeRoll, Train
+from swarmfree.protocol.messages import Goodbye, Open, Reduce, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -148,6 +149,7 @@ class _Rehearsal:
         )
         self._changed_s = self._committed_s = 0.0
         self._committed = set[str]()
+        self._left_s: dict[Member, float] = {}  # when a member was last told to join another swarm
         self._over: asyncio.Future[None] = loop.create_future()
         self._cast: Cast | None = None
         self._liveness: Liveness | None = None
@@ -275,23 +277,28 @@ class _Rehearsal:
             self._forbidden(sender.member, receiver.member, request, outcome)
         elif isinstance(request, Open) and isinstance(outcome, Reply) and self._mischief is not None:
             self._mischief.promised(receiver.member)
+        elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply):
+            self._left_s[receiver.member] = self.loop.time()
         self.checks.answered(receiver, request, outcome)
         if self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """All peers here are honest. Whoever has no place in the newest plan may still believe that
-        it has one, and do the work of it.
+        """All peers here are honest. A replica may still believe that it has a sibling that the
+        newest plan has not got.
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
-        leads another side.
+        leads another side. No more does one that was told to join another swarm a moment ago, since
+        it has dropped its plan, nor one that the newest plan has not got: whom it may obey it
+        learns when it says hello, and that it is let back is asked by N2.
         """
         self.statistics.forbidden[type(request).__name__] += 1
-        if self.history.quiet_s(sender, receiver) < bounds.REACHED_S:
-            return
         plan = self._mischief.plan if self._mischief is not None else None
-        is_placed = plan is not None and plan.stage_of(sender) is not None
-        if is_placed or not isinstance(request, Train | Loss | Pull | Reduce):
+        left_s = self._left_s.get(receiver, -math.inf)
+        known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
+        if known_s < bounds.REACHED_S or plan is None or plan.stage_of(receiver) is None:
+            return
+        if plan.stage_of(sender) is not None or not isinstance(request, Reduce):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
