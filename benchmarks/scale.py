@@ -11,7 +11,9 @@ time and with nothing else on the way.
 
 Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N`
 per peer and iteration, standbys counted, and `bytes_per_member_N`, the same bytes over those with a
-place alone; `coordinator_messages_N` and `coordinator_bytes_N` per iteration; `rehearsal_cpu_s_N`;
+place alone; `iteration_s_N`, the virtual seconds that an iteration takes, and
+`bytes_per_peer_minute_N`, what the bytes are where it takes a minute, since heartbeats come by the
+clock; `coordinator_messages_N` and `coordinator_bytes_N` per iteration; `rehearsal_cpu_s_N`;
 the same with `deep_` where nearly everybody has a place; `dht_nodes`, `dht_lookup_median_ms`,
 `dht_lookup_slowest_ms`, and `dht_found_min`, how many the worst look-up found. Progress goes to
 stderr.
@@ -50,15 +52,20 @@ def say(text: str) -> None:
 def table_of(found: Sequence[Measured], title: str) -> Table:
     """A line per size of swarm."""
     table = Table(title=title, title_justify="left", title_style="")
-    for heading in ("peers", "with a place", "messages", "bytes", "messages", "bytes", "virtual s", "cpu s here"):
+    for heading in ("peers", "with a place", "messages", "bytes", "a minute", "messages", "bytes", "virtual s", "cpu s here"):
         table.add_column(heading, justify="right")
-    table.add_row("", "", "per peer and iteration", "", "coordinator, per iteration", "", "per iteration", "", style="dim")
+    table.add_row(
+        *("", "", "per peer and iteration", "", "bytes, if it takes"),
+        *("coordinator, per iteration", "", "per iteration", ""),
+        style="dim",
+    )
     for one in found:
         table.add_row(
             f"{one.peers:,}",
             f"{one.members:,}",
             f"{one.messages_per_peer:,.1f}",
             f"{one.bytes_per_peer:,.0f}",
+            f"{one.bytes_per_peer_minute:,.0f}",
             f"{one.coordinator_messages:,.0f}",
             f"{one.coordinator_bytes:,.0f}",
             f"{one.virtual_s / one.iterations:.2f}",
@@ -84,6 +91,8 @@ def report_of(found: Sequence[Measured], lookups: Lookups | None, deep: Sequence
         report[f"{kind}messages_per_peer_{one.peers}"] = round(one.messages_per_peer, 2)
         report[f"{kind}bytes_per_peer_{one.peers}"] = round(one.bytes_per_peer, 1)
         report[f"{kind}bytes_per_member_{one.peers}"] = round(one.bytes_per_peer * one.peers / one.members, 1)
+        report[f"{kind}iteration_s_{one.peers}"] = round(one.virtual_s / one.iterations, 3)
+        report[f"{kind}bytes_per_peer_minute_{one.peers}"] = round(one.bytes_per_peer_minute, 1)
         report[f"{kind}coordinator_messages_{one.peers}"] = round(one.coordinator_messages, 1)
         report[f"{kind}coordinator_bytes_{one.peers}"] = round(one.coordinator_bytes, 1)
         report[f"{kind}rehearsal_cpu_s_{one.peers}"] = round(one.cpu_s, 2)

@@ -32,6 +32,7 @@ from swarmfree.wire.packing import Packer, is_packed
 
 SEED = 1
 REPLICAS_MAX = STAGES_MAX = 8
+MINUTE_S = 60.0
 LIGHT = replace(
     CALM, crash_rate=1.0, bystander_crash_rate=1.0, freeze_rate=0.5, request_loss_rate=0.001, response_loss_rate=0.001
 )
@@ -81,6 +82,7 @@ class Measured:
         members: of these, how many have a place in a stage; the others stand by.
         all: control messages between the first and the last commit.
         coordinator: of these, what the coordinator sent or got.
+        heartbeats: of these, what comes by the clock: more of it where an iteration takes longer.
         iterations: between these two commits.
         virtual_s: time between them, in the rehearsal.
         cpu_s: processor time of the whole rehearsal here.
@@ -91,6 +93,7 @@ class Measured:
     members: int
     all: Tally
     coordinator: Tally
+    heartbeats: Tally
     iterations: int
     virtual_s: float
     cpu_s: float
@@ -107,6 +110,12 @@ class Measured:
     def bytes_per_peer(self) -> float:
         """Bytes of these."""
         return self.all.size_bytes / self.iterations / self.peers
+
+    @property
+    def bytes_per_peer_minute(self) -> float:
+        """The same where an iteration takes a minute: heartbeats by the clock, the rest once."""
+        once = (self.all.size_bytes - self.heartbeats.size_bytes) / self.iterations
+        return (once + MINUTE_S * self.heartbeats.size_bytes / self.virtual_s) / self.peers
 
     @property
     def coordinator_messages(self) -> float:
@@ -166,6 +175,7 @@ def measure(peers: int, iterations: int, faults: FaultPlan = CALM, *, deep: bool
         members=1 + setup.bodies,
         all=last.all - first.all,
         coordinator=last.coordinator - first.coordinator,
+        heartbeats=last.heartbeats - first.heartbeats,
         iterations=last.iteration - first.iteration,
         virtual_s=last.time_s - first.time_s,
         cpu_s=cpu_s,

@@ -19,6 +19,7 @@ from swarmfree.protocol.messages import (
     GetShadow,
     GetState,
     Header,
+    Heartbeat,
     Loss,
     Pull,
     Reduce,
@@ -73,12 +74,14 @@ class Mark:
         time_s: virtual.
         all: of all peers.
         coordinator: those that a coordinator sent or got.
+        heartbeats: of all, those that come by the clock and not by the iteration.
     """
 
     iteration: int
     time_s: float
     all: Tally
     coordinator: Tally
+    heartbeats: Tally
 
 
 @dataclass(slots=True)
@@ -113,7 +116,8 @@ class Traffic:
 
     def mark(self, iteration: int, time_s: float, coordinators: tuple[Member, ...]) -> None:
         """An iteration was committed."""
-        self.marks.append(Mark(iteration, time_s, self.control(), self.of(coordinators)))
+        heartbeats = self.kinds[Heartbeat.__name__] + Tally()
+        self.marks.append(Mark(iteration, time_s, self.control(), self.of(coordinators), heartbeats))
 
 
 @dataclass(slots=True)

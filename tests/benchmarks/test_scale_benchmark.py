@@ -17,6 +17,7 @@ from benchmarks.scale_swarm import LIGHT, ScaleFailed, WireScales, measure, setu
 from swarmfree.protocol.messages import Farewell, Goodbye, Header
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.sim.rehearsal import Factories, rehearse
+from swarmfree.sim.traffic import Tally
 from swarmfree.wire.codec_messages import encode_request, encode_response, rpc_of
 
 
@@ -68,6 +69,19 @@ def test_a_report_has_every_size() -> None:
     )
     assert {"bytes_per_peer_10", "coordinator_messages_10", "coordinator_bytes_10", "dht_nodes"} <= set(report)
     assert all(math.isfinite(value) for value in report.values())
+
+
+def test_heartbeats_count_by_the_clock() -> None:
+    """A rehearsed iteration takes a second or two, a real one may take a minute: then all its
+    heartbeats pass, and everything else once.
+    """
+    found = measure(10, 3)
+    assert 0 < found.heartbeats.messages < found.all.messages
+    calm = replace(found, peers=2, iterations=2, virtual_s=4.0, all=Tally(90, 900), heartbeats=Tally(10, 100))
+    assert calm.bytes_per_peer == 225
+    assert calm.bytes_per_peer_minute == (400 + 60 * 25) / 2
+    report = report_of([calm], None)
+    assert (report["iteration_s_2"], report["bytes_per_peer_minute_2"]) == (2.0, 950.0)
 
 
 def test_light_faults_strike_and_are_survived() -> None:
