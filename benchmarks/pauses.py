@@ -1,40 +1,58 @@
 """How long training pauses when something dies: the seconds from SIGKILL to the next commit, by
 what died.
 
-``python -m benchmarks.pauses`` kills, in swarms of real processes with one feeder, three body
-stages of two replicas and two
-standbys, each so many times:
+``python -m benchmarks.pauses`` kills, in swarms of real processes that all may take the ends, with
+three body stages of two replicas and two standbys, each so many times:
 
 - *replica*: one of two replicas of a body stage, which does not coordinate;
 - *stage*: both replicas of a body stage, neither of which coordinates, where its neighbours keep a
-  copy and what crossed since;
+  full copy, renewed every 20 iterations, and what crossed since;
 - *merge*: the same where nothing is kept, so that the stage is made of its neighbours;
-- *ends*: the only peer that serves embedding and head;
-- *coordinator*: whoever coordinates, be that the same peer or another;
+- *ends*: the only peer that serves embedding and head, which mostly coordinates, too;
+- *coordinator*: whoever coordinates; right after *ends* that is mostly a peer of the body;
 - *bootstrap*: the bootstrap node, which nobody needs once a run has begun.
 
-A pause ends with the commit of the first iteration that was opened after the kill, so one iteration
-without any loss belongs to
-it: that is the row *iteration*. The stages are tiny (8 thousand parameters), so this is what
-noticing, deciding and starting again take; a larger stage adds the time of its transfer. The killed
-peer is started again a second later. Progress goes to stderr; the last line is one JSON object with
-the median and the largest pause of each kind.
+In these a process dies and its machine lives: the others' connections to it are closed, and new
+ones refused, so that it is missed at once. In *silent_replica*, *silent_stage*, *silent_ends* and
+*silent_coordinator* it is the machine that vanishes, or its link: whatever the others send is
+swallowed, and nothing is closed or refused. Those swarms call each other through a proxy. Only the
+directory's own connections are closed in both.
+
+A kill comes at a drawn moment of an iteration, and not before copies had the time to be renewed
+twice. Nobody who was killed comes back before the pause is over. A pause begins before the first
+SIGKILL and ends with the commit of the first iteration that was opened after the last one, so one
+iteration without any loss belongs to it: the row *iteration* is the median time from one commit to
+the next, of the slowest swarm. The stages are tiny (8 thousand parameters), so this is what
+noticing, deciding and starting again take: a larger stage adds the time of its transfer, of the
+iterations that are replayed, and of its first step.
+
+Progress goes to stderr; the last line is one JSON object with the median and the largest pause of
+each kind, and of *stage* and *ends* how many of all rounds ended with everything back bit for bit.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
+import random
 import signal
 import statistics
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from benchmarks.command import finish
 from benchmarks.survival_world import ENDS, Setting, World, living
 from swarmfree.lab.swarm import BOOTSTRAP
+from swarmfree.protocol.events import EndsDrawnAnew, StageBuilt
 
-KEEPING = Setting(body=3, replicas=2, standbys=2)
-MERGING = Setting(body=3, replicas=2, standbys=2, recovery='mode = "checkfree"')
+SHADOW_EVERY = 20
+FULL = f'shadow_kind = "full"\nshadow_every = {SHADOW_EVERY}'
+KEEPING = Setting(body=3, replicas=2, standbys=2, recovery=FULL, has_doors=False, respawns=False, all_feed=True)
+MERGING = replace(KEEPING, recovery='mode = "checkfree"')
+SILENT = replace(KEEPING, has_doors=True)
 KINDS = {
     "replica": KEEPING,
     "stage": KEEPING,
@@ -42,36 +60,93 @@ KINDS = {
     "ends": KEEPING,
     "coordinator": KEEPING,
     "bootstrap": KEEPING,
+    "silent_replica": SILENT,
+    "silent_stage": SILENT,
+    "silent_ends": SILENT,
+    "silent_coordinator": SILENT,
 }
+COUNTED_EXACT = {"stage", "ends", "silent_stage", "silent_ends"}
+SETTLED_COMMITS = {KEEPING: 2 * SHADOW_EVERY, MERGING: 8, SILENT: 2 * SHADOW_EVERY}
+"""How many go well before a kill: by then holders have had the time to fetch a second copy."""
 ROUNDS = 5
 WAITED_S = 180.0
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One death.
+
+    Args:
+        seconds: from before SIGKILL to the next commit.
+        is_exact: every stage that was built anew in place of what was lost is bit for bit as it
+            was; also where none was.
+    """
+
+    seconds: float
+    is_exact: bool
+
+
 def whom(world: World, kind: str, number: int) -> list[str]:
-    """Names of those who die."""
-    match kind:
+    """Names of those who die; of two replicas one or the other in turn."""
+    match kind.removeprefix("silent_"):
         case "bootstrap":
             return [BOOTSTRAP]
         case "coordinator":
             return [world.state.coordinator]
         case "ends":
             return [world.only(ENDS).name]
-    replicas = [peer.name for peer in world.state.replicas(world.follower_stage(number))]
-    return replicas[:1] if kind == "replica" else replicas
+        case "replica":
+            replicas = world.state.replicas(world.follower_stage(number))
+            return [replicas[number % len(replicas)].name]
+        case _:
+            return [peer.name for peer in world.state.replicas(world.follower_stage(number))]
 
 
-async def pause_s(world: World, kind: str, number: int) -> float:
-    """Kill once a swarm is whole; seconds to the next commit.
+def wait_share(kind: str, number: int) -> tuple[int, float]:
+    """How many more iterations go by before a kill, so that copies are of any age, and what share
+    of the next one: drawn, the same each time.
+    """
+    rng = random.Random(f"{kind} {number}")
+    return rng.randrange(SHADOW_EVERY), rng.random()
+
+
+def iteration_s(world: World) -> float:
+    """Median time from one commit to the next, of all so far."""
+    times_s = [commit.time_s for commit in world.state.commits]
+    return statistics.median(later - before for before, later in itertools.pairwise(times_s))
+
+
+def is_exact(built: Sequence[StageBuilt], drawn: Sequence[EndsDrawnAnew]) -> bool:
+    """Whether everything that came back is as it was. What is copied afterwards from a living
+    replica was not lost.
+    """
+    return not drawn and all(each.exact for each in built if each.action != "Copy")
+
+
+async def pause(world: World, kind: str, number: int) -> Pause:
+    """Kill at a drawn moment once a swarm is whole, wait for the next commit, and have those that
+    were killed come back.
 
     Raises:
         LiveFailed: there was none within `WAITED_S`.
     """
-    await world.until_whole()
-    killed_s = world.kill(*whom(world, kind, number))
+    commits, share = wait_share(kind, number)
+    await world.until_whole(SETTLED_COMMITS[KINDS[kind]])
+    await world.commits(commits)
+    await asyncio.sleep(share * iteration_s(world))
+    names, leads, begun_s = whom(world, kind, number), world.state.coordinator, time.time()
+    killed_s = (world.vanish if kind.startswith("silent_") else world.kill)(*names)
     await world.until(f"a commit after {kind} died", lambda: world.resumed_s(killed_s) is not None, WAITED_S)
     resumed_s = world.resumed_s(killed_s)
     assert resumed_s is not None, "waited for it"
-    return resumed_s - killed_s
+    built = [event for _, _, event in world.events(StageBuilt, killed_s)]
+    drawn = [event for _, _, event in world.events(EndsDrawnAnew, killed_s)]
+    found = Pause(resumed_s - begun_s, is_exact(built, drawn))
+    how = ", ".join(f"stage {e.stage} by {e.action}{' exactly' if e.exact else ''}" for e in built) or "nothing built"
+    who = ", ".join(f"{name} (leads)" if name == leads else name for name in names)
+    print(f"{kind} {number + 1}: {who}: {found.seconds:.2f} s; {how}", file=sys.stderr, flush=True)
+    await world.come_back(*names)
+    return found
 
 
 async def run(kinds: list[str], rounds: int) -> dict[str, float]:
@@ -79,21 +154,22 @@ async def run(kinds: list[str], rounds: int) -> dict[str, float]:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    found: dict[str, list[Pause]] = {kind: [] for kind in kinds}
     iterations: list[float] = []
-    for setting in (KEEPING, MERGING):
+    for setting in (KEEPING, MERGING, SILENT):
         played = [kind for kind in kinds if KINDS[kind] == setting]
         if not played:
             continue
         async with living(setting) as world:
             for number in range(rounds):
                 for kind in played:
-                    found[kind].append(await pause_s(world, kind, number))
-                    print(f"{kind} {number + 1}: {found[kind][-1]:.2f} s", file=sys.stderr, flush=True)
-            iterations += [commit.seconds for commit in world.state.commits]
-    figures = {"iteration_s": round(statistics.median(iterations), 3)}
+                    found[kind].append(await pause(world, kind, number))
+            iterations.append(iteration_s(world))
+    figures = {"iteration_s": round(max(iterations), 3), "rounds": float(rounds)}
     for kind, pauses in found.items():
-        figures |= {f"{kind}_s": round(statistics.median(pauses), 2), f"{kind}_s_max": round(max(pauses), 2)}
+        seconds = [each.seconds for each in pauses]
+        exact = {f"{kind}_exact": float(sum(each.is_exact for each in pauses))} if kind in COUNTED_EXACT else {}
+        figures |= {f"{kind}_s": round(statistics.median(seconds), 2), f"{kind}_s_max": round(max(seconds), 2)} | exact
     return figures
 
 

@@ -3,7 +3,8 @@ connection comes from.
 
 A door of `chaos.fault_proxy` stands before one peer and treats all callers alike. A link is a pair
 of peers, and a cut link is silent both ways: nothing that either sends the other arrives, and
-nobody hears a reset; once it is mended what waited goes on its way, as after lost packets.
+nobody hears a reset, not even that of a peer which is killed meanwhile; once it is mended what
+waited goes on its way, as after lost packets.
 """
 
 from __future__ import annotations
@@ -97,6 +98,12 @@ class Links:
         self._late.clear()
         self._mended.set()
 
+    def cut_off(self, *names: str) -> None:
+        """From now on nothing passes between any of these and anybody."""
+        self._mended.clear()
+        self._identify()
+        self._is_cut = lambda a, b: not {a, b}.isdisjoint(names)
+
     # ---- connections -----------------------------------------------------------------------------
 
     def _identify(self) -> None:
@@ -135,11 +142,15 @@ class Links:
                 writer.transport.abort()
 
     async def _pump(self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while piece := await reader.read(PIECE_BYTES):
-            await asyncio.sleep(self._late.get(connection.callee, 0.0))
-            await self._pass(connection)
-            writer.write(piece)
-            await writer.drain()
+        try:
+            while piece := await reader.read(PIECE_BYTES):
+                await asyncio.sleep(self._late.get(connection.callee, 0.0))
+                await self._pass(connection)
+                writer.write(piece)
+                await writer.drain()
+        except ConnectionError:
+            await self._pass(connection)  # that an end is gone passes a cut link no sooner than bytes
+            raise
         await self._pass(connection)
         with contextlib.suppress(OSError):
             writer.write_eof()

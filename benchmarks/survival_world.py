@@ -1,9 +1,10 @@
 """A small swarm of real processes that is struck and watched by `benchmarks.survival`: ports that
 stay, links that can be cut, states by digest.
 
-Every peer listens on a port of its own through all its lives, behind a door of `survival_links`,
-and tells every step of its engine. Who is killed is started again under its old identity, one
-second later.
+Every peer listens on a port of its own through all its lives, behind a door of `survival_links`
+where links are to be cut, and tells every step of its engine. Who is killed is started again under
+its old identity, one second later or when it is told to come back; it is forked from a process that
+has loaded everything, so the seconds that a start takes elsewhere are in nobody's way.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ replicas_max = {replicas}
 class Setting:
     """How large the swarm is: one source, body stages, replicas of each of them, standbys; how it
     brings stages back, and what its processes are.
+
+    Args:
+        has_doors: links can be cut; a port of a peer that has died answers nobody then, but it is
+            not closed.
+        respawns: who is killed comes back by itself, `RESPAWN_AFTER_S` later.
+        all_feed: any peer may take the ends, and not the first one alone.
     """
 
     body: int
@@ -83,6 +90,9 @@ class Setting:
     standbys: int
     recovery: str = SHADOWS
     fork_server: tuple[str, ...] = FORK_SERVER_COMMAND
+    has_doors: bool = True
+    respawns: bool = True
+    all_feed: bool = False
 
     @property
     def peers(self) -> int:
@@ -108,7 +118,9 @@ class World:
             run_arguments=("--run", str(run_file)),
             peer_arguments=("--patience", "60", "--watch-engine"),
             own_arguments=self._own_arguments,
-            respawn=True,
+            feeder_count=setting.peers if setting.all_feed else 1,
+            do_standbys_feed=setting.all_feed,
+            respawn=setting.respawns,
             respawn_after_s=RESPAWN_AFTER_S,
             program=traces.program(SwarmOrder(folder, 0).program),
             fork_server=traces.program(setting.fork_server),
@@ -133,14 +145,16 @@ class World:
     def _own_arguments(self, name: str) -> tuple[str, ...]:
         if name == BOOTSTRAP:
             return ()
-        return ("--port", str(self._ports[name]), "--announce", f"{HOST}:{self._doors[name]}")
+        door = ("--announce", f"{HOST}:{self._doors[name]}") if name in self._doors else ()
+        return ("--port", str(self._ports[name]), *door)
 
     async def run(self) -> None:
         """Live to the end."""
         names = [f"peer-{number + 1}" for number in range(self.setting.peers)]
         for name in (*names, *(f"standby-{number + 1}" for number in range(self.setting.standbys))):
             self._ports[name] = free_port(random.Random())
-            self._doors[name] = await self.links.open(name, self._ports[name])
+            if self.setting.has_doors:
+                self._doors[name] = await self.links.open(name, self._ports[name])
         self.ending = await self.swarm.run()
         self._heard.set()
 
@@ -167,8 +181,8 @@ class World:
         except TimeoutError:
             raise LiveFailed(f"not within {within_s:g} s: {what}; waits for {self.state.waiting_for or 'nothing'}") from None
 
-    async def until_whole(self) -> None:
-        """Wait until every stage has its replicas as members, the standbys wait, and some
+    async def until_whole(self, commits: int = 8) -> None:
+        """Wait until every stage has its replicas as members, the standbys wait, and so many
         iterations went well.
         """
         setting = self.setting
@@ -179,7 +193,7 @@ class World:
             return self.member_counts == whole and len(waiting) >= setting.standbys
 
         await self.until("the swarm is whole", is_whole)
-        await self.commits(8)
+        await self.commits(commits)
         await self.until("the swarm is whole", is_whole)
 
     async def commits(self, count: int, within_s: float = UP_WITHIN_S) -> None:
@@ -262,6 +276,21 @@ class World:
         for name in names:
             self.swarm.kill(name, "survival")
         return time.time()
+
+    def vanish(self, *names: str) -> float:
+        """SIGKILL to all of them, and nothing tells the others: no connection is closed or refused
+        until the links are mended, as where a machine loses its power; when that was done.
+        """
+        assert self.setting.has_doors, "without doors the system closes their connections"
+        self.links.cut_off(*names)
+        return self.kill(*names)
+
+    async def come_back(self, *names: str) -> None:
+        """Start those that were killed once more, behind links that are good again."""
+        self.links.mend()
+        await self.until("the killed have ended", lambda: not any(p.is_alive for p in self.state.peers if p.name in names))
+        for name in names:
+            await self.swarm.join(name)
 
     async def freeze(self, name: str, for_s: float) -> None:
         """SIGSTOP, and SIGCONT later."""

@@ -15,8 +15,11 @@ import pytest
 
 from benchmarks import churn_live, flexitrain, pauses, recovery, survival
 from benchmarks.live import LiveFailed
-from benchmarks.survival_world import Setting
-from swarmfree.protocol.events import MemberLeft, MemberLost, Started
+from benchmarks.survival_world import RUN, Setting
+from swarmfree.lab.runs import DEFAULT_RUN, run_file
+from swarmfree.policy.retention import has_full_shadows, replays_exactly
+from swarmfree.protocol.config import load_run, read_run
+from swarmfree.protocol.events import EndsDrawnAnew, MemberLeft, MemberLost, StageBuilt, Started
 
 
 class _Played:
@@ -130,24 +133,138 @@ async def test_a_majority_that_does_not_come_back_counts_with_all_that_was_waite
     assert await survival.majority(2) == {"majority_rounds": 2, "majority_held": 1, "majority_s_max": survival.WAITED_S}
 
 
-async def test_a_pause_counts_to_the_commit_after_it_and_the_longest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Median and largest of each kind, in the swarm that its kind asks for."""
-    played: list[tuple[str, str]] = []
-    found = iter([1.0, 9.0, 2.0, 4.0])
+async def test_median_and_longest_pause_of_each_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the swarm that its kind asks for; how many came back bit for bit is told where the text
+    says that they do, and an iteration is as long as in the slowest swarm.
+    """
+    played: list[tuple[str, Setting]] = []
+    found = iter([(1.0, True), (9.0, False), (2.0, False), (4.0, False)])
 
-    async def pause(world: Any, kind: str, _: int) -> float:
-        played.append((kind, world.recovery))
-        return next(found)
+    async def pause(world: Any, kind: str, _: int) -> pauses.Pause:
+        played.append((kind, world.setting))
+        return pauses.Pause(*next(found))
 
     def swarm_of(setting: Setting) -> Any:
-        commits = [SimpleNamespace(seconds=seconds) for seconds in (0.2, 0.4, 0.3)]
-        return contextlib.nullcontext(SimpleNamespace(recovery=setting.recovery, state=SimpleNamespace(commits=commits)))
+        gap_s = 0.3 if setting == pauses.KEEPING else 0.4
+        commits = [SimpleNamespace(time_s=time_s * gap_s) for time_s in (0, 1, 2, 9)]
+        return contextlib.nullcontext(SimpleNamespace(setting=setting, state=SimpleNamespace(commits=commits)))
 
     monkeypatch.setattr(pauses, "living", swarm_of)
-    monkeypatch.setattr(pauses, "pause_s", pause)
+    monkeypatch.setattr(pauses, "pause", pause)
     figures = await pauses.run(["stage", "merge"], 2)
-    assert played == [(kind, pauses.KINDS[kind].recovery) for kind in ("stage", "stage", "merge", "merge")]
-    assert figures == {"iteration_s": 0.3, "stage_s": 5.0, "stage_s_max": 9.0, "merge_s": 3.0, "merge_s_max": 4.0}
+    assert played == [(kind, pauses.KINDS[kind]) for kind in ("stage", "stage", "merge", "merge")]
+    assert figures == {
+        "iteration_s": 0.4,
+        "rounds": 2,
+        "stage_s": 5.0,
+        "stage_s_max": 9.0,
+        "stage_exact": 1,
+        "merge_s": 3.0,
+        "merge_s_max": 4.0,
+    }
+
+
+class _Struck:
+    """A swarm whose coordinator needs 3 s to kill, opens iteration 7 meanwhile and commits it, and
+    opens the next one when it has noticed.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.did: list[str] = []
+        self.state = SimpleNamespace(coordinator="peer-2", commits=[SimpleNamespace(time_s=t) for t in (90.0, 92.0, 94.0)])
+
+    async def until_whole(self, commits: int) -> None:
+        self.did.append(f"whole {commits}")
+
+    async def commits(self, count: int) -> None:
+        self.did.append(f"commits {count}")
+
+    def only(self, _: int) -> SimpleNamespace:
+        return SimpleNamespace(name="peer-1")
+
+    def kill(self, *names: str) -> float:
+        self.did.append(f"kill {' '.join(names)}")
+        self.now_s += 3.0
+        return self.now_s
+
+    def vanish(self, *names: str) -> float:
+        self.did.append("vanish")
+        return self.kill(*names)
+
+    async def until(self, _: str, is_so: Callable[[], bool], __: float) -> None:
+        assert is_so()
+
+    def resumed_s(self, since_s: float) -> float:
+        assert since_s == 103.0, "an iteration that was opened before the last SIGKILL is not the next one"
+        return 110.0
+
+    def events(self, kind: type, _: float) -> Iterator[tuple[float, str, Any]]:
+        built = StageBuilt(0, 7, "CopyKept", "QmA", 0.1, 1, "ab", exact=False)
+        return iter([(109.0, "peer-2", built)] if kind is StageBuilt else [])
+
+    async def come_back(self, *names: str) -> None:
+        self.did.append(f"back {' '.join(names)}")
+
+
+@pytest.mark.parametrize("kind", ["ends", "silent_ends"])
+async def test_a_pause_counts_from_before_the_first_kill_and_nobody_returns_within_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at a drawn moment of an iteration, when copies are of any age; who was killed comes
+    back afterwards; a machine that vanishes closes nothing.
+    """
+    world, slept = _Struck(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(pauses.time, "time", lambda: world.now_s)
+    monkeypatch.setattr(pauses.asyncio, "sleep", sleep)
+    found = await pauses.pause(world, kind, 0)  # type: ignore[arg-type]
+    commits, share = pauses.wait_share(kind, 0)
+    vanishes = ["vanish"] if kind == "silent_ends" else []
+    assert world.did == [f"whole {2 * pauses.SHADOW_EVERY}", f"commits {commits}", *vanishes, "kill peer-1", "back peer-1"]
+    assert found == pauses.Pause(10.0, is_exact=False)
+    assert slept == [share * 2.0]
+
+
+def test_kills_come_at_any_moment_and_to_copies_of_any_age() -> None:
+    """Neither right after a commit each time nor right after a copy."""
+    drawn = [pauses.wait_share(kind, number) for kind in pauses.KINDS for number in range(pauses.ROUNDS)]
+    commits, shares = zip(*drawn, strict=True)
+    assert len(set(commits)) > pauses.SHADOW_EVERY / 2
+    assert max(commits) < pauses.SHADOW_EVERY
+    assert min(shares) < 0.2
+    assert max(shares) > 0.8
+
+
+def test_nobody_helps_a_struck_swarm() -> None:
+    """Who is killed stays away until the pause is over, whoever stands by may take any stage,
+    copies are those that are bit for bit; closed ports and silence are measured apart.
+    """
+    for kind, setting in pauses.KINDS.items():
+        assert not setting.respawns, kind
+        assert setting.all_feed, kind
+        assert setting.has_doors == kind.startswith("silent_"), kind
+    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery), "pauses").manifest
+    assert has_full_shadows(manifest)
+    assert replays_exactly(manifest)
+    assert manifest.recovery.shadow_every == load_run(run_file(DEFAULT_RUN)).manifest.recovery.shadow_every
+
+
+def test_what_was_lost_is_exact_or_not() -> None:
+    """A stage that is made anew is as it was or is not; a replica that copies its sibling has lost
+    nothing.
+    """
+    copied, exact, near = (
+        StageBuilt(1, 7, action, "QmA", 0.1, 1, "ab", exact=exact)
+        for action, exact in (("Copy", False), ("Replay", True), ("Restore", False))
+    )
+    assert pauses.is_exact([copied], [])
+    assert pauses.is_exact([exact, copied], [])
+    assert not pauses.is_exact([near, copied], [])
+    assert not pauses.is_exact([], [EndsDrawnAnew(7, "no copy is left")])
 
 
 def test_the_most_memory_is_not_missed_between_two_looks() -> None:
