@@ -23,7 +23,7 @@ from swarmfree.cli.event_output import open_journal
 from swarmfree.cli.log_lines import bound_log, log_descriptor
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
-from swarmfree.cli.process import load_gently, settle_garbage
+from swarmfree.cli.process import give_back_memory, load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
@@ -160,7 +160,9 @@ class PeerLife:
 
     def _network(self, manifest: Manifest, identity: Identity, incarnation: str) -> GrpcNetwork:
         local, run, limits = self._order.local, self._order.invite.fingerprint, WireLimits.of(manifest, self._order.local.limits)
-        return GrpcNetwork(run, identity, incarnation, local.host, local.port, announced=announced_of(local), limits=limits)
+        network = GrpcNetwork(run, identity, incarnation, local.host, local.port, announced=announced_of(local), limits=limits)
+        network.give_back = give_back_memory
+        return network
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""

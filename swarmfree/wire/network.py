@@ -8,6 +8,7 @@ Connections are TLS 1.3, and both ends prove which peer they are (`certificate`)
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +50,10 @@ class GrpcNetwork:
             port 0 = the one listened on.
         limits: bounds on sizes, times and counts.
         revision: of the protocol; calls of others are refused.
+
+    Attributes:
+        give_back: gives memory back to the system; called in a thread, after answers that nobody
+            took were let go.
     """
 
     def __init__(
@@ -64,6 +69,7 @@ class GrpcNetwork:
         revision: int = PROTOCOL_REVISION,
     ) -> None:
         """Keep the choices; `start` opens the port."""
+        self.give_back: Callable[[], None] = lambda: None
         self._run = run
         self._member = Member(identity.peer_id, incarnation)
         self._host = host
@@ -72,12 +78,15 @@ class GrpcNetwork:
         self._limits = limits or WireLimits()
         self._revision = revision
         self._group = asyncio.TaskGroup()
-        self._server = Server(self._limits, self._group, self.admit)
+        self._server = Server(self._limits, self._group, self.admit, self._give_back)
         self._certificate = make_certificate(identity)
         self._client = Client(self._limits, self._group, self._certificate)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
+
+    def _give_back(self) -> None:
+        self.give_back()
 
     @property
     def here(self) -> Endpoint:

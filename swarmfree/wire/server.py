@@ -38,6 +38,7 @@ from swarmfree.wire.status import status_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
+GIVE_BACK_S = 2.0
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Meet"})
 """RPCs that are answered to any peer of the run: the time for them is counted."""
 
@@ -249,10 +250,16 @@ class Server:
         limits: bounds.
         group: owns the handlers.
         doorkeeper: checks every header.
+        give_back: called in a thread after callers were cut off that did not take their answers:
+            much memory may be free.
     """
 
-    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup, doorkeeper: Doorkeeper) -> None:
+    def __init__(
+        self, limits: WireLimits, group: asyncio.TaskGroup, doorkeeper: Doorkeeper, give_back: Callable[[], None]
+    ) -> None:
         """Know no handler yet: calls are refused with `not_yet`."""
+        self._give_back = give_back
+        self._cut_off = 0
         self._limits = limits
         self._group = group
         self._doorkeeper = doorkeeper
@@ -455,8 +462,23 @@ class Server:
                 await context.write(frame)
         except TimeoutError:
             log.warning("a caller took nothing of its answer for %g s", self._limits.write_s)
+            self._give_back_soon()
             # Any other end sends a status, and that would wait behind what is not read.
             raise asyncio.CancelledError from None
+
+    def _give_back_soon(self) -> None:
+        """Once what was made for a caller that was cut off is let go; once for many of them."""
+        self._cut_off += 1
+        if self._cut_off == 1:
+            asyncio.get_running_loop().call_later(GIVE_BACK_S, self._give_back_now, 1)
+
+    def _give_back_now(self, seen: int) -> None:
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, self._give_back)
+        if self._cut_off > seen:
+            loop.call_later(GIVE_BACK_S, self._give_back_now, self._cut_off)
+        else:
+            self._cut_off = 0
 
     def _gate(self, caller: str) -> AnswerGate:
         gate = self._gates.get(caller)

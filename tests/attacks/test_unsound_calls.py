@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -48,7 +49,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def attacked(folder: Path, handler: Handler | None = None, limits: WireLimits = LIMITS) -> AsyncIterator[tuple[Any, ...]]:
+async def attacked(
+    folder: Path, handler: Handler | None = None, limits: WireLimits = LIMITS, give_back: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[Any, ...]]:
     """A peer, a channel of the stranger to it, and the requests that reached its trainer; at the
     end it still answers others.
     """
@@ -64,6 +67,7 @@ async def attacked(folder: Path, handler: Handler | None = None, limits: WireLim
         )
 
     async with GrpcNetwork(RUN, load_or_create_identity(folder), LIFE, limits=limits) as peer:
+        peer.give_back = give_back
         peer.serve(keep)
         async with dialled(peer.here.addresses[0], MALLORY) as channel:
             yield peer, channel, reached
@@ -325,15 +329,16 @@ async def test_one_caller_has_so_many_calls_and_others_have_theirs(folder: Path)
 
 
 async def test_answers_that_are_never_read_are_given_up(folder: Path) -> None:
-    """Whoever asks for state and does not read it is cut off, and what was made for it is let
-    go.
+    """Whoever asks for state and does not read it is cut off, what was made for it is let go, and
+    after that memory is given back.
     """
+    given_back = threading.Semaphore(0)
 
     async def give(_header: Header, request: Request, _incoming: Incoming) -> Reply:
         assert isinstance(request, GetState)
         return Reply(State(1, 7), bytes(6 << 20))
 
-    async with attacked(folder, give, QUICK) as (peer, _, reached):
+    async with attacked(folder, give, QUICK, given_back.release) as (peer, _, reached):
         options = (("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0))
         async with dialled(peer.here.addresses[0], MALLORY, options) as narrow:
             data = messages_pb2.GetStateRequest(header=own_header(), stage=1, count=1).SerializeToString()
@@ -344,3 +349,4 @@ async def test_answers_that_are_never_read_are_given_up(folder: Path) -> None:
             assert peer.quotas.held_bytes
             await until_idle(peer)
             assert len(calls) == 4
+            assert await asyncio.to_thread(given_back.acquire, timeout=10)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -42,6 +44,31 @@ async def test_what_is_missing_is_loaded_beside_what_is_there(tmp_path: Path, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     await load_gently("asyncio", "missing_module")
     assert sys.modules.pop("missing_module", None) is not None
+
+
+HOLED = """
+from swarmfree.cli.process import give_back_memory, keep_freed_memory
+
+def resident_mb():
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
+    return int(line.split()[1]) // 1024
+
+keep_freed_memory()
+held = [b"x" * (1 << 20) for _ in range(200)]
+kept, held = held[-1], None
+full = resident_mb()
+give_back_memory()
+print(full, resident_mb())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give back what is free by themselves")
+def test_memory_between_what_is_used_is_given_back() -> None:
+    """Of 200 MB that are free below a piece that is used, next to nothing stays resident."""
+    told = subprocess.run([sys.executable, "-c", HOLED], capture_output=True, text=True, check=True, timeout=60)
+    full_mb, left_mb = map(int, told.stdout.split())
+    assert full_mb > 200
+    assert left_mb < full_mb - 150
 
 
 async def test_what_is_loaded_needs_no_thread() -> None:
