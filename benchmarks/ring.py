@@ -1,25 +1,26 @@
 """How fast is the ring, and what does it cost? A swarm beside plain PyTorch and
 torch.distributed.pipelining, on this machine.
 
-``python -m benchmarks.ring`` lets four sides train the same model on the same tokens in the same
-microbatches, from the same first weights: one plain process with one and with two torch threads; a
-swarm of real processes, one peer for each of four body stages and one for the ends; and torch's own
-pipeline of four ranks over gloo, schedule 1F1B. The pipelines have one torch thread per process.
-PyTorch takes its fused AdamW and `clip_grad_norm_`, the swarm its canonical step. All sides set
-allocator and garbage collector as a peer of the swarm does; the others run once more with both as
-they come, as this benchmark had them before. Sides take turns within a round, each round begins
-with another one, warm-up iterations are dropped everywhere, and a side whose losses differ from the
-first one's is an error: then it did other work.
+``python -m benchmarks.ring`` lets four sides train the same model on the same tokens from the same
+first weights: one plain process with one and with two torch threads, which takes an iteration in
+the swarm's microbatches and, once more, in one piece; a swarm of real processes, one peer for each
+of four body stages and one for the ends; and torch's own pipeline of four ranks over gloo, schedule
+1F1B, in the swarm's microbatches. The pipelines have one torch thread per process; nobody compiles
+the model. PyTorch takes its fused AdamW and `clip_grad_norm_`, the swarm its canonical step. All
+sides set allocator and garbage collector as a peer of the swarm does; the others run once more with
+both as they come, as this benchmark had them before. Sides take turns within a round, each round
+begins with another one, warm-up iterations are dropped everywhere, and a side whose losses differ
+from the first one's is an error: then it did other work.
 
 Prints two tables for each run and, as the last line, one JSON object: for `compute_bound` and
-`hop_bound` the swarm's tokens/s over the faster plain process's, its processor seconds per token
-over the cheaper one's, and its tokens/s over pipelining's; medians over the rounds, and of the two
+`hop_bound` the swarm's tokens/s over the fastest plain process's, its processor seconds per token
+over the cheapest one's, and its tokens/s over pipelining's; medians over the rounds, and of the two
 definitions, equal settings and as it comes, the one that makes the swarm look worse. Progress goes
 to stderr. Numbers mean something on a machine that does nothing else.
 
-Kind to the swarm are two things: a plain process has to take the swarm's microbatches one by one,
-and so few iterations see no shadow renewed, which by default happens every 50; what that costs
-`benchmarks.keeping` measures. Unkind is that the first shadows of all stages are fetched meanwhile.
+Kind to the swarm is that so few iterations see no shadow renewed, which by default happens every
+50; what that costs `benchmarks.keeping` measures. Unkind is that the first shadows of all stages
+are fetched meanwhile.
 """
 
 from __future__ import annotations

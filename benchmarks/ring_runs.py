@@ -119,9 +119,18 @@ def prepare_job(manifest: Manifest, folder: Path, warmup: int, iterations: int) 
     return job
 
 
-def open_job(folder: Path) -> tuple[Manifest, CorpusTokens]:
-    """The run and its tokens, in the process of a side that is not the swarm."""
+def in_one_piece(batch: BatchSection) -> BatchSection:
+    """The same rows as one microbatch."""
+    return BatchSection(rows=batch.rows * batch.microbatches, microbatches=1)
+
+
+def open_job(folder: Path, *, whole: bool = False) -> tuple[Manifest, CorpusTokens]:
+    """The run and its tokens, in the process of a side that is not the swarm; `whole`: an
+    iteration's rows are one microbatch.
+    """
     manifest = load_run(folder / RUN_FILE).manifest
+    if whole:
+        manifest = dataclasses.replace(manifest, batch=in_one_piece(manifest.batch))
     percent = manifest.data.held_out_percent
     corpus = prepare_corpus(str(folder / TEXT_FILE), folder / CORPUS_FOLDER, percent)
     data = DataSection(corpus.name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
@@ -199,14 +208,16 @@ def machine_busy_seconds() -> float:
 
 
 PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING = "PyTorch, 1 thread", "PyTorch, 2 threads", "swarm", "pipelining 1F1B"
+WHOLE = ", one piece"
+"""How a plain process is called that takes all rows of an iteration at once, as nothing but a swarm
+keeps it from; the others take the swarm's microbatches.
+"""
+PLAIN = (PLAIN_ONE, PLAIN_TWO, PLAIN_ONE + WHOLE, PLAIN_TWO + WHOLE)
 AS_IT_COMES = ", as it comes"
 """How a side is called whose processes leave allocator and garbage collector as they find them; all
 others set them as the swarm does.
 """
-SIDES = (
-    *(PLAIN_ONE, PLAIN_TWO, SWARM, PIPELINING),
-    *(PLAIN_ONE + AS_IT_COMES, PLAIN_TWO + AS_IT_COMES, PIPELINING + AS_IT_COMES),
-)
+SIDES = (*PLAIN, SWARM, PIPELINING, *(side + AS_IT_COMES for side in (*PLAIN, PIPELINING)))
 
 Rounds = Sequence[dict[str, Measurement]]
 """A measurement of every side, per round."""
@@ -234,9 +245,8 @@ class Ratio:
 
 def ratios(rounds: Rounds) -> dict[str, Ratio]:
     """What is reported: the swarm's speed and cost over the others' of the same round; of the plain
-    processes over the faster and the cheaper one.
+    processes over the fastest and the cheapest one.
     """
-    single = (PLAIN_ONE, PLAIN_TWO)
 
     def over(others: Sequence[str], figure: str, *, small_is_good: bool) -> float:
         worst = max if small_is_good else min
@@ -248,7 +258,7 @@ def ratios(rounds: Rounds) -> dict[str, Ratio]:
         return Ratio(as_it_comes, over(others, figure, small_is_good=small_is_good), small_is_good)
 
     return {
-        "over_single": both(single, "tokens_per_s"),
-        "cpu_over_single": both(single, "cpu_s_per_token", small_is_good=True),
+        "over_single": both(PLAIN, "tokens_per_s"),
+        "cpu_over_single": both(PLAIN, "cpu_s_per_token", small_is_good=True),
         "over_pipelining": both((PIPELINING,), "tokens_per_s"),
     }

@@ -26,6 +26,7 @@ from benchmarks.ring_runs import (
     PLAIN_ONE,
     PLAIN_TWO,
     SWARM,
+    WHOLE,
     Job,
     Mark,
     Measurement,
@@ -77,8 +78,9 @@ async def _run(side: str, job: Job, folder: Path) -> Sequence[Mark]:
     settings = () if kind == side else ("--as-it-comes",)
     if kind == PIPELINING:
         return await _run_pipelining(job, folder, settings)
-    threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[kind]
-    return (await _run_workers(job, folder, [("--threads", str(threads), *settings)]))[0]
+    pieces = ("--whole",) if kind.endswith(WHOLE) else ()
+    threads = {PLAIN_ONE: 1, PLAIN_TWO: 2}[kind.removesuffix(WHOLE)]
+    return (await _run_workers(job, folder, [("--threads", str(threads), *pieces, *settings)]))[0]
 
 
 # ---- plain PyTorch -------------------------------------------------------------------------------

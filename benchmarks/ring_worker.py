@@ -149,13 +149,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--rank", type=int, default=-1, help="rank of the pipeline; -1 = the whole model alone")
     parser.add_argument("--store", type=Path, default=Path(STORE_FILE), help="file through which the ranks find each other")
+    parser.add_argument("--whole", action="store_true", help="all rows of an iteration at once, not in microbatches")
     parser.add_argument("--as-it-comes", action="store_true", help="leave allocator and garbage collector alone")
     parser.add_argument("--die-with-parent", type=int, required=True, help="process whose end is also this one's")
     asked = parser.parse_args()
     die_with_parent(asked.die_with_parent)
     if not asked.as_it_comes:
         keep_freed_memory()
-    manifest, tokens = open_job(asked.job)
+    manifest, tokens = open_job(asked.job, whole=asked.whole)
     alone = Alone(manifest, tokens, threads=asked.threads)
     if not asked.as_it_comes:
         settle_garbage()

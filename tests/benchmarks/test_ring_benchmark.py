@@ -22,14 +22,18 @@ from benchmarks.ring import TABLE_WIDTH, _require_same_losses, compare, table_of
 from benchmarks.ring_runs import (
     AS_IT_COMES,
     PIPELINING,
+    PLAIN,
     PLAIN_ONE,
     PLAIN_TWO,
     RUNS,
     SIDES,
     SWARM,
+    WHOLE,
     Measurement,
     Ratio,
+    open_job,
     parameter_count,
+    prepare_job,
     ratios,
 )
 from benchmarks.ring_sides import SideFailed
@@ -48,8 +52,8 @@ TINY = dataclasses.replace(
 
 @pytest.mark.timeout(300)
 async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
-    """Plain PyTorch with one and two threads, the swarm and the pipeline are measured, and have the
-    same losses to 0.0001 nats.
+    """Plain PyTorch with one and two threads, in microbatches and in one piece, the swarm and the
+    pipeline are measured, and have the same losses to 0.0001 nats.
     """
     (found,) = rounds = await compare(TINY, tmp_path / "run", rounds=1, warmup=1, iterations=2)
     assert set(found) == set(SIDES)
@@ -79,7 +83,8 @@ def test_ratios_are_medians_of_the_rounds() -> None:
         plain = {PLAIN_ONE: _measurement(2.0, 2.0), PLAIN_TWO: _measurement(1.0, 1.0), PIPELINING: _measurement(1.25, 1.0)}
         as_it_comes = {PLAIN_TWO + AS_IT_COMES: _measurement(1.25, 1.1), PIPELINING + AS_IT_COMES: _measurement(1.0, 1.0)}
         as_it_comes[PLAIN_ONE + AS_IT_COMES] = _measurement(2.0, 2.0)
-        return {**plain, **as_it_comes, SWARM: _measurement(seconds, cpu_s)}
+        slow = {side + WHOLE + come: _measurement(2.0, 2.0) for side in (PLAIN_ONE, PLAIN_TWO) for come in ("", AS_IT_COMES)}
+        return {**plain, **slow, **as_it_comes, SWARM: _measurement(seconds, cpu_s)}
 
     assert ratios([one(1.25, 1.1), one(50.0, 9.0), one(1.0, 1.0)]) == {
         "over_single": Ratio(1.0, 0.8),
@@ -88,16 +93,30 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     }
 
 
-def test_the_swarm_is_set_over_the_faster_and_the_cheaper_plain_process() -> None:
-    """Two threads that wait for each other cost more than one: that makes the swarm no cheaper;
-    where they are slower it is no faster.
+@pytest.mark.parametrize("best", PLAIN)
+def test_the_swarm_is_set_over_the_fastest_and_the_cheapest_plain_process(best: str) -> None:
+    """Whichever that is: two threads that wait for each other cost more than one, and who is not
+    cut into microbatches may be faster.
     """
-    names = (SWARM, *(side + come for side in (PLAIN_ONE, PLAIN_TWO, PIPELINING) for come in ("", AS_IT_COMES)))
-    found = {name: _measurement(1.0, 1.0) for name in names}
-    found |= {name: _measurement(0.8, 0.5) for name in names if name.startswith(PLAIN_ONE)}
+    found = {name: _measurement(1.0, 1.0) for name in SIDES}
+    found |= {name: _measurement(0.8, 0.5) for name in (best, best + AS_IT_COMES)}
     told = ratios([found])
     assert told["cpu_over_single"] == Ratio(2.0, 2.0, small_is_good=True)
     assert told["over_single"] == Ratio(0.8, 0.8)
+
+
+def test_one_piece_has_the_same_tokens(tmp_path: Path) -> None:
+    """A plain process that takes an iteration at once takes the rows of its microbatches, in their
+    order.
+    """
+    job = prepare_job(TINY, tmp_path / "job", 1, 1)
+    (cut, pieces), (whole, piece) = (open_job(job.folder, whole=whole) for whole in (False, True))
+    assert whole.tokens_per_iteration == cut.tokens_per_iteration
+    assert whole.batch.microbatches == 1
+    count = cut.batch.microbatches
+    for iteration in range(2):
+        cut_up = b"".join(pieces.microbatch(iteration * count + number) for number in range(count))
+        assert piece.microbatch(iteration) == cut_up
 
 
 def test_a_loss_that_is_no_number_is_other_work() -> None:
