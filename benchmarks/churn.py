@@ -25,7 +25,8 @@ no loss. Its heartbeats of 30 s with three misses alone would lose 90 s per deat
 Prints tables and, as the last line, one JSON object: `rehearsed_every_N_s` for each rate of falls;
 `rehearsed_ratio_to_ideal` with a fall every 30 s and `rehearsed_least` of its seeds;
 `real_ratio_to_ideal` of all real runs together and `real_least` of them; and, where both were
-played, `ratio_to_ideal`, by which a swarm is judged: the least of these four.
+played, `ratio_to_ideal`, by which a swarm is judged: the least of these four. `real_fall_every_s`
+is how often somebody fell in the real runs, a calm time at both ends included.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ def report(rehearsed: Sequence[Row], real: Sequence[LiveStory]) -> dict[str, flo
         judged = next(row for row in rehearsed if row.every_s == REPORTED_EVERY_S)
         found |= {"rehearsed_ratio_to_ideal": judged.ratio, "rehearsed_least": judged.least}
     if real:
+        others["real_fall_every_s"] = sum(story.seconds for story in real) / sum(story.kills + story.leaves for story in real)
         found["real_ratio_to_ideal"] = sum(story.tokens for story in real) / sum(story.ideal for story in real)
         found["real_least"] = min(story.ratio for story in real)
     if rehearsed and real:

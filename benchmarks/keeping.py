@@ -1,25 +1,26 @@
-"""What does it cost to keep shadows and activation logs while nothing fails? The same swarm with
-and without them, in turns.
+"""What does it cost to keep shadows, activation logs and copies of the ends while nothing fails?
+The same swarm with and without them, in turns.
 
 ``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside
-a standby that keeps shadows as well, in real
-processes, some rounds over, two runs: one whose stages have few tokens for their weights, where
-`recovery.shadow_kind = "auto"` takes plain shadows,
+a standby that keeps shadows as well, in real processes, some rounds over, two runs: one whose
+stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows,
 and one with many, where it takes full ones. Each is trained without anything kept for others
-(`recovery.mode = "checkfree"`) and with shadows, renewed every 50 iterations, and activation logs;
-the first also with the full shadows that `auto` avoids, the second also within a limit that holds
-shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200 MB and more that a
-peer logs, 64 may stay there, the rest lies on disk.
+(`recovery.mode = "checkfree"`, no copies of the ends) and with shadows, renewed every 50
+iterations, activation logs, and copies of the ends at two members of the body, as a run with
+defaults has them; the first also with the full shadows that `auto` avoids, the second also within a
+limit that holds shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200
+MB and more that a peer logs, 64 may stay there, the rest lies on disk.
 
 The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter
 of a second at a time, while the other is stopped where it is (SIGSTOP): one whole run after the
 other, what is measured drowned in how fast a virtual machine happened to be (up to 12 % from one
 minute to the next). Counted is the time in which a swarm ran, over two renewals at least, after two
-others: by then logs are as long as they get, and new memory, which is dear, has been used once. A
-pause that a swarm makes on purpose, as between two parts of a shadow, also passes while it is
-stopped; work does not. What the system writes to the disk by itself may fall into the turn of the
-other one. `--together` lets both run at once: then they share the cores, which are never idle.
-Copies of the ends (`recovery.ends_copies`, by default two) neither side keeps: they cost on top.
+others: by then logs are as long as they get, and new memory, which is dear, has been used once, so
+what the beginning of a run costs on top is not in it. A pause that a swarm makes on purpose, as
+between two parts of a shadow, also passes while it is stopped; work does not. What the system
+writes to the disk by itself may fall into the turn of the other one. `--together` lets both run at
+once: then they share the cores, which are never idle. With `--without-ends` neither side keeps
+copies of the ends, as this benchmark had it before.
 
 *..._over_off* are medians over the rounds of tokens/s over those of the side without,
 *..._cpu_over_off* of the processor time for a token, of all processes, and *..._wire_over_off* of
@@ -74,7 +75,7 @@ TURN_S = 0.25
 SOURCE = "source"
 OFF = RecoverySection(mode="checkfree", ends_copies=0)
 LOG_MEMORY_MB, TIGHT_MB = 64, 200
-AUTO = RecoverySection(mode="auto", ends_copies=0, shadow_every=EVERY, kept_ram_mb_max=LOG_MEMORY_MB)
+AUTO = RecoverySection(mode="auto", shadow_every=EVERY, kept_ram_mb_max=LOG_MEMORY_MB)
 
 
 Turn = tuple[float, float]
@@ -117,6 +118,11 @@ SIDES = {
 def say(text: str) -> None:
     """One line of progress."""
     print(text, file=sys.stderr, flush=True)
+
+
+def without_ends(side: Side) -> Side:
+    """The same without copies of the ends."""
+    return replace(side, recovery=replace(side.recovery, ends_copies=0))
 
 
 def run_of(side: Side) -> Manifest:
@@ -266,13 +272,13 @@ def running_s(turns: Sequence[Turn], time_s: float) -> float:
 
 
 async def measure(
-    names: Sequence[str], rounds: int, warmup: int, measured: int, *, together: bool
+    names: Sequence[str], rounds: int, warmup: int, measured: int, *, together: bool, ends: bool
 ) -> dict[str, list[tuple[Speed, Speed]]]:
     """By side that keeps something, round by round: its own speed, and that of the one without."""
     found: dict[str, list[tuple[Speed, Speed]]] = {name: [] for name in names}
     for number in range(rounds):
         for name, pairs in found.items():
-            both = [SIDES[name], SIDES[SIDES[name].over]]
+            both = [side if ends else without_ends(side) for side in (SIDES[name], SIDES[SIDES[name].over])]
             turn = 1 if number % 2 == 0 else -1  # who starts first
             one, other = (await pair(both[::turn], warmup, measured, together=together))[::turn]
             pairs.append((one, other))
@@ -298,14 +304,14 @@ def _ratio(pairs: Sequence[tuple[Speed, Speed]], what: str) -> float:
     return float(statistics.median(getattr(one, what) / (getattr(other, what) or math.nan) for one, other in pairs))
 
 
-async def run(names: Sequence[str], rounds: int, *, together: bool, quick: bool) -> dict[str, float]:
+async def run(names: Sequence[str], rounds: int, *, together: bool, ends: bool, quick: bool) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     kinds = {name: has_full_shadows(run_of(side)) for name, side in SIDES.items()}
     assert (kinds["plain"], kinds["full"]) == (False, True), "as `auto` has it"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), together=together)
+    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), together=together, ends=ends)
     table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
     for place, heading in enumerate(
         ("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio", "B/token", "off", "ratio", "kept MB")
@@ -332,6 +338,7 @@ def main() -> int:
         "--only", choices=kept, action="append", metavar="NAME", help=f"measure this alone: {', '.join(kept)}; again for more"
     )
     parser.add_argument("--together", action="store_true", help="both swarms at once on the same cores, instead of in turns")
+    parser.add_argument("--without-ends", action="store_true", help="no copies of the ends on either side, as before")
     parser.add_argument("--quick", action="store_true", help="a few iterations of each side, to see that everything works")
     asked = parser.parse_args()
     if asked.rounds < 0:
@@ -342,6 +349,7 @@ def main() -> int:
             asked.only or kept,
             asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS),
             together=asked.together,
+            ends=not asked.without_ends,
             quick=asked.quick,
         ),
     )

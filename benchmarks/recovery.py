@@ -2,10 +2,10 @@
 transferred, resumed, for a small and a large stage.
 
 ``python -m benchmarks.recovery`` trains four stages of one replica each, with a standby, in real
-processes, kills stage 2 (SIGKILL) in the middle of an iteration, and measures until the next
-commit. The stage is merged from both neighbours (CheckFree), in parts of a run's default size: the
-weights of two stages travel to the standby at once. Beside it two plain gRPC streams carry as many
-bytes to one process, before the swarm and after it.
+processes, kills stage 2 (SIGKILL), each time in another part of an iteration, and measures until
+the next commit. The stage is merged from both neighbours (CheckFree), in parts of a run's default
+size: the weights of two stages travel to the standby at once. Beside it two plain gRPC streams
+carry as many bytes to one process, before the swarm and after it.
 
 *transfer_over_plain* is the swarm's rate, from the decision until the coordinator knows that the
 stage is there, merging and the digest of the new state included, over the fastest kind of plain
@@ -17,7 +17,8 @@ into a buffer that is new to the process, or thrown away. *memory_over_state* is
 standby's memory has grown by since it started until the stage is there, what it took for a stage
 beforehand included, over weights and moments of the stage (12 bytes per parameter); the gradient, 4
 bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient,
-as before. Losses are repeated in one swarm; medians.
+as before. Losses are repeated in one swarm; medians, and *resumed_s_max*, the longest until the
+next commit.
 
 The standby is up and has taken its memory: where nobody stands by, the start of a process comes
 before all of it. A process that is killed is missed at once, by its closed port; a machine that is
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import signal
 import statistics
 import sys
@@ -48,7 +50,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import finish
-from benchmarks.live import LiveSwarm
+from benchmarks.live import Commits, LiveSwarm
 from benchmarks.plain_streams import Kind, pull
 from benchmarks.ring_runs import parameter_count, prepare_job
 from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, RecoveryDecided, StageBuilt, Started
@@ -135,11 +137,19 @@ class Loss:
     action: str
 
 
-async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[str, int], full: bool) -> Loss:  # noqa: FBT001 - one of two kinds
+def strike_share(number: int, count: int) -> float:
+    """What share of an iteration passes before loss `number` of `count`: spread evenly over it, so
+    that donors compute, average or step when they are asked.
+    """
+    return (number + 0.5) / count
+
+
+async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[str, int], share: float, *, full: bool) -> Loss:
     """Kill whoever serves the stage, watch the one that stands by.
 
     Args:
         started_bytes: name -> memory when it had just started.
+        share: of an iteration that passes before.
 
     Raises:
         LiveFailed: it did not come back.
@@ -154,6 +164,8 @@ async def lose(swarm: LiveSwarm, names: Sequence[str], started_bytes: Mapping[st
     await swarm.commits(12 if full else 2, WITHIN_S)
     opened = sum(1 for _ in swarm.told(Opened))
     await swarm.until("an iteration is open", lambda: sum(1 for _ in swarm.told(Opened)) > opened, WITHIN_S)
+    times_s = Commits.of(swarm.said).times_s
+    await swarm.pass_time(share * statistics.median(later - before for before, later in itertools.pairwise(times_s)))
     most = 0
     killed_s = swarm.kill(victim)
 
@@ -216,7 +228,7 @@ async def measure(manifest: Manifest, folder: Path, losses: int, *, full: bool, 
             if number:
                 names.append(f"peer-{len(names) + 1}")
                 await start(names[-1])
-            found.append(loss := await lose(swarm, names, started_bytes, full))
+            found.append(loss := await lose(swarm, names, started_bytes, strike_share(number, losses), full=full))
             say(
                 f"loss {number + 1}: {loss.action}, noticed {loss.noticed_s:.2f} s, decided {loss.decided_s:.2f} s, "
                 f"there {loss.built_s:.2f} s, next commit {loss.resumed_s:.2f} s after SIGKILL"
@@ -244,6 +256,7 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
         "decided_s": round(median_of(losses, "decided_s"), 3),
         "transferred_s": round(median_of(losses, "built_s"), 3),
         "resumed_s": round(median_of(losses, "resumed_s"), 3),
+        "resumed_s_max": round(max(each.resumed_s for each in losses), 3),
         "transfer_over_plain": round(min(waited, building) / kept, 3),
         "transfer_over_fresh": round(building / plain[Kind.FRESH], 3),
         "transfer_over_discarded": round(building / plain[Kind.DISCARDED], 3),

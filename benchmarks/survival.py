@@ -5,7 +5,8 @@ a cut link, a frozen peer or a restarted source.
 
 - *majority*: nine peers; the coordinator and both replicas of two of four body stages, five of
   nine, get SIGKILL in the same moment and come back 1 s later under their old identities. How long
-  until an iteration that was opened afterwards is committed.
+  until an iteration that was opened afterwards is committed. They are forked from a process that
+  has loaded everything: on machines of their own each start takes seconds more.
 - *link* and *alone*: nothing passes for 3 s between the coordinator and the only replica of a
   stage, or between that replica and anybody, silently.
 - *freeze*: SIGSTOP of 3 s to the only replica of a stage. In all three its state must not be

@@ -21,7 +21,7 @@ from benchmarks.plain_streams import Kind, pull
 from swarmfree.model.layout import layout_of
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.events import IterationCommitted, Opened
-from swarmfree.protocol.manifest import RingSection
+from swarmfree.protocol.manifest import RecoverySection, RingSection
 
 
 def _committed(iteration: int, tokens: int = 100) -> IterationCommitted:
@@ -96,6 +96,17 @@ def test_only_the_time_in_turns_counts() -> None:
     speed = keeping.speed_of(commits, turns, 0.3)
     assert speed.rate == pytest.approx(300 / 2.0)
     assert speed.cpu_us == pytest.approx(0.3e6 / (150 * 3))
+
+
+def test_keeping_is_set_over_a_swarm_that_keeps_nothing() -> None:
+    """What is kept is what a run with defaults keeps, copies of the ends among it; `--without-ends`
+    takes them from both sides.
+    """
+    for name, side in keeping.SIDES.items():
+        kept = side.recovery.ends_copies, side.recovery.keeps_shadows
+        assert kept == ((RecoverySection().ends_copies, True) if side.over else (0, False)), name
+        assert keeping.without_ends(side).recovery.ends_copies == 0
+        assert keeping.without_ends(side).recovery.keeps_shadows == side.recovery.keeps_shadows
 
 
 def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
@@ -225,6 +236,17 @@ def test_the_least_kind_rate_and_memory_are_reported() -> None:
     assert found["transfer_over_discarded"] == 0.5
     assert (found["memory_over_state"], found["memory_over_gradient_too"]) == (1.5, 1.125)
     assert recovery.run_of(model, full=False).ring.part_bytes == 1 << 20
+    longer = replace(loss, resumed_s=9.0)
+    told = recovery.report(model, [loss, longer, loss], rates)
+    assert (told["resumed_s"], told["resumed_s_max"]) == (3.0, 9.0)
+
+
+def test_stages_are_lost_in_every_part_of_an_iteration() -> None:
+    """One loss comes in the middle, several are spread: not all of them come as an iteration is
+    opened, when nobody's device is busy.
+    """
+    assert recovery.strike_share(0, 1) == 0.5
+    assert [recovery.strike_share(number, 3) for number in range(3)] == pytest.approx([1 / 6, 1 / 2, 5 / 6])
 
 
 # ---- churn ---------------------------------------------------------------------------------------
@@ -303,6 +325,7 @@ def test_churn_is_judged_by_the_least_of_all() -> None:
     assert found == {
         "rehearsed_every_30_s": 0.95,
         "rehearsed_every_10_s": 0.45,
+        "real_fall_every_s": 10.0,
         "rehearsed_ratio_to_ideal": 0.95,
         "rehearsed_least": 0.9,
         "real_ratio_to_ideal": 0.85,
