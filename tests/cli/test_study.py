@@ -75,7 +75,7 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp
     assert asyncio.run(study(text, out, said).run()) == 0
     told = json.loads(said[-1])
     figures = {"shadow_gap_percent", "replay_gap_percent", "refit_over_checkfree", "order_t", "replay_pipeline_gap_percent"}
-    figures |= {"refit_pipeline_stall"}
+    figures |= {"refit_unpaid_stall", "refit_pipeline_stall"}
     assert set(told) == figures
     results = {path.stem: json.loads(path.read_text()) for path in (out / "trials").iterdir()}
     assert len(results) == len(trials_of(TINY))

@@ -19,6 +19,7 @@ from swarmfree.lab.study.table import (
     pipeline_stall,
     rows_of,
     summaries,
+    unpaid_stall,
 )
 
 RECOVERY = {"iteration": 5, "before": 2.0, "after": 2.5, "distance": 0.25, "cost": 0.5, "is_merge": True, "is_bounded": False}
@@ -177,6 +178,15 @@ def test_a_replay_in_a_full_pipeline_is_late_by_all_that_it_replays() -> None:
     final = sum(curve[-5:]) / 5
     assert gap == pytest.approx(100 * (0.1 * 3 / 20) / final)
     assert pipeline_stall(rows_of(results), "replay", 6) == pytest.approx(3.0)
+
+
+def test_what_a_trial_was_too_short_to_pay_is_told() -> None:
+    """Half an iteration was owed; one trial stalled none of it, one more than all: of two trials a
+    quarter is left.
+    """
+    curve = [2.0 - 0.1 * k for k in range(7)]
+    results = [result("none", "none", curve), *(result("refit", f"middle-{n}", curve, stalled=n - 1) for n in (1, 2))]
+    assert unpaid_stall(rows_of(results), "refit") == pytest.approx(0.25)
 
 
 def test_table_2_counts_iterations_and_hours_to_the_loss_that_is_come_to_without_failures() -> None:

@@ -22,7 +22,16 @@ from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import base_path
 from swarmfree.lab.study.failure_trace import Failure, distinct_traces, draw_failures, draw_pairs
 from swarmfree.lab.study.report import write_report
-from swarmfree.lab.study.table import TrialRow, last_line, pairs_of, pipeline_gap_percent, pipeline_stall, rows_of, summaries
+from swarmfree.lab.study.table import (
+    TrialRow,
+    last_line,
+    pairs_of,
+    pipeline_gap_percent,
+    pipeline_stall,
+    rows_of,
+    summaries,
+    unpaid_stall,
+)
 from swarmfree.lab.study.trial import PLAIN_REPLAY, Trial
 from swarmfree.lab.study.worker import STUDY_FILE
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
@@ -270,7 +279,7 @@ class RecoveryStudy:
             f"{len(self._bases())} bases of {size.base_iterations} iterations, {len(self._trials)} trials of {size.iterations} or, from scratch, "
             f"{size.scratch_iterations}; seeds {size.seeds}; a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
         )
-        refit_stalled = pipeline_stall(rows, "refit", BODY)
+        refit_stalled, unpaid = pipeline_stall(rows, "refit", BODY), unpaid_stall(rows, "refit")
         full = (
             "In a full pipeline a replayed iteration of a stage takes as long as one of the swarm: replays would have stalled "
             f"{stalled:.0f} iterations of {size.iterations} and have cost {pipeline:.2f} % at equal time, and refits have stalled "
@@ -281,6 +290,7 @@ class RecoveryStudy:
             f"Swapped routes cost {swap.gap_percent:+.2f} % of held-out loss without any loss of a stage; the gaps of checkfree+ hold it.",
             f"Replayed stages differ from the lost ones by {exact:g} at most.",
             full,
+            f"No trial pays more than its length: refits owed {unpaid:.0f} iterations more when trials were over, which no gap has.",
             f"Traces of one seed share its base: of paired differences t takes them for independent, bases_t has the {len(size.seeds)} bases' means.",
             *_bound_sentences(rows, run_of_study(1).recovery.weight_ratio_max),
             SMALL,
@@ -298,7 +308,11 @@ class RecoveryStudy:
         for sentence in about:
             self._say(sentence)
         self._say(f"report: {written[-1]}")
-        pipelined = {"refit_pipeline_stall": round(refit_stalled, 1), "replay_pipeline_gap_percent": round(pipeline, 4)}
+        pipelined = {
+            "refit_unpaid_stall": round(unpaid, 1),
+            "refit_pipeline_stall": round(refit_stalled, 1),
+            "replay_pipeline_gap_percent": round(pipeline, 4),
+        }
         self._say(json.dumps(last_line(rows) | pipelined))
 
 

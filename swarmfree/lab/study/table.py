@@ -293,6 +293,15 @@ def pipeline_stall(rows: Sequence[TrialRow], strategy: str, body: int) -> float:
     return statistics.fmean(body * row.cost for row in rows if (row.strategy, kind_of(row.trace)) == (strategy, "middle"))
 
 
+def unpaid_stall(rows: Sequence[TrialRow], strategy: str) -> float:
+    """Iterations that recoveries still had to stall when a trial was over, the mean at the middle
+    of the body: no trial pays more than its length, so a gap at equal time lacks them.
+    """
+    return statistics.fmean(
+        max(0.0, row.cost - row.stalled) for row in rows if (row.strategy, kind_of(row.trace)) == (strategy, "middle")
+    )
+
+
 def pipeline_gap_percent(results: Sequence[Mapping[str, Any]], body: int) -> tuple[float, float]:
     """What exact replays would have cost had each replayed iteration of a stage stalled a whole
     iteration, as in a pipeline that is full.
