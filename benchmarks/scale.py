@@ -14,7 +14,8 @@ per peer and iteration, standbys counted, and `bytes_per_member_N`, the same byt
 place alone; `iteration_s_N`, the virtual seconds that an iteration takes, and
 `bytes_per_peer_minute_N`, what the bytes are where it takes a minute, since heartbeats come by the
 clock; `coordinator_messages_N` and `coordinator_bytes_N` per iteration; `rehearsal_cpu_s_N`;
-the same with `deep_` where nearly everybody has a place; `dht_nodes`, `dht_lookup_median_ms`,
+the same with `deep_` where nearly everybody has a place, and with `struck_` of the largest swarm
+under light faults; `dht_nodes`, `dht_lookup_median_ms`,
 `dht_lookup_slowest_ms`, and `dht_found_min`, how many the worst look-up found. Progress goes to
 stderr.
 """
@@ -84,10 +85,13 @@ def kinds_of(found: Measured) -> Table:
     return table
 
 
-def report_of(found: Sequence[Measured], lookups: Lookups | None, deep: Sequence[Measured] = ()) -> dict[str, float]:
+def report_of(
+    found: Sequence[Measured], lookups: Lookups | None, deep: Sequence[Measured] = (), struck: Sequence[Measured] = ()
+) -> dict[str, float]:
     """What the last line says."""
     report: dict[str, float] = {}
-    for kind, one in [("", one) for one in found] + [("deep_", one) for one in deep]:
+    named = (("", found), ("deep_", deep), ("struck_", struck))
+    for kind, one in [(kind, one) for kind, each in named for one in each]:
         report[f"{kind}messages_per_peer_{one.peers}"] = round(one.messages_per_peer, 2)
         report[f"{kind}bytes_per_peer_{one.peers}"] = round(one.bytes_per_peer, 1)
         report[f"{kind}bytes_per_member_{one.peers}"] = round(one.bytes_per_peer * one.peers / one.members, 1)
@@ -104,9 +108,11 @@ def report_of(found: Sequence[Measured], lookups: Lookups | None, deep: Sequence
     return report
 
 
-def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> tuple[list[Measured], list[Measured]]:
+def rehearse_all(
+    peers: Sequence[int], iterations: int, console: Console
+) -> tuple[list[Measured], list[Measured], list[Measured]]:
     """Rehearse in peace, and the largest swarm with light faults as well; print the tables. Those
-    in peace, and the deep ones.
+    in peace, the deep ones, and the one that is struck.
     """
     found = []
     for count in peers:
@@ -119,7 +125,7 @@ def rehearse_all(peers: Sequence[int], iterations: int, console: Console) -> tup
     deep = [measure(count, DEEP_ITERATIONS, deep=True) for count in DEEP_PEERS if count <= peers[-1]]
     if deep:
         console.print(table_of(deep, "In peace, with so many stages that nearly everybody has a place"))
-    return found, deep
+    return found, deep, [struck]
 
 
 def look_up_all(nodes: int, lookups: int, console: Console) -> Lookups:
@@ -152,7 +158,7 @@ def main() -> int:
         parser.error("5 peers, 2 iterations and 2 nodes at least")
     console = Console(width=TABLE_WIDTH, highlight=False)
     try:
-        found, deep = rehearse_all(sorted(asked.peers), iterations, console)
+        found, deep, struck = rehearse_all(sorted(asked.peers), iterations, console)
         lookups = look_up_all(nodes, LOOKUPS, console) if nodes else None
     except (ScaleFailed, DhtFault) as error:
         say(f"benchmarks.scale: {error}")
@@ -160,7 +166,7 @@ def main() -> int:
     except KeyboardInterrupt:
         say("benchmarks.scale: interrupted")
         return 130
-    print(json.dumps(report_of(found, lookups, deep)), flush=True)
+    print(json.dumps(report_of(found, lookups, deep, struck)), flush=True)
     return 0
 
 

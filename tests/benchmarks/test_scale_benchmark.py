@@ -58,12 +58,12 @@ def test_a_report_has_every_size() -> None:
     """
     found = measure(10, 2)
     standing_by = replace(found, peers=100, members=10)
-    report = report_of([found, standing_by], Lookups(3, 3, (0.01, 0.03, 0.02), 2, ""), [found])
+    report = report_of([found, standing_by], Lookups(3, 3, (0.01, 0.03, 0.02), 2, ""), [found], [found])
     assert report["messages_per_peer_10"] == pytest.approx(found.messages_per_peer, abs=0.01)
     assert report["bytes_per_member_100"] == pytest.approx(10 * report["bytes_per_peer_100"], rel=0.01), (
         "standbys do not thin it out"
     )
-    assert report["deep_bytes_per_peer_10"] == report["bytes_per_peer_10"]
+    assert report["deep_bytes_per_peer_10"] == report["struck_bytes_per_peer_10"] == report["bytes_per_peer_10"]
     assert [report[f"dht_{what}"] for what in ("lookup_median_ms", "lookup_slowest_ms", "found_min")] == pytest.approx(
         [20.0, 30.0, 2]
     )
