@@ -7,7 +7,8 @@ three body stages of two replicas and two standbys, each so many times:
 - *replica*: one of two replicas of a body stage, which does not coordinate;
 - *stage*: both replicas of a body stage, neither of which coordinates, where its neighbours keep a
   full copy, renewed every 20 iterations, and what crossed since;
-- *merge*: the same where nothing is kept, so that the stage is made of its neighbours;
+- *merge*: the same where nothing is kept, of the middle stage, so that it is made of two
+  neighbours; one at an end of the body would be copied from its only one;
 - *ends*: the only peer that serves embedding and head, which mostly coordinates, too;
 - *coordinator*: whoever coordinates; right after *ends* that is mostly a peer of the body;
 - *bootstrap*: the bootstrap node, which nobody needs once a run has begun.
@@ -68,6 +69,10 @@ KINDS = {
 COUNTED_EXACT = {"stage", "ends", "silent_stage", "silent_ends"}
 SETTLED_COMMITS = {KEEPING: 2 * SHADOW_EVERY, MERGING: 8, SILENT: 2 * SHADOW_EVERY}
 """How many go well before a kill: by then holders have had the time to fetch a second copy."""
+MIDDLE = 2
+"""The one body stage of three with two neighbours in the body. Nobody else dies in the swarms where
+it is merged, so the source leads, and none of its replicas.
+"""
 ROUNDS = 5
 WAITED_S = 180.0
 
@@ -98,6 +103,8 @@ def whom(world: World, kind: str, number: int) -> list[str]:
         case "replica":
             replicas = world.state.replicas(world.follower_stage(number))
             return [replicas[number % len(replicas)].name]
+        case "merge":
+            return [peer.name for peer in world.state.replicas(MIDDLE)]
         case _:
             return [peer.name for peer in world.state.replicas(world.follower_stage(number))]
 

@@ -229,6 +229,21 @@ async def test_a_pause_counts_from_before_the_first_kill_and_nobody_returns_with
     assert slept == [share * 2.0]
 
 
+def test_a_merge_is_one_of_two_neighbours() -> None:
+    """An end of the body is copied from its only neighbour, which says nothing of a merge; other
+    kinds strike every stage, and both of its replicas.
+    """
+
+    def replicas(stage: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=f"{stage}{which}") for which in "ab"]
+
+    state = SimpleNamespace(coordinator="0a", replicas=replicas)
+    world: Any = SimpleNamespace(state=state, follower_stage=lambda number: 1 + number % pauses.KEEPING.body)
+    assert [pauses.whom(world, "merge", number) for number in range(3)] == [["2a", "2b"]] * 3
+    assert [pauses.whom(world, "stage", number) for number in range(3)] == [["1a", "1b"], ["2a", "2b"], ["3a", "3b"]]
+    assert [pauses.whom(world, "silent_replica", number) for number in range(4)] == [["1a"], ["2b"], ["3a"], ["1b"]]
+
+
 def test_kills_come_at_any_moment_and_to_copies_of_any_age() -> None:
     """Neither right after a commit each time nor right after a copy."""
     drawn = [pauses.wait_share(kind, number) for kind in pauses.KINDS for number in range(pauses.ROUNDS)]
