@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"recovery"},
         {"pipeline"},
         {"member", "coordinator"},
-        {"election", "run_end", "founder_watch", "access_control"},
+        {"election", "run_end", "founder_watch", "end_watch", "access_control"},
         {"membership"},
         {"peer"},
         {"peer_status"},

@@ -29,6 +29,7 @@ from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
+from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX
@@ -39,6 +40,16 @@ from swarmfree.wire.network import GrpcNetwork
 
 MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
 PUBLISH_MORE_OFTEN = 3
+
+
+def beginning_words(manifest: Manifest) -> str:
+    """Say how many peers a run needs before it begins."""
+    feeding = min(manifest.stages.replicas_min, manifest.replicas_max(0))
+    plural = "s" * (manifest.stage_count != 1)
+    return (
+        f"{manifest.stage_count} stage{plural}, so training begins with {manifest.peers_min} peers, "
+        f"of which {feeding} must have the run's text"
+    )
 
 
 class NamingDirectory:
@@ -55,6 +66,7 @@ class NamingDirectory:
         self._directory, self._keep, self._lease_s = directory, keep, lease_s
         self.announce, self.publish_run = directory.announce, directory.publish_run
         self.announcements, self.founder = directory.announcements, directory.founder
+        self.is_over = directory.is_over
 
     async def name(self, founder: Founder) -> None:
         """Write down who founds, then publish it; where another one counts more, keep that one."""
@@ -135,13 +147,13 @@ class Founding:
         sys.stderr.write(self.hint)
         incarnation = draw_incarnation(secrets.token_hex)
         self._journal.tell(Started(identity.peer_id, incarnation, directory.addresses[0]))
-        # Else the watch says what it waits for
-        stands = ": has begun" if self._has_begun(manifest) else ""
-        self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}{stands}"))
+        stands = "has begun" if self._has_begun(manifest) else beginning_words(manifest)
+        self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: {stands}"))
         try:
             network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host, limits=WireLimits.of(manifest))
             async with network, asyncio.TaskGroup() as group:
                 group.create_task(self._watch(directory, manifest, network))
+                group.create_task(self._watch_end(directory, manifest, network))
                 while True:
                     await asyncio.sleep(lease_s / PUBLISH_MORE_OFTEN)
                     await directory.publish_run(lease_s)
@@ -168,12 +180,33 @@ class Founding:
         if (founder := await directory.founder()) is not None:
             self._keep_founder(manifest, founder, begun=True)
 
+    async def _watch_end(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
+        """Once everybody is through, whoever comes is told that the run is over; after a restart
+        at once.
+        """
+        if not self._is_over(manifest):
+            await EndWatch(directory, network, manifest).keep()
+            if (founder := await directory.founder()) is not None:
+                self._keep_founder(manifest, founder, begun=True, over=True)
+        self._journal.tell(Note("the run is over: whoever comes now is told so, as long as this node is up"))
+        await directory.say_over(manifest.timing.papers_lease_s)
+
     def _has_begun(self, manifest: Manifest) -> bool:
         """Whether this node has seen that a record is sealed: then it names nobody any more."""
         return self._kept_founder(manifest) is not None and self._read_json(FOUNDER_FILE).get("begun") is True
 
-    def _keep_founder(self, manifest: Manifest, founder: Founder, *, begun: bool = False) -> None:
-        content = {"run": manifest.fingerprint(), "number": founder.number, "founder": founder.peer_id, "begun": begun}
+    def _is_over(self, manifest: Manifest) -> bool:
+        """Whether this node has seen the end of the run."""
+        return self._has_begun(manifest) and self._read_json(FOUNDER_FILE).get("over") is True
+
+    def _keep_founder(self, manifest: Manifest, founder: Founder, *, begun: bool = False, over: bool = False) -> None:
+        content = {
+            "run": manifest.fingerprint(),
+            "number": founder.number,
+            "founder": founder.peer_id,
+            "begun": begun,
+            "over": over,
+        }
         write_whole(self._folder / FOUNDER_FILE, json.dumps(content).encode())
 
     def _kept_founder(self, manifest: Manifest) -> Founder | None:

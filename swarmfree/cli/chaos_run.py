@@ -82,10 +82,11 @@ def order_of(
     count = choices.peer_count or sum(min(2, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
     if count < manifest.stage_count:
         raise ConfigError(f"--peers {count}: the run has {manifest.stage_count} stages; each needs a peer")
-    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
-    if count < needed:
+    if count < manifest.peers_min:
         least = manifest.stages.replicas_min
-        raise ConfigError(f"--peers {count}: stages.replicas_min = {least} needs {needed} peers before the run begins")
+        raise ConfigError(
+            f"--peers {count}: stages.replicas_min = {least} needs {manifest.peers_min} peers before the run begins"
+        )
     data = ("--data", choices.data) if choices.data else ()
     swarm = SwarmOrder(
         folder=folder,

@@ -60,9 +60,9 @@ def peer(  # noqa: PLR0913 - one parameter per option
     ten seconds, and news as they come. The corpus must be the run's own: a peer whose Python has
     another standard library serves the body only, and says so; text that was named with --data and
     is not the run's is an error. Ctrl-C ends the peer within 5 s; the others go on without it.
-    SIGTERM, as a spot machine gets before it is taken away, or a terminal that is closed, has the
-    peer finish what it began, hand its state over where it is the last of its stage, and say
-    goodbye: exit code 0 within 20 s. A second SIGTERM ends it as Ctrl-C does.
+    SIGTERM, as a spot machine gets, or a terminal that is closed, has it finish what it began, hand
+    its state over where it is the last of its stage, and say goodbye: exit code 0 within 20 s; a
+    second SIGTERM acts as Ctrl-C. Exit code 3: the run is over; 4: the swarm refuses this peer.
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

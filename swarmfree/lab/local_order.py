@@ -37,10 +37,9 @@ def order_of(
         raise ConfigError(
             f"--peers {peers}: the run has {manifest.stage_count} stages (0 to {manifest.stages.body}); each needs a peer"
         )
-    needed = sum(min(manifest.stages.replicas_min, manifest.replicas_max(stage)) for stage in range(manifest.stage_count))
-    if peers < needed:
+    if peers < manifest.peers_min:
         raise ConfigError(
-            f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {needed} peers before the run begins"
+            f"--peers {peers}: stages.replicas_min = {manifest.stages.replicas_min} needs {manifest.peers_min} peers before the run begins"
         )
     script = tuple(parse_kill(text) for text in kills)
     most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))

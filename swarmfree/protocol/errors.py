@@ -29,7 +29,7 @@ class InviteError(SwarmfreeError):
 
 
 class RunEnded(SwarmfreeError):
-    """The run cannot go on for this peer: its coordinator or a source is gone (exit code 3)."""
+    """The run is over for this peer: it has ended, or a newer life has its place (exit code 3)."""
 
 
 class Excluded(SwarmfreeError):

@@ -378,6 +378,11 @@ class Manifest:
         """How many replicas a stage takes."""
         return self.stages.sources_max if stage == 0 else self.stages.replicas_max
 
+    @property
+    def peers_min(self) -> int:
+        """How many peers the first Open needs."""
+        return sum(min(self.stages.replicas_min, self.replicas_max(stage)) for stage in range(self.stage_count))
+
     def canonical(self) -> bytes:
         """The bytes that are hashed and published: JSON, sorted keys, no spaces."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":")).encode()

@@ -163,6 +163,10 @@ class Directory(Protocol):
         """
         ...
 
+    async def is_over(self) -> bool:
+        """Whether the organiser has signed that the run is over; read along with `founder`."""
+        ...
+
 
 class Clock(Protocol):
     """Tells the time. Waiting is `asyncio.sleep`, which rehearsals run in virtual time."""

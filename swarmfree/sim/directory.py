@@ -35,6 +35,7 @@ class DirectoryHub:
         geneses: who was named, in order.
         wait_s: everything takes so much longer at the moment.
         shows_nothing: nobody finds anybody at the moment.
+        is_over: the organiser has said that the run is over.
     """
 
     def __init__(self, plan: FaultPlan, rng: random.Random, *, names_first: bool = False) -> None:
@@ -44,6 +45,7 @@ class DirectoryHub:
         self.wait_s = 0.0
         self.shows_nothing = False
         self.runs_published = 0
+        self.is_over = False
         self._newest: dict[str, Announcement] = {}
         self._before: dict[str, Announcement] = {}
 
@@ -127,6 +129,12 @@ class MemoryDirectory:
             if found is not None and (self._founder is None or found.number > self._founder.number):
                 self._founder = found
         return self._founder
+
+    async def is_over(self) -> bool:
+        """Whether the organiser has said so; it comes with the genesis, so it takes no time of its
+        own.
+        """
+        return self._hub.is_over and not self._hub.shows_nothing
 
     async def _travel(self) -> None:
         plan = self._hub.plan

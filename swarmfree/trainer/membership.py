@@ -90,6 +90,7 @@ class Membership:
 
         Raises:
             Excluded: the swarm wants no such peer.
+            RunEnded: the run was over before this peer came, or a newer life has its place.
         """
         while True:
             if await self._ask_for_place():
@@ -127,6 +128,7 @@ class Membership:
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):
                 return False
+            await self._require_run()
             pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
             await asyncio.sleep(pause_s)
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
@@ -267,6 +269,21 @@ class Membership:
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
+
+    async def _require_run(self) -> None:
+        """Only who has nothing to lose goes by the organiser's word: a peer that holds a stage may
+        hold the last state of it, and one that hears of a coordinator asks that one.
+
+        Raises:
+            RunEnded: the run was over before this peer came.
+        """
+        if (
+            self._stage_member.replica_state.stage == NO_STAGE
+            and not self._are_led
+            and await self._context.ports.directory.is_over()
+        ):
+            iterations = self._context.manifest.run.iterations
+            raise RunEnded(f"the run is over: its organiser says that all {iterations:,} iterations are done, and nobody is left")
 
     def _waits_for(self, founder: Founder, others: Sequence[Announcement]) -> str:
         """Who is waited for, and what is known of it."""

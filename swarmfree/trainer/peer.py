@@ -405,7 +405,7 @@ async def run_peer(
     Raises:
         SwarmfreeError: this peer's device does not come back, the weights that it was to write are
             not written, or training diverged.
-        RunEnded: a newer life of this peer has its place.
+        RunEnded: the run was over before this peer came, or a newer life of it has its place.
         Excluded: the swarm does not want this peer.
     """
     end = End(1, "never began")

@@ -3,10 +3,10 @@ manifest and genesis.
 
 Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement
 and libp2p entry points), ``<run>.manifest`` and ``<run>.genesis`` (copies, believed for their hash
-and the organiser's signature), and under the key ``swarmfree.runs``, which all runs share, what run
-a peer serves, so that a wrong address can be told from a dead one. Losing the directory for a while
-costs newcomers only: a temporary fault is never raised, and what could not be stored is stored
-later.
+and the organiser's signature), ``<run>.end`` (by the organiser once the run is over), and under the
+key ``swarmfree.runs``, which all runs share, what run a peer serves, so that a wrong address can be
+told from a dead one. Losing the directory for a while costs newcomers only: a temporary fault is
+never raised, and what could not be stored is stored later.
 
 The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is
 bounded.
@@ -40,6 +40,7 @@ from swarmfree.wire.announcement_record import (
     run_record_to_bytes,
 )
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
+from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
@@ -137,6 +138,7 @@ class DhtDirectory:
         self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
+        self._end: EndNotice | None = None
         self._genesis_read_s = -_GENESIS_S
         self._keeps_copies = False
         self._seen: dict[str, PeerRecord] = {}
@@ -255,6 +257,22 @@ class DhtDirectory:
         await self.publish_run(lease_s)
         return self._genesis
 
+    async def say_over(self, lease_s: float) -> None:
+        """Sign that the run is over, and publish it.
+
+        Raises:
+            ConfigError: this peer is not the run's organiser.
+        """
+        assert self._manifest is not None, "the organiser has the manifest"
+        self._end, self._keeps_copies = make_end_notice(self._identity, self._manifest), True
+        await self.publish_run(lease_s)
+
+    async def is_over(self) -> bool:
+        """Whether the organiser has signed that the run is over, as the last read of `founder`
+        found it.
+        """
+        return self._end is not None
+
     async def founder(self) -> Founder | None:
         """Whom the newest genesis record names; None while there is none, or while the manifest is
         not known.
@@ -266,9 +284,11 @@ class DhtDirectory:
     async def _read_genesis(self) -> None:
         if self._manifest is None:
             return
-        found = await self._read((self._key("genesis"),), _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
-        copies = (record.value for record in found.get(self._key("genesis"), ()))
+        keys = self._key("genesis"), self._key("end")
+        found = await self._read(keys, _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
+        copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
         self._genesis = newest_genesis(copies, self._manifest, self._genesis)
+        self._end = self._end or find_end_notice(notices, self._manifest)
         if self._genesis is not None:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
@@ -295,6 +315,8 @@ class DhtDirectory:
         contents = {self._key("manifest"): self._manifest.canonical(), RUNS_KEY: run_record}
         if self._genesis is not None:
             contents[self._key("genesis")] = self._genesis.canonical()
+        if self._end is not None:
+            contents[self._key("end")] = self._end.canonical()
         await self._store(contents, expires_s)
 
     # -- peers

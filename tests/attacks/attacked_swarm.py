@@ -93,6 +93,10 @@ class Noticeboard:
         """Who was announced first."""
         return next((Founder(1, peer_id) for peer_id, held in self.held.items() if held.can_feed), None)
 
+    async def is_over(self) -> bool:
+        """The organiser has not said so."""
+        return False
+
 
 @functools.cache
 def identity(number: int) -> Identity:

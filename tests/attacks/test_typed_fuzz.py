@@ -101,6 +101,10 @@ class Directory:
         """As it was chosen."""
         return self._founder
 
+    async def is_over(self) -> bool:
+        """The organiser has not said so."""
+        return False
+
 
 class Unwatched:
     """Nobody looks at the traffic."""

@@ -118,7 +118,7 @@ async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_pa
     """
 
     class Directory:
-        announce = publish_run = name_founder = None
+        announce = publish_run = name_founder = is_over = None
 
         def __init__(self, iteration: int) -> None:
             self._iteration = iteration
@@ -167,7 +167,7 @@ async def test_a_founder_is_written_down_before_it_is_published() -> None:
     known: list[Founder] = []
 
     class Directory:
-        announce = publish_run = announcements = founder = None
+        announce = publish_run = announcements = founder = is_over = None
 
         async def name_founder(self, founder: Founder, _lease_s: float) -> SimpleNamespace:
             assert kept[-1] == founder

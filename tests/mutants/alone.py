@@ -103,6 +103,10 @@ class Nowhere:
     async def founder(self) -> None:
         """Nobody."""
 
+    async def is_over(self) -> bool:
+        """Nobody has said so."""
+        return False
+
 
 class Alone:
     """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first

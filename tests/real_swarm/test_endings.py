@@ -157,6 +157,41 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
     await processes.require_nothing_left()
 
 
+# ---- after the end -------------------------------------------------------------------------------
+
+
+async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
+    """Once all iterations are done and everybody has ended, a newcomer ends with exit code 3 and
+    one line; so does one that comes when the bootstrap node has been killed and started again.
+    """
+    run = write_run(processes.folder, iterations=3, stages="body = 2")
+    folder = lambda name: ("--folder", str(processes.folder / "peers" / name))  # noqa: E731 - said once
+    node_arguments = ("bootstrap", "--run", str(run), *folder("bootstrap"), "--log", "json")
+    node = await processes.start("bootstrap", *node_arguments)
+    invites = lambda name: [line for line in processes.said[name] if line.startswith("swarmfree1")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(invites("bootstrap")), "the invite")
+    (invite,) = invites("bootstrap")
+    peer = ("peer", invite, "--patience", str(UP_WITHIN_S), "--log", "json")
+    peers = [await processes.start(f"peer-{number}", *peer, *folder(f"peer-{number}")) for number in range(3)]
+    assert [await code_of(child, UP_WITHIN_S) for child in peers] == [0, 0, 0]
+    knows = lambda name: "the run is over" in str(processes.told(name, "Note"))  # noqa: E731 - said once
+    await processes.waiters.until(lambda: knows("bootstrap"), "the bootstrap node has seen the end")
+    assert "3 stages, so training begins with 3 peers" in str(processes.told("bootstrap", "Note"))
+    for newcomer in ("late", "later"):
+        child = await processes.start(newcomer, *peer, *folder(newcomer))
+        assert await code_of(child, UP_WITHIN_S) == 3
+        (line,) = processes.words(newcomer)
+        assert line.startswith("swarmfree: the run is over: its organiser says that all 3 iterations are done")
+        if newcomer == "late":
+            node.send(signal.SIGKILL)
+            await node.wait()
+            node = await processes.start("bootstrap-again", *node_arguments)
+            await processes.waiters.until(lambda: knows("bootstrap-again"), "it knows that from before")
+    node.send(signal.SIGINT)
+    assert await code_of(node, 10) == 0
+    await processes.require_nothing_left()
+
+
 # ---- bad input that takes a living swarm to find -------------------------------------------------
 
 

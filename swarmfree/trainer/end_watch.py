@@ -1,0 +1,74 @@
+"""The organiser's watch for the end of its run, so that whoever comes later is told.
+
+It knows ports only and says nothing itself: the bootstrap node signs the word once `keep` returns.
+Source: protocol, "After the end".
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan, PlanAnswer
+from swarmfree.protocol.ports import Directory, Network
+
+LOOKS_PER_LEASE = 10
+"""A peer's last announcement stays in the directory for a lease, also when the peer has ended."""
+ASKED_MAX = 256
+
+
+class EndWatch:
+    """Notices that every stage has done all iterations and that nobody is left of those who did
+    them.
+
+    A single peer's word is not enough. Every stage has to be announced with all its iterations
+    done, nobody may announce a stage with fewer, and nobody that answers a call may still have a
+    plan, a record or a coordinator. So as long as one honest member lives and can be called, no
+    false announcement ends the run for newcomers.
+
+    Args:
+        directory: of the organiser.
+        network: to call peers.
+        manifest: of the run.
+    """
+
+    def __init__(self, directory: Directory, network: Network, manifest: Manifest) -> None:
+        """No stage has been seen at its end."""
+        self._directory, self._network, self._manifest = directory, network, manifest
+        self._done: set[int] = set()
+
+    async def keep(self) -> None:
+        """Run until the run is over."""
+        while not await self._look():
+            await asyncio.sleep(self._manifest.timing.lease_s / LOOKS_PER_LEASE)
+
+    async def _look(self) -> bool:
+        """One look; whether the run is over."""
+        announced = await self._directory.announcements()
+        serving = [a for a in announced if a.state is PeerState.SERVING]
+        at_end = [a for a in serving if a.iteration >= self._manifest.run.iterations]
+        self._done.update(a.stage for a in at_end if a.stage < self._manifest.stage_count)
+        if len(self._done) < self._manifest.stage_count or len(at_end) < len(serving):
+            return False
+        return not await self._is_anybody_left(announced)
+
+    async def _is_anybody_left(self, announced: tuple[Announcement, ...]) -> bool:
+        """Whether anybody answers that still has a part in the run."""
+        found: list[PlanAnswer] = []
+
+        async def ask(announcement: Announcement) -> None:
+            silence_s = self._manifest.timing.silence_s / 2
+            try:
+                reply = await self._network.call(announcement.endpoint, GetPlan(), silence_s=silence_s)
+            except CallFailed:
+                return
+            found.append(reply.expect(PlanAnswer))
+
+        # Those who served first: nobody is pushed out of their number by newcomers
+        first = sorted(announced, key=lambda a: a.state is not PeerState.SERVING)
+        async with asyncio.TaskGroup() as group:
+            for announcement in first[:ASKED_MAX]:
+                group.create_task(ask(announcement))
+        return any(answer.plan is not None or answer.coordinator is not None or answer.records for answer in found)

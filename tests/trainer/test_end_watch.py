@@ -1,0 +1,139 @@
+"""The organiser's watch for the end, look by look, and who obeys its word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import PeerUnreachable, RunEnded
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.end_watch import EndWatch
+from swarmfree.trainer.membership import Membership
+from tests.mutants.alone import Alone, play
+
+NEWCOMER = PlanAnswer(None, "")
+
+
+class World:
+    """Directory and network of one watch."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Nobody is there."""
+        self.there: dict[str, Announcement] = {}
+        self.answers: dict[str, PlanAnswer] = {}
+        self._watch = EndWatch(cast("Any", self), cast("Any", self), manifest)
+
+    def show(self, peer: str, stage: int, iteration: int) -> None:
+        """Have a peer announced."""
+        endpoint = Endpoint(Member(peer, "0" * 16), (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}",))
+        state = PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY
+        said = (state, stage, iteration, "", 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e9)
+        self.there[peer] = Announcement(endpoint, *said)
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """Who is announced."""
+        return tuple(self.there.values())
+
+    async def call(self, to: Endpoint, *_: object, silence_s: float) -> Reply:
+        """Answer as was chosen."""
+        assert silence_s > 0
+        if to.member.peer_id not in self.answers:
+            raise PeerUnreachable("nobody is there")
+        return Reply(self.answers[to.member.peer_id])
+
+    async def is_over(self) -> bool:
+        """One look."""
+        return await self._watch._look()
+
+
+@pytest.fixture
+def world(small_manifest: Manifest) -> World:
+    """Every stage was announced at its end, and everybody has ended; a newcomer waits."""
+    made = World(small_manifest)
+    for stage in range(small_manifest.stage_count):
+        made.show(f"Qm{stage}", stage, small_manifest.run.iterations)
+    made.show("QmNewcomer", NO_STAGE, 0)
+    made.answers["QmNewcomer"] = NEWCOMER
+    return made
+
+
+async def test_a_run_is_over_when_every_stage_was_and_nobody_is_left(world: World) -> None:
+    """A newcomer that waits does not hold the word back, and announcements may expire one by one
+    meanwhile.
+    """
+    assert await world.is_over()
+    one = world.there.pop("Qm0")
+    other = World(world._watch._manifest)
+    other.there = {"Qm0": one}
+    assert not await other.is_over()
+    other.there = world.there
+    assert await other.is_over()
+
+
+async def test_one_peer_does_not_end_a_run(world: World) -> None:
+    """As long as a stage was not announced at its end, however often another one is, the run is not
+    over.
+    """
+    del world.there["Qm2"]
+    for number in range(8):
+        world.show(f"QmLiar{number}", 1, 10**6)
+        world.show(f"QmOdd{number}", 77, 10**6)
+        assert not await world.is_over()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PlanAnswer(None, "", Endpoint(Member("QmLead", "0" * 16), ("/ip4/127.0.0.1/tcp/1/p2p/QmLead",))),
+        PlanAnswer(None, "", None, 3),
+    ],
+)
+async def test_a_member_that_answers_holds_the_word_back(world: World, answer: PlanAnswer) -> None:
+    """False announcements of all stages end nothing while one member that still has a coordinator
+    or a record can be called, though none of its announcements says so.
+    """
+    world.show("QmMember", NO_STAGE, 0)
+    world.answers["QmMember"] = answer
+    assert not await world.is_over()
+    del world.answers["QmMember"]
+    assert await world.is_over()
+
+
+async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(world: World) -> None:
+    """Who announces a stage with iterations to go is waited for until its announcement expires."""
+    world.show("QmSlow", 1, 1)
+    assert not await world.is_over()
+    del world.there["QmSlow"]
+    assert await world.is_over()
+
+
+@pytest.mark.parametrize(("stage", "is_led", "obeys"), [(NO_STAGE, False, True), (NO_STAGE, True, False), (1, False, False)])
+def test_who_goes_by_the_word_that_the_run_is_over(stage: int, *, is_led: bool, obeys: bool) -> None:
+    """A peer without a stage that hears of no coordinator ends; one that holds a stage may have the
+    last state of it, and stays.
+    """
+
+    async def story(alone: Alone) -> None:
+        async def lead(inherited: object) -> bool:
+            return inherited is not None
+
+        async def is_over() -> bool:
+            return True
+
+        ports = replace(alone.context.ports, directory=SimpleNamespace(is_over=is_over))  # type: ignore[arg-type]
+        membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)
+        alone.replica_state.stage, membership._are_led = stage, is_led
+        if obeys:
+            with pytest.raises(RunEnded, match="the run is over"):
+                await membership._require_run()
+        else:
+            await membership._require_run()
+
+    play(story)
