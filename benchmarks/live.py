@@ -210,7 +210,7 @@ class LiveSwarm:
         self._heard.set()
 
     def kill(self, name: str) -> float:
-        """SIGKILL; when."""
+        """SIGKILL; when, before anybody can have noticed."""
         return self._send(name, signal.SIGKILL)
 
     def dismiss(self, name: str) -> float:
@@ -231,8 +231,11 @@ class LiveSwarm:
         child = self._children[name]
         self._below.update(descendants(child.pid))
         self._spent_s[child.pid] = self.cpu_s(name)
+        # The clock first: on a busy machine somebody may have missed it before it would be read
+        # afterwards.
+        struck_s = time.time()
         child.send(number)
-        return time.time()
+        return struck_s
 
     async def ended(self, name: str) -> int:
         """Wait for the end of a peer; its exit code."""

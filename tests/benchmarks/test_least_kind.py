@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import churn_live, flexitrain, pauses, recovery, survival
+from benchmarks import churn_live, flexitrain, live, pauses, recovery, survival
 from benchmarks.live import LiveFailed
 from benchmarks.survival_world import RUN, Setting
 from swarmfree.lab.runs import DEFAULT_RUN, run_file
@@ -280,6 +280,22 @@ def test_what_was_lost_is_exact_or_not() -> None:
     assert pauses.is_exact([exact, copied], [])
     assert not pauses.is_exact([near, copied], [])
     assert not pauses.is_exact([], [EndsDrawnAnew(7, "no copy is left")])
+
+
+def test_a_death_is_timed_from_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """However long the sender of SIGKILL then waits for a processor, while others notice
+    already.
+    """
+    now_s = [50.0]
+
+    def send(_: int) -> None:
+        now_s[0] += 2.0
+
+    swarm = live.LiveSwarm(tmp_path, tmp_path / "run", tmp_path / "text")
+    swarm._children["peer-1"] = SimpleNamespace(pid=1, is_alive=False, send=send)  # type: ignore[assignment]
+    monkeypatch.setattr(live, "descendants", lambda _: ())
+    monkeypatch.setattr(live.time, "time", lambda: now_s[0])
+    assert (swarm.kill("peer-1"), swarm.dismiss("peer-1")) == (50.0, 52.0)
 
 
 def test_the_most_memory_is_not_missed_between_two_looks() -> None:
