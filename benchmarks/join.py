@@ -61,6 +61,7 @@ from swarmfree.protocol.manifest import (
 )
 from swarmfree.protocol.messages import GetRecord, RecordAnswer
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
+from swarmfree.wire.invite import decode_invite
 from swarmfree.wire.network import GrpcNetwork
 
 JOINS, QUICK_JOINS = 5, 1
@@ -257,7 +258,8 @@ async def measure(
         await swarm.start(SOURCE, feeds=True, cores=trainers)
         await swarm.until("the source is up", lambda: any(True for _ in swarm.told(Started, name=SOURCE)))
         await swarm.start(SIBLING, cores=trainers)
-        async with GrpcNetwork(swarm.fingerprint, identity, draw_incarnation(secrets.token_hex)) as network:
+        ticket = decode_invite(swarm.invite).ticket
+        async with GrpcNetwork(swarm.fingerprint, identity, draw_incarnation(secrets.token_hex), ticket=ticket) as network:
             work = Joins(swarm, network, folder, before_s, joiners)
             await swarm.commits(3)
             while len(counted(found)) < joins and len(found) < attempts:

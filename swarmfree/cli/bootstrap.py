@@ -18,6 +18,7 @@ from swarmfree.cli.options import (
     Log,
     LogOption,
     RunOption,
+    RunOrganiserOption,
     SetOption,
     bind_to_parent,
 )
@@ -36,7 +37,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
         str,
         typer.Option(
             "--folder",
-            help="Where identity, port, manifest and genesis are kept; the same folder gives the same invite again. "
+            help="Where identity, port, manifest, tickets and founder are kept; the same folder gives the same invite again. "
             "Default: ~/.swarmfree/bootstrap/NAME.",
             show_default=False,
         ),
@@ -57,6 +58,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
             show_default=False,
         ),
     ] = "",
+    organiser: RunOrganiserOption = "",
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
@@ -87,7 +89,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     require_listening(listens, 0)
     if not data_is_bytes:
         require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
-    founding = Founding(config, folder, data, listens, port, open_journal(log, sys.stderr), announced)
+    founding = Founding(config, folder, data, listens, port, open_journal(log, sys.stderr), announced, organiser)
     founding.hint = HINT if log is Log.TEXT else ""
     if founding.hint and ip_address(listens).is_loopback and not announce:
         founding.hint += HERE_ONLY.format(listens)

@@ -1,9 +1,9 @@
 """The life of a bootstrap node: corpus, manifest, directory, invite, founder; all of it the same
 again after a restart in the same folder.
 
-Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``. The founder is
-written down before it is published, so that a node that is killed in between names the same one
-again.
+Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``, ``tickets.json``,
+and, unless another place is named, the organiser's key, ``organiser.key``. The founder is written
+down before it is published, so that a node that is killed in between names the same one again.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from swarmfree.cli.log_lines import bound_log
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_run import SystemClock
+from swarmfree.cli.run_tickets import RunTickets, run_tickets
 from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
@@ -31,12 +32,16 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
 from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.ban_list import read_kept_bans
+from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, load_organiser
 
 MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
 PUBLISH_MORE_OFTEN = 3
@@ -92,6 +97,7 @@ class Founding:
         port: int,
         journal: Journal,
         announced: tuple[str, int] = ("", 0),
+        organiser: str = "",
     ) -> None:
         """Keep the choices; `run` does the rest.
 
@@ -104,7 +110,9 @@ class Founding:
             port: libp2p port, 0 = the kept one, else given by the system.
             journal: where events go.
             announced: host and port that others are told to call, where these are others.
+            organiser: file of the organiser's key; empty = the one in the folder.
         """
+        self._organiser = organiser
         self.hint = ""
         self._announced = announced
         self._config = config
@@ -123,19 +131,24 @@ class Founding:
             ConfigError, DataError: what was asked for does not hold together.
         """
         identity = load_or_create_identity(self._folder)
-        manifest = await asyncio.to_thread(self._manifest, identity)
+        organiser = self._organiser_key()
+        manifest = await asyncio.to_thread(self._manifest, organiser)
+        bans = read_kept_bans(self._folder, manifest)
+        tickets = run_tickets(self._folder, manifest, identity, organiser, bans)
         settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port(), announced=self._announced)
         tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
-        directory = DhtDirectory(settings, identity, manifest.fingerprint(), manifest=manifest, on_replaced=tell)
+        directory = DhtDirectory(
+            settings, identity, manifest.fingerprint(), manifest=manifest, delegation=tickets.own, on_replaced=tell
+        )
         bound_log(DEFAULT_LIMITS.log_lines_max)
         await directory.start()
         try:
             with LoopWatchdog(lambda why: self._journal.tell(Note(why))):
-                return await self._serve(directory, manifest, identity)
+                return await self._serve(directory, manifest, identity, tickets)
         finally:
             await directory.close()
 
-    async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity) -> int:
+    async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity, tickets: RunTickets) -> int:
         lease_s = manifest.timing.papers_lease_s
         write_whole(self._folder / PORT_FILE, json.dumps({"port": directory.port}).encode())
         kept = self._kept_founder(manifest)
@@ -143,15 +156,26 @@ class Founding:
             await directory.name_founder(kept, lease_s)
         else:
             await directory.publish_run(lease_s)
-        print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1])), flush=True)
-        sys.stderr.write(self.hint)
+        print(encode_invite(Invite(manifest.fingerprint(), directory.addresses[:1], tickets.invite)), flush=True)
+        sys.stderr.write(self._hint(manifest, tickets))
         incarnation = draw_incarnation(secrets.token_hex)
         self._journal.tell(Started(identity.peer_id, incarnation, directory.addresses[0]))
         stands = "has begun" if self._has_begun(manifest) else beginning_words(manifest)
         self._journal.tell(Note(f"run {manifest.run.name} ({manifest.fingerprint()[:12]}), {manifest.data.name}: {stands}"))
         try:
-            network = GrpcNetwork(manifest.fingerprint(), identity, incarnation, self._host, limits=WireLimits.of(manifest))
+            admission = Admission(manifest, directory.bans)
+            network = GrpcNetwork(
+                manifest.fingerprint(),
+                identity,
+                incarnation,
+                self._host,
+                limits=WireLimits.of(manifest),
+                admission=admission,
+                ticket=tickets.own,
+            )
             async with network, asyncio.TaskGroup() as group:
+                bans = BanWatch(directory, admission, network, self._journal.tell)
+                group.create_task(bans.keep(manifest.timing.lease_s, lease_s))
                 group.create_task(self._watch(directory, manifest, network))
                 group.create_task(self._watch_end(directory, manifest, network))
                 while True:
@@ -220,6 +244,41 @@ class Founding:
 
     # ---- what is kept ----------------------------------------------------------------------------
 
+    def _hint(self, manifest: Manifest, tickets: RunTickets) -> str:
+        """What is told below the invite, where people read it."""
+        if not self.hint:
+            return ""
+        told = self.hint
+        if manifest.run.access == "list":
+            told += "it carries no ticket: make one for each peer with swarmfree ticket INVITE --organiser FILE --peer ID\n"
+        elif manifest.run.access == "ticket" and tickets.invite is None:
+            told += "its ticket has expired or was revoked: make another one with swarmfree ticket INVITE --organiser FILE\n"
+        if self._organiser_file.exists():
+            told += f"the organiser's key, for tickets and bans, is {self._organiser_file}: keep it where nobody else comes\n"
+        return told
+
+    @property
+    def _organiser_file(self) -> Path:
+        return Path(self._organiser).expanduser() if self._organiser else self._folder / ORGANISER_FILE
+
+    def _organiser_key(self) -> OrganiserKey | None:
+        """The organiser's key: drawn for a new run, None where it is kept elsewhere.
+
+        Raises:
+            ConfigError: the file that was named is none, or it is another run's.
+        """
+        kept = self._kept_manifest(self._folder / MANIFEST_FILE)
+        if kept is None:
+            return create_organiser(self._organiser_file)
+        if not self._organiser and not self._organiser_file.exists():
+            return None
+        key = load_organiser(self._organiser_file)
+        if key.peer_id != kept.organiser:
+            raise ConfigError(
+                f"--folder {self._folder}: keeps a run of {kept.organiser}, but the organiser's key in {self._organiser_file} is {key.peer_id}"
+            )
+        return key
+
     def _kept_port(self) -> int:
         port = self._read_json(PORT_FILE).get("port", 0)
         return port if isinstance(port, int) and 0 < port < 65536 else 0
@@ -236,7 +295,7 @@ class Founding:
             raise ConfigError(f"{path} is damaged; delete it, and what it says is made again")
         return content
 
-    def _manifest(self, identity: Identity) -> Manifest:
+    def _manifest(self, organiser: OrganiserKey | None) -> Manifest:
         """The run's manifest: the kept one where it is of this run, else a new one.
 
         Raises:
@@ -246,11 +305,12 @@ class Founding:
         path = self._folder / MANIFEST_FILE
         kept = self._kept_manifest(path)
         if kept is not None:
-            self._require_same_run(kept, identity)
+            self._require_same_run(kept)
             if self._data or self._config.data_path:
-                self._complete(identity, kept.data)
+                self._complete(kept.organiser, kept.data)
             return kept
-        manifest = self._complete(identity, self._config.manifest.data)
+        assert organiser is not None, "a new run has a key drawn for it"
+        manifest = self._complete(organiser.peer_id, self._config.manifest.data)
         write_whole(path, manifest.canonical())
         return manifest
 
@@ -264,7 +324,7 @@ class Founding:
                 f"{path} is damaged ({error}); choose another --folder, or delete it and the run begins anew"
             ) from error
 
-    def _require_same_run(self, kept: Manifest, identity: Identity) -> None:
+    def _require_same_run(self, kept: Manifest) -> None:
         asked = self._config.manifest
         held, wanted = dataclasses.asdict(kept), dataclasses.asdict(asked)
         compared = [(name, key) for name, section in held.items() if isinstance(section, dict) for key in section]
@@ -278,17 +338,15 @@ class Founding:
                 f"--folder {self._folder}: keeps run {kept.fingerprint()[:12]}, and the run config differs from it in {', '.join(other)}; "
                 "choose another folder for another run"
             )
-        if kept.organiser != identity.peer_id:
-            raise ConfigError(f"--folder {self._folder}: keeps a run of {kept.organiser}, but the identity {identity.peer_id}")
 
-    def _complete(self, identity: Identity, expected: DataSection) -> Manifest:
+    def _complete(self, organiser: str, expected: DataSection) -> Manifest:
         """The config's manifest with the corpus and the organiser filled in; `expected` is what is
         already known of the corpus.
         """
         manifest = self._config.manifest
-        if manifest.organiser not in {"", identity.peer_id}:
+        if manifest.organiser not in {"", organiser}:
             raise ConfigError(
-                f"organiser = {manifest.organiser}: this node is {identity.peer_id}; leave the key out to make a run of its own"
+                f"organiser = {manifest.organiser}: the key here is {organiser}; leave organiser out to make a run of its own"
             )
         corpus = prepare_corpus(self._data or self._config.data_path, self._folder / "corpus", manifest.data.held_out_percent)
         if expected.corpus_hash and corpus.corpus_hash != expected.corpus_hash:
@@ -299,4 +357,4 @@ class Founding:
         name = corpus.name if manifest.data.name == DataSection().name else manifest.data.name
         percent = manifest.data.held_out_percent
         data = DataSection(name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
-        return dataclasses.replace(manifest, data=data, organiser=identity.peer_id)
+        return dataclasses.replace(manifest, data=data, organiser=organiser)

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from swarmfree import __version__
+from swarmfree.cli.ban import ban
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
@@ -28,6 +29,7 @@ from swarmfree.cli.sample import sample
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, exit_code_of, leave, let_go_of_stdout, one_of
 from swarmfree.cli.status import WatchCommand, status
 from swarmfree.cli.study import study_app
+from swarmfree.cli.ticket import ticket
 from swarmfree.cli.usage_errors import complaint
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 
@@ -145,6 +147,14 @@ SAMPLE_EXAMPLES = _examples(
     'swarmfree sample reports/first "import " --tokens 400 --seed 7',
 )
 STATUS_EXAMPLES = _examples("swarmfree status INVITE", "swarmfree status INVITE --watch", "swarmfree status INVITE --json")
+TICKET_EXAMPLES = _examples(
+    "swarmfree ticket INVITE --organiser organiser.key --peer QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",
+    "swarmfree ticket INVITE --organiser organiser.key --count 3 --days 7",
+)
+BAN_EXAMPLES = _examples(
+    "swarmfree ban INVITE nPbdG1 --organiser organiser.key",
+    "swarmfree ban INVITE --ticket 0123456789abcdef --organiser organiser.key",
+)
 REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehearse --first-seed 7 --seeds 1 --verbose")
 CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")
 
@@ -156,6 +166,8 @@ app.command(short_help="Write a run file to begin from.")(new)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)
 app.command(cls=WatchCommand, short_help="Show who serves what, and how far a run is.", epilog=STATUS_EXAMPLES)(status)
+app.command(short_help="Make a ticket, and an invite with it.", epilog=TICKET_EXAMPLES)(ticket)
+app.command(short_help="Have a run do without a peer, or end a ticket.", epilog=BAN_EXAMPLES)(ban)
 app.add_typer(config_app, name="config", short_help="Look at a run config.")
 app.command(short_help="Rehearse whole swarms in virtual time, with faults.", epilog=REHEARSE_EXAMPLES)(rehearse)
 app.command(short_help="Strike a swarm of real processes, and check it.", epilog=CHAOS_EXAMPLES)(chaos)

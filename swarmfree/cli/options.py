@@ -147,6 +147,25 @@ FeedOption = Annotated[
     bool,
     typer.Option("--feed/--no-feed", help="Offer to be a source, which holds the corpus, feeds it and computes the loss."),
 ]
+OrganiserOption = Annotated[
+    str,
+    typer.Option(
+        "--organiser",
+        metavar="FILE",
+        help="The organiser's key, which `swarmfree bootstrap` wrote when it made the run: organiser.key in its folder, or where it was moved.",
+        show_default=False,
+    ),
+]
+RunOrganiserOption = Annotated[
+    str,
+    typer.Option(
+        "--organiser",
+        metavar="FILE",
+        help="The organiser's key, drawn where there is none; it makes tickets and bans, and a run that has been made can do without it. "
+        "Default: organiser.key in --folder.",
+        show_default=False,
+    ),
+]
 InviteArgument = Annotated[
     str,
     typer.Argument(

@@ -28,7 +28,7 @@ from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.protocol.engine_port import Engine
-from swarmfree.protocol.errors import DataError
+from swarmfree.protocol.errors import DataError, InviteError
 from swarmfree.protocol.events import DirectoryReplaced, Note
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Journal, Ports, Tokens
@@ -38,6 +38,8 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.peer import run_peer
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity, next_life_number
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from swarmfree.cli.peer_screen import PeerScreen
 
 T = TypeVar("T")
+SOON_S = 7 * 86400.0
 
 
 class SystemClock:
@@ -113,18 +116,7 @@ class PeerLife:
         words = Path(local.folder) / "log.txt" if screen is not None and screen.is_live else None
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s", filename=words)
         bound_log(local.limits.log_lines_max)
-        points, others_host = self._order.invite.entry_points, announced_of(local)[0]
-        # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
-        announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
-        settings = DirectorySettings(
-            local.folder, local.host, local.dht_port, points, patience_s=local.patience_s, announced=announced
-        )
-        directory = DhtDirectory(
-            settings,
-            identity,
-            self._order.invite.fingerprint,
-            on_replaced=lambda seconds: journal.tell(DirectoryReplaced(seconds)),
-        )
+        directory = self._directory(identity, journal)
         async with contextlib.AsyncExitStack() as opened:
             opened.enter_context(LoopWatchdog(lambda why: journal.tell(Note(why)), log_descriptor()))
             await directory.start()
@@ -133,8 +125,11 @@ class PeerLife:
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
+            papers_lease_s = manifest.timing.papers_lease_s
+            admission = Admission(manifest, await directory.read_bans(papers_lease_s))
+            self._require_ticket(admission, identity)
             incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
-            network = await opened.enter_async_context(self._network(manifest, identity, incarnation))
+            network = await opened.enter_async_context(self._network(manifest, identity, incarnation, admission))
             executor = ThreadExecutor()
             opened.callback(executor.close)
             shelf = FolderShelf(Path(local.folder) / KEPT)
@@ -151,18 +146,61 @@ class PeerLife:
                 journal=journal,
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
             )
+            self._tell_tickets_end(journal)
             settle_garbage()
             self._may_leave = True
             begun = screen.watch if screen is not None else None
-            return await run_peer(
-                ports, manifest, local, random.Random(secrets.randbits(64)), self._leave, keep=self._keep, begun=begun
-            )
+            bans = BanWatch(directory, admission, network, journal.tell)
+            async with asyncio.TaskGroup() as duties:
+                watch = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
+                rng = random.Random(secrets.randbits(64))
+                code = await run_peer(ports, manifest, local, rng, self._leave, keep=self._keep, begun=begun)
+                watch.cancel()
+            return code
 
-    def _network(self, manifest: Manifest, identity: Identity, incarnation: str) -> GrpcNetwork:
-        local, run, limits = self._order.local, self._order.invite.fingerprint, WireLimits.of(manifest, self._order.local.limits)
-        network = GrpcNetwork(run, identity, incarnation, local.host, local.port, announced=announced_of(local), limits=limits)
+    def _directory(self, identity: Identity, journal: Journal) -> DhtDirectory:
+        local, (others_host, _) = self._order.local, announced_of(self._order.local)
+        # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
+        announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
+        points = self._order.invite.entry_points
+        settings = DirectorySettings(
+            local.folder, local.host, local.dht_port, points, patience_s=local.patience_s, announced=announced
+        )
+        tell = lambda seconds: journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - said once
+        return DhtDirectory(settings, identity, self._order.invite.fingerprint, on_replaced=tell)
+
+    def _network(self, manifest: Manifest, identity: Identity, incarnation: str, admission: Admission) -> GrpcNetwork:
+        local, invite = self._order.local, self._order.invite
+        network = GrpcNetwork(
+            invite.fingerprint,
+            identity,
+            incarnation,
+            local.host,
+            local.port,
+            announced=announced_of(local),
+            limits=WireLimits.of(manifest, local.limits),
+            admission=admission,
+            ticket=invite.ticket,
+        )
         network.give_back = give_back_memory
         return network
+
+    def _require_ticket(self, admission: Admission, identity: Identity) -> None:
+        """What everybody else would say, told before anybody is asked.
+
+        Raises:
+            InviteError: this peer would be refused.
+        """
+        ticket = self._order.invite.ticket
+        if why := admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
+            raise InviteError(f"{why}. A ticket is made by: swarmfree ticket INVITE --peer {identity.peer_id}")
+
+    def _tell_tickets_end(self, journal: Journal) -> None:
+        """A ticket that ends soon ends this peer's part, too."""
+        ticket = self._order.invite.ticket
+        if ticket is not None and ticket.expires_s - time.time() < SOON_S:
+            until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
+            journal.tell(Note(f"its ticket holds until {until}; after that nobody hears this peer, but with a newer invite"))
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""
@@ -188,7 +226,9 @@ class PeerLife:
     def _own_invite(self, directory: DhtDirectory) -> str:
         """An invite that names this peer first, then where it was invited from itself."""
         points = (*directory.addresses[:1], *self._order.invite.entry_points)
-        return encode_invite(Invite(self._order.invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX]))
+        ticket = self._order.invite.ticket
+        passed_on = ticket if ticket is not None and not ticket.holder else None
+        return encode_invite(Invite(self._order.invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX], passed_on))
 
     def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
         """The run's corpus, None where this peer is no source.

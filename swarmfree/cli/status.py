@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from swarmfree.cli.options import InviteArgument, PatienceOption
+from swarmfree.cli.options import InviteArgument, PatienceOption, PeerFolderOption
 
 if TYPE_CHECKING:
     from swarmfree.cockpit.status import RunStatus
@@ -49,25 +50,30 @@ def status(
         ),
     ] = None,
     patience: PatienceOption = 10.0,
+    folder: PeerFolderOption = "",
 ) -> None:
     """Show who serves which stage, which is one death from lost, iteration, loss, speed and time
     left, and what the run waits for.
 
     Reads the directory, asks one member for its plan and its newest record, and calls the others to
-    see who is there. Takes no part in the run.
+    see who is there. Takes no part in the run. A ticket that is for one peer, or for some, is shown
+    under the identity in --folder; every other look has one of its own.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    raise typer.Exit(run_until_told(lambda: _look(decoded, patience, watch, as_json=as_json)))
+    ticket = decoded.ticket
+    is_counted = ticket is not None and bool(ticket.holder or ticket.count)
+    asker = str(Path(folder or "~/.swarmfree/peer").expanduser()) if folder or is_counted else ""
+    raise typer.Exit(run_until_told(lambda: _look(decoded, patience, watch, asker, as_json=as_json)))
 
 
-async def _look(invite: Invite, patience_s: float, watch_s: float | None, *, as_json: bool) -> int:
+async def _look(invite: Invite, patience_s: float, watch_s: float | None, identity_folder: str = "", *, as_json: bool) -> int:
     from swarmfree.cli.status_query import Lookout  # noqa: PLC0415 - help is fast
 
-    async with Lookout(invite, patience_s) as lookout:
+    async with Lookout(invite, patience_s, identity_folder) as lookout:
         if watch_s is None:
             _print(await lookout.look(), as_json=as_json)
             return 0

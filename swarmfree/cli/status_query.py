@@ -20,6 +20,7 @@ from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAn
 from swarmfree.protocol.names import NEWEST, Endpoint
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
+from swarmfree.wire.admission import Admission
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
@@ -36,14 +37,15 @@ MEASURE_S = 4.0
 class Lookout:
     """A way into a run, open while it is used: one directory and one network for many looks."""
 
-    def __init__(self, invite: Invite, patience_s: float) -> None:
+    def __init__(self, invite: Invite, patience_s: float, identity_folder: str = "") -> None:
         """Prepare.
 
         Args:
             invite: of the run.
             patience_s: how long to look for somebody who answers.
+            identity_folder: of whose identity members are asked; empty = one for this look alone.
         """
-        self._invite, self._patience_s = invite, patience_s
+        self._invite, self._patience_s, self._identity_folder = invite, patience_s, identity_folder
         self._opened = contextlib.AsyncExitStack()
         self._last: tuple[int, float] | None = None
         self._iteration_s: float | None = None
@@ -69,7 +71,16 @@ class Lookout:
             await self._directory.start()
             opened.push_async_callback(self._directory.close)
             self._manifest: Manifest = await self._directory.fetch_manifest(self._patience_s)
-            network = GrpcNetwork(self._invite.fingerprint, identity, draw_incarnation(secrets.token_hex))
+            asker = load_or_create_identity(self._identity_folder) if self._identity_folder else identity
+            bans = await self._directory.read_bans(self._manifest.timing.papers_lease_s)
+            self._admission = Admission(self._manifest, bans)
+            network = GrpcNetwork(
+                self._invite.fingerprint,
+                asker,
+                draw_incarnation(secrets.token_hex),
+                admission=self._admission,
+                ticket=self._invite.ticket,
+            )
             self._network = await opened.enter_async_context(network)
             self._opened = opened.pop_all()
         return self
@@ -85,6 +96,9 @@ class Lookout:
             measure: wait for some iterations where nobody knows how long one takes.
         """
         silence_s = self._manifest.timing.silence_s
+        bans = await self._directory.read_bans(self._manifest.timing.papers_lease_s)
+        if bans is not None:
+            self._network.cut_off(self._admission.renew(bans))
         announcements = await self._directory.announcements()
         founder = await self._directory.founder()
         asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
@@ -103,11 +117,14 @@ class Lookout:
             record=record,
             waiting_for=plan.waiting_for if plan is not None else "",
             now_s=time.time(),
-            invite=encode_invite(Invite(self._invite.fingerprint, points)) if points and by is not None else "",
+            invite=encode_invite(Invite(self._invite.fingerprint, points, self._invite.ticket))
+            if points and by is not None
+            else "",
             gone=gone,
             iteration_s=self._iteration_s if by is not None else None,
             held_out=self._held_out,
             seen=self._seen,
+            banned=bans.peers if bans is not None else (),
         )
         self._seen = found.committed
         return found

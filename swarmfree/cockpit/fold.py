@@ -48,6 +48,7 @@ from swarmfree.protocol.events import (
     MemberLost,
     Note,
     Opened,
+    PeersBanned,
     Placed,
     RecoveryDecided,
     Repaired,
@@ -230,7 +231,7 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
         case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():
             return state
-        case Repaired() | RoundRetried() | DirectoryReplaced() | Ended() | Note():
+        case Repaired() | RoundRetried() | DirectoryReplaced() | PeersBanned() | Ended() | Note():
             return state
         case _:
             assert_never(event)

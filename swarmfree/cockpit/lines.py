@@ -24,6 +24,7 @@ from swarmfree.protocol.events import (
     MemberLost,
     Note,
     Opened,
+    PeersBanned,
     Placed,
     RecoveryDecided,
     Repaired,
@@ -236,6 +237,9 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
             return f"averages stage {event.stage} of iteration {event.iteration} again: {event.why}"
         case DirectoryReplaced():
             return f"the libp2p daemon died; a new one took its place in {event.seconds:.2f} s"
+        case PeersBanned():
+            who = [f"peer {peer_id}" for peer_id in event.peers] + [f"ticket {ticket_id}" for ticket_id in event.tickets]
+            return f"the organiser bans {', '.join(who) or 'nobody else'} (list {event.number})"
         case WeightsWritten():
             return f"weights of stage {event.stage} lie in {event.path}"
         case Ended():

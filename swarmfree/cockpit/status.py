@@ -43,6 +43,7 @@ class RunStatus:
         held_out: the last held-out loss: before which iteration, nats per token; None where nobody
             could tell.
         seen: iterations that an earlier look found decided.
+        banned: peers that the organiser has banned, sorted.
     """
 
     manifest: Manifest
@@ -58,6 +59,7 @@ class RunStatus:
     iteration_s: float | None = None
     held_out: tuple[int, float] | None = None
     seen: int = 0
+    banned: tuple[str, ...] = ()
 
     @property
     def committed(self) -> int:
@@ -145,6 +147,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "tokens_per_s": status.tokens_per_s,
         "remaining_s": status.remaining_s,
         "gone": sorted(status.gone),
+        "banned": list(status.banned),
         "stages": [_stage(status, stage) for stage in range(manifest.stage_count)],
         "peers": [_peer(a, status.now_s) for a in status.announcements],
     }
@@ -210,6 +213,8 @@ def status_picture(status: RunStatus) -> RenderableType:
         lines.append(f"iteration {status.plan.iteration} is open, attempt {status.plan.position.attempt}")
     if status.presence:
         lines.append(status.presence)
+    if status.banned:
+        lines.append(f"banned by the organiser: {', '.join(status.banned)}")
     return Group(Text("\n".join(lines)), _stage_table(status), _peer_table(status))
 
 

@@ -33,6 +33,10 @@ def order_of(
         ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder
             that cannot be used.
     """
+    if manifest.run.access == "list":
+        raise ConfigError(
+            "run.access = list: the peers of a local swarm draw their names as they start, and have no tickets; ticket is expected"
+        )
     if peers < manifest.stage_count:
         raise ConfigError(
             f"--peers {peers}: the run has {manifest.stage_count} stages (0 to {manifest.stages.body}); each needs a peer"

@@ -84,6 +84,7 @@ class RefusalKind(enum.StrEnum):
     DISPUTED = "disputed"
     UNREACHED = "unreached"
     FORBIDDEN = "forbidden"
+    NOT_ADMITTED = "not_admitted"
     UNKNOWN_DICTIONARY = "unknown_dictionary"
 
 
@@ -102,8 +103,9 @@ class Refused(CallFailed):
     run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
     its coordinator, and follows no other one), `too_slow` (the work would take longer than it may),
     `disputed` (what others have signed says otherwise), `unreached` (the receiver could not call
-    the sender back), `forbidden` (the sender may not say that here), `unknown_dictionary` (the
-    wire's own: the request comes again, packed alone).
+    the sender back), `forbidden` (the sender may not say that here), `not_admitted` (the sender has
+    no ticket that holds, or is banned), `unknown_dictionary` (the wire's own: the request comes
+    again, packed alone).
     """
 
     def __init__(self, kind: RefusalKind, detail: str, term_number: int = 0) -> None:

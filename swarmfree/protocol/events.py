@@ -260,6 +260,17 @@ class DirectoryReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class PeersBanned:
+    """The organiser's ban list with this number names these peers, and revokes these tickets,
+    besides those before.
+    """
+
+    number: int
+    peers: list[str] = field(default_factory=list)
+    tickets: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsWritten:
     """A stage's weights lie on disk."""
 
@@ -304,6 +315,7 @@ Event = (
     | Repaired
     | RoundRetried
     | DirectoryReplaced
+    | PeersBanned
     | WeightsWritten
     | Ended
     | Note

@@ -39,6 +39,8 @@ class RunSection:
         evaluate_every: held-out evaluation before every so many iterations; 0 = only after rebuilds
             and at the end.
         evaluate_windows: microbatches of held-out text per evaluation.
+        access: who may take part: `open`, whoever has the invite; `ticket`, who has a ticket of the
+            organiser's, as the invite carries one; `list`, who has one that names its peer id.
     """
 
     name: str = "run"
@@ -46,6 +48,7 @@ class RunSection:
     iterations: int = 100
     evaluate_every: int = 20
     evaluate_windows: int = 8
+    access: Literal["open", "ticket", "list"] = "ticket"
 
     def __post_init__(self) -> None:
         _positive("run", self, "iterations", "evaluate_windows")
@@ -327,7 +330,8 @@ class Manifest:
     """Everything the peers of a run agree on.
 
     Args:
-        organiser: peer id of who made it; signs the genesis record. Empty in a run config.
+        organiser: peer id of who made it: the organiser's key, which signs tickets and ban lists.
+            Empty in a run config.
         revision: of the protocol that its peers speak; nobody chooses it.
     """
 

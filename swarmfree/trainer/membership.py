@@ -177,7 +177,7 @@ class Membership:
                 self._unanswered.add(endpoint.member.peer_id)
                 return False
             except Refused as refusal:
-                if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION}:
+                if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.NOT_ADMITTED}:
                     # Perhaps the address is somebody else's now: others are asked
                     self._unwelcome = refusal.detail
                     return False

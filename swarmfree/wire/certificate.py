@@ -4,7 +4,8 @@ shows.
 Each life of a peer draws a key for its connections. Its certificate carries the libp2p extension:
 the peer's public key, by which its peer id follows, and that key's signature over the connection's
 key. TLS proves that whoever shows a certificate has its key, so the extension proves which peer is
-at the other end; nothing else in a certificate is believed. Nothing here talks to the network.
+at the other end. A second extension, our own, shows the peer's ticket, which proves itself
+(`ticket`); nothing else in a certificate is believed. Nothing here talks to the network.
 
 Source: libp2p specification, TLS handshake.
 
@@ -31,6 +32,10 @@ from swarmfree.wire.frames import Malformed
 from swarmfree.wire.identity import Identity, peer_id_of, public_key_from_message, public_key_message, verify
 
 EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
+TICKET_EXTENSION = x509.ObjectIdentifier("2.25.306104195894886642893799344648218016398")
+"""Below the arc of UUIDs, which nobody has to give: that of `swarmfree ticket` (version 5, as a
+URL).
+"""
 PURPOSE = b"libp2p-tls-handshake:"
 SERVER_NAME = "peer.swarmfree"
 """The one name that all certificates bear, and that callers ask for: names are for gRPC, peers are
@@ -44,6 +49,8 @@ _AFTER = dt.timedelta(days=3650)
 """A life may last long, and its key dies with it; clocks may be wrong by a day."""
 _DER_SEQUENCE, _DER_OCTETS = 0x30, 0x04
 _PROVEN_MAX = 1024
+PEM_BYTES_MAX = 4096
+"""Ours have some 1,700 with a ticket; what is looked at is kept, so that it is bounded."""
 _UNREADABLE = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
@@ -72,47 +79,65 @@ class Certificate:
         return grpc.ssl_channel_credentials(pinned, self.key_pem, self.pem)
 
 
-def make_certificate(identity: Identity) -> Certificate:
-    """Draw a key, and have the identity vouch for it."""
+@dataclass(frozen=True, slots=True)
+class ProvenPeer:
+    """What a certificate proves, and what it shows besides.
+
+    Args:
+        peer_id: who vouches for the certificate's key.
+        ticket: bytes of the ticket that it shows, not looked at yet; empty for none.
+    """
+
+    peer_id: str
+    ticket: bytes = b""
+
+
+def make_certificate(identity: Identity, ticket: bytes = b"") -> Certificate:
+    """Draw a key, have the identity vouch for it, and show a ticket; empty for none."""
     key = ec.generate_private_key(_CURVE)
     signature = identity.sign(PURPOSE + _public_bytes(key.public_key()))
     signed_key = _octets(public_key_message(identity.public_key)) + _octets(signature)
     extension = x509.UnrecognizedExtension(EXTENSION, _der(_DER_SEQUENCE, signed_key))
     names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
     builder = _builder(identity.peer_id, key.public_key()).add_extension(extension, critical=False)
+    if ticket:
+        builder = builder.add_extension(x509.UnrecognizedExtension(TICKET_EXTENSION, _octets(ticket)), critical=False)
     made = builder.add_extension(names, critical=False).sign(_authority_key(), hashes.SHA256())
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return Certificate(made.public_bytes(serialization.Encoding.PEM), private)
 
 
 @functools.lru_cache(maxsize=_PROVEN_MAX)
-def proven_peer_id(pem: bytes) -> str:
+def proven_peer(pem: bytes) -> ProvenPeer:
     """The peer that vouches for this certificate's key; looked at once, however often it is shown.
 
     Raises:
         Malformed: one sentence on why it proves nobody.
     """
+    if len(pem) > PEM_BYTES_MAX:
+        raise Malformed(f"a certificate of {len(pem):,} bytes in PEM; at most {PEM_BYTES_MAX:,} expected")
     try:
         shown = x509.load_pem_x509_certificate(pem)
         key = _public_bytes(shown.public_key())
-        extension = shown.extensions.get_extension_for_oid(EXTENSION).value
         now = dt.datetime.now(dt.UTC)
         if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
             raise Malformed(f"a certificate that holds from {shown.not_valid_before_utc} to {shown.not_valid_after_utc} only")
-        assert isinstance(extension, x509.UnrecognizedExtension), "the library knows no such extension"
-        message, signature = _signed_key(extension.value)
+        signed = _extension(shown, EXTENSION)
+        if signed is None:
+            raise Malformed("a certificate without the libp2p extension: it names no peer")
+        message, signature = _signed_key(signed)
         public_key = public_key_from_message(message)
-    except x509.ExtensionNotFound:
-        raise Malformed("a certificate without the libp2p extension: it names no peer") from None
+        ticket = _extension(shown, TICKET_EXTENSION)
+        shown_ticket = b"" if ticket is None else _only_octets(ticket)
     except (ValueError, TypeError, UnsupportedAlgorithm, *_UNREADABLE) as error:
         raise Malformed(f"a certificate that cannot be read: {error}") from error
     peer_id = peer_id_of(public_key)
     if not verify(public_key, PURPOSE + key, signature):
         raise Malformed(f"a certificate with another's key in it: peer {peer_id} has not signed it")
-    return peer_id
+    return ProvenPeer(peer_id, shown_ticket)
 
 
-def proven_caller(context: Mapping[str, Iterable[bytes]]) -> str:
+def proven_caller(context: Mapping[str, Iterable[bytes]]) -> ProvenPeer:
     """The peer at the other end of a connection, from what gRPC knows about that (`auth_context`).
 
     Raises:
@@ -121,7 +146,7 @@ def proven_caller(context: Mapping[str, Iterable[bytes]]) -> str:
     version, pem = (next(iter(context.get(key, ())), b"") for key in ("ssl_tls_version", "x509_pem_cert"))
     if version != TLS_VERSION.encode():
         raise Malformed(f"a call over {version.decode(errors='replace') or 'no TLS'}; {TLS_VERSION} is expected")
-    return proven_peer_id(pem)
+    return proven_peer(pem)
 
 
 @functools.cache
@@ -184,6 +209,24 @@ def _signed_key(data: bytes) -> tuple[bytes, bytes]:
     if rest or end:
         raise ValueError("its extension has something behind its end")
     return message, signature
+
+
+def _extension(certificate: x509.Certificate, name: x509.ObjectIdentifier) -> bytes | None:
+    """Content of an extension that the library does not know; None where there is none."""
+    try:
+        found = certificate.extensions.get_extension_for_oid(name).value
+    except x509.ExtensionNotFound:
+        return None
+    assert isinstance(found, x509.UnrecognizedExtension), "the library knows no such extension"
+    return found.value
+
+
+def _only_octets(data: bytes) -> bytes:
+    """Content of one octet string, with nothing behind it."""
+    content, rest = _take(_DER_OCTETS, data)
+    if rest:
+        raise ValueError("its ticket has something behind its end")
+    return content
 
 
 def _take(tag: int, data: bytes) -> tuple[bytes, bytes]:

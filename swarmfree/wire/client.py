@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -23,11 +23,11 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.validation import check_response, payload_bytes_max
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
-from swarmfree.wire.certificate import Certificate
+from swarmfree.wire.certificate import Certificate, ProvenPeer
 from swarmfree.wire.codec_messages import CallShape, Rpc, decode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frames, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.server_certificate import find_peer
+from swarmfree.wire.server_certificate import anybody, find_peer
 from swarmfree.wire.status import error_of
 
 # Grpc.aio's stream calls; their published types do not know calls without serializers.
@@ -69,18 +69,29 @@ class PeerChannel:
         certificate: this peer's own.
         limits: bounds.
         group: owns the task that looks.
+        refusal: why the peer that is found is not called.
 
     Attributes:
         calls: how many are under way.
+        is_cut: it was broken off.
+        peer_id: of the peer.
     """
 
-    __slots__ = ("_callables", "_channel", "_failure", "_opening", "calls")
+    __slots__ = ("_callables", "_channel", "_failure", "_opening", "_refusal", "calls", "is_cut", "peer_id")
 
     def __init__(
-        self, addresses: Sequence[Address], certificate: Certificate, limits: WireLimits, group: asyncio.TaskGroup
+        self,
+        addresses: Sequence[Address],
+        certificate: Certificate,
+        limits: WireLimits,
+        group: asyncio.TaskGroup,
+        refusal: Callable[[ProvenPeer], str | None] = anybody,
     ) -> None:
         """Look for the peer; the first call connects."""
         self.calls = 0
+        self.is_cut = False
+        self.peer_id = addresses[0].peer_id
+        self._refusal = refusal
         self._callables: dict[str, Call] = {}
         self._channel: grpc.aio.Channel | None = None
         self._failure: CallFailed | None = None
@@ -88,7 +99,7 @@ class PeerChannel:
 
     async def _open(self, addresses: Sequence[Address], certificate: Certificate, limits: WireLimits) -> None:
         try:
-            found = await find_peer(addresses, limits.connect_s)
+            found = await find_peer(addresses, limits.connect_s, self._refusal)
         except CallFailed as error:
             self._failure = error
             return
@@ -131,6 +142,7 @@ class PeerChannel:
 
     async def close(self) -> None:
         """Break off its calls."""
+        self.is_cut = True
         self._opening.cancel()
         if self._channel is not None:
             await self._channel.close()
@@ -143,13 +155,21 @@ class Client:
         limits: bounds.
         group: owns the tasks that send payloads, and that open and close channels.
         certificate: this peer's own.
+        refusal: why a peer is not called, though it answers.
 
     Attributes:
         frames_received: of payloads, in answers.
     """
 
-    def __init__(self, limits: WireLimits, group: asyncio.TaskGroup, certificate: Certificate) -> None:
+    def __init__(
+        self,
+        limits: WireLimits,
+        group: asyncio.TaskGroup,
+        certificate: Certificate,
+        refusal: Callable[[ProvenPeer], str | None] = anybody,
+    ) -> None:
         """Know nobody yet."""
+        self._refusal = refusal
         self._certificate = certificate
         self._limits = limits
         self._group = group
@@ -178,8 +198,9 @@ class Client:
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is not None and not task.cancelling() and self._is_closing:
-                raise PeerUnreachable(f"{rpc.name}: this peer is closing") from None
+            if task is not None and not task.cancelling() and (self._is_closing or line.is_cut):
+                why = "this peer is closing" if self._is_closing else f"peer {to.member} was cut off"
+                raise PeerUnreachable(f"{rpc.name}: {why}") from None
             raise
         finally:
             line.calls -= 1
@@ -193,6 +214,12 @@ class Client:
         for line in tuple(self._open):
             await self._close(line)
 
+    def cut_off(self, peer_ids: Collection[str]) -> None:
+        """Break off the calls to these peers; the next one looks at them anew."""
+        for line in [line for line in self._open if line.peer_id in peer_ids]:
+            self._lines = {addresses: other for addresses, other in self._lines.items() if other is not line}
+            self._hang_up(line)
+
     def _receive(self) -> None:
         self.frames_received += 1
 
@@ -203,7 +230,7 @@ class Client:
                 self._hang_up(line)
             line = None
         if line is None:
-            line = PeerChannel(addresses, self._certificate, self._limits, self._group)
+            line = PeerChannel(addresses, self._certificate, self._limits, self._group, self._refusal)
         self._lines[addresses] = line  # At the end: the dictionary is ordered by last use.
         self._open.add(line)
         if len(self._lines) > self._limits.channels_max:

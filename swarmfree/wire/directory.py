@@ -2,11 +2,11 @@
 manifest and genesis.
 
 Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement
-and libp2p entry points), ``<run>.manifest`` and ``<run>.genesis`` (copies, believed for their hash
-and the organiser's signature), ``<run>.end`` (by the organiser once the run is over), and under the
-key ``swarmfree.runs``, which all runs share, what run a peer serves, so that a wrong address can be
-told from a dead one. Losing the directory for a while costs newcomers only: a temporary fault is
-never raised, and what could not be stored is stored later.
+and libp2p entry points), ``<run>.manifest``, ``<run>.genesis`` and ``<run>.bans`` (copies, believed
+for their hash and the organiser's signature), ``<run>.end`` (by the bootstrap node once the run is
+over), and under the key ``swarmfree.runs``, which all runs share, what run a peer serves, so that a
+wrong address can be told from a dead one. Losing the directory for a while costs newcomers only: a
+temporary fault is never raised, and what could not be stored is stored later.
 
 The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is
 bounded.
@@ -39,6 +39,7 @@ from swarmfree.wire.announcement_record import (
     run_record_from_bytes,
     run_record_to_bytes,
 )
+from swarmfree.wire.ban_list import BanList, keep_bans, newest_ban_list, read_kept_bans
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
@@ -47,6 +48,7 @@ from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
 from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
 from swarmfree.wire.socket_folder import SocketFolder
+from swarmfree.wire.ticket import Ticket
 
 if TYPE_CHECKING:  # these load hivemind and torch, about two seconds
     from collections.abc import Coroutine
@@ -115,6 +117,7 @@ class DhtDirectory:
         fingerprint: str,
         *,
         manifest: Manifest | None = None,
+        delegation: Ticket | None = None,
         wall_s: Callable[[], float] = time.time,
         on_replaced: Callable[[float], None] | None = None,
     ) -> None:
@@ -126,6 +129,7 @@ class DhtDirectory:
             fingerprint: of the run.
             manifest: where it is known already (the organiser); otherwise `fetch_manifest` finds
                 it.
+            delegation: the bootstrap node's ticket, by which it names founders.
             wall_s: Unix seconds.
             on_replaced: told, in the loop that called `start`, after how many seconds a dead p2pd
                 was replaced.
@@ -135,6 +139,9 @@ class DhtDirectory:
         self._identity = identity
         self._run = fingerprint
         self._manifest = manifest
+        self._delegation = delegation
+        self._bans: BanList | None = None
+        self._has_read_kept = False
         self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
@@ -246,10 +253,12 @@ class DhtDirectory:
         stays.
 
         Raises:
-            ConfigError: this peer is not the run's organiser, or `founder` is no peer id.
+            ConfigError: the organiser does not let this peer name founders, or `founder` is no peer
+                id.
         """
-        assert self._manifest is not None, "the organiser has the manifest"
-        genesis = make_genesis(self._identity, self._manifest, founder)
+        assert self._manifest is not None, "the bootstrap node has the manifest"
+        assert self._delegation is not None, "the bootstrap node has its delegation"
+        genesis = make_genesis(self._identity, self._manifest, founder, self._delegation)
         await self._read_genesis()
         if genesis.counts_more_than(self._genesis):
             self._genesis, self._keeps_copies = genesis, True
@@ -261,10 +270,11 @@ class DhtDirectory:
         """Sign that the run is over, and publish it.
 
         Raises:
-            ConfigError: this peer is not the run's organiser.
+            ConfigError: the organiser does not let this peer say so.
         """
-        assert self._manifest is not None, "the organiser has the manifest"
-        self._end, self._keeps_copies = make_end_notice(self._identity, self._manifest), True
+        assert self._manifest is not None, "the bootstrap node has the manifest"
+        assert self._delegation is not None, "the bootstrap node has its delegation"
+        self._end, self._keeps_copies = make_end_notice(self._identity, self._manifest, self._delegation), True
         await self.publish_run(lease_s)
 
     async def is_over(self) -> bool:
@@ -287,14 +297,47 @@ class DhtDirectory:
         keys = self._key("genesis"), self._key("end")
         found = await self._read(keys, _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
         copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
-        self._genesis = newest_genesis(copies, self._manifest, self._genesis)
-        self._end = self._end or find_end_notice(notices, self._manifest)
+        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s())
+        self._end = self._end or find_end_notice(notices, self._manifest, self._wall_s())
         if self._genesis is not None:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
+    @property
+    def bans(self) -> BanList | None:
+        """The newest ban list that was read, or lay in the folder; None while there is none."""
+        if not self._has_read_kept and self._manifest is not None:
+            self._bans, self._has_read_kept = read_kept_bans(self._settings.folder, self._manifest), True
+        return self._bans
+
+    async def read_bans(self, lease_s: float) -> BanList | None:
+        """Look for a newer ban list; a newer one is kept, and published at once until the lease
+        ends.
+
+        Returns:
+            The newest one; None while there is none.
+        """
+        assert self._manifest is not None, "who looks for bans has the manifest"
+        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
+        newest = newest_ban_list((record.value for record in found.get(self._key("bans"), ())), self._manifest, self.bans)
+        if newest is not None and newest != self._bans:
+            await self.publish_bans(newest, lease_s)
+        return newest
+
+    async def publish_bans(self, bans: BanList, lease_s: float) -> None:
+        """Follow a list, keep it and publish it until the lease ends."""
+        self._bans, self._has_read_kept = bans, True
+        keep_bans(self._settings.folder, bans)
+        await self._store({self._key("bans"): bans.canonical()}, self._wall_s() + min(lease_s, LEASE_S_MAX))
+
+    async def keepers_of_bans(self, bans: BanList) -> int:
+        """How many others publish this list."""
+        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
+        copies = found.get(self._key("bans"), ())
+        return sum(record.value == bans.canonical() and record.owner != self._identity.peer_id for record in copies)
+
     async def publish_run(self, lease_s: float) -> None:
-        """Republish the manifest and, where known, the genesis record, unless enough others keep
-        copies.
+        """Republish the manifest and, where known, the genesis record and the ban list, unless
+        enough others keep copies.
         """
         if self._manifest is None or self._keeper is None:
             return
@@ -302,12 +345,15 @@ class DhtDirectory:
         expires_s = now_s + min(lease_s, LEASE_S_MAX)
         await self.founder()
         if not self._keeps_copies:
-            found = await self._read((self._key("manifest"), self._key("genesis")), _CALL_LIMIT_S)
+            found = await self._read((self._key("manifest"), self._key("genesis"), self._key("bans")), _CALL_LIMIT_S)
             fresh = {key: [r for r in found.get(key, ()) if r.expires_s > now_s + lease_s / 2] for key in found}
             copies = len(fresh.get(self._key("manifest"), ()))
             if self._genesis is not None:
                 newest = self._genesis.canonical()
                 copies = min(copies, sum(r.value == newest for r in fresh.get(self._key("genesis"), ())))
+            if self.bans is not None:
+                newest = self.bans.canonical()
+                copies = min(copies, sum(r.value == newest for r in fresh.get(self._key("bans"), ())))
             if copies >= COPIES_MIN:
                 return
         self._keeps_copies = True
@@ -317,6 +363,8 @@ class DhtDirectory:
             contents[self._key("genesis")] = self._genesis.canonical()
         if self._end is not None:
             contents[self._key("end")] = self._end.canonical()
+        if self.bans is not None:
+            contents[self._key("bans")] = self.bans.canonical()
         await self._store(contents, expires_s)
 
     # -- peers
@@ -343,8 +391,10 @@ class DhtDirectory:
                 self._seen[record.owner] = peer_record_from_bytes(record.value, record.owner, record.expires_s)
             except ValueError as error:
                 _log.debug("the announcement of %s is passed over: %s", record.owner, error)
-        now_s = self._wall_s()
-        self._seen = {owner: seen for owner, seen in self._seen.items() if seen.announcement.expires_s > now_s}
+        now_s, banned = self._wall_s(), self.bans.peers if self.bans is not None else ()
+        self._seen = {
+            owner: seen for owner, seen in self._seen.items() if seen.announcement.expires_s > now_s and owner not in banned
+        }
         self._learn(entry for owner in sorted(self._seen) for entry in self._seen[owner].entry_points[:1])
         return tuple(sorted((seen.announcement for seen in self._seen.values()), key=lambda a: a.endpoint.member))
 

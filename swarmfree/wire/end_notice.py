@@ -1,8 +1,9 @@
-"""The end notice: the organiser's signed word that the run is over, for newcomers that find nobody.
+"""The end notice: the bootstrap node's signed word that the run is over, for newcomers that find
+nobody. It shows with it the organiser's leave to speak for it.
 
 It is checked against the manifest, which names the organiser's peer id: nobody else can say that a
-run is over, and what one organiser says of one run says nothing of another. It never expires by
-itself; the record in the directory does, and the bootstrap node renews it.
+run is over, and what is said of one run says nothing of another. It ends with the leave, which is
+the bootstrap node's ticket; the record in the directory ends sooner, and the node renews it.
 
 Source: protocol, "After the end".
 """
@@ -20,6 +21,7 @@ from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.identity import Identity, peer_id_of, verify
+from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
 END_NOTICE_SIZE_BYTES_MAX = 4096
 _PURPOSE = "swarmfree end 1"
@@ -28,17 +30,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EndNotice:
-    """The organiser's word that its run is over.
+    """The bootstrap node's word that the run is over.
 
     Args:
         fingerprint: of the manifest, 64 hex digits.
-        organiser_key: the organiser's public key, DER SubjectPublicKeyInfo; its peer id must be the
-            manifest's `organiser`.
-        signature: of `signed_bytes`, by the organiser.
+        key: the bootstrap node's public key, DER SubjectPublicKeyInfo.
+        delegation: its ticket, by which the organiser lets it say so.
+        signature: of `signed_bytes`, by the bootstrap node.
     """
 
     fingerprint: str
-    organiser_key: bytes
+    key: bytes
+    delegation: Ticket
     signature: bytes
 
     def signed_bytes(self) -> bytes:
@@ -48,37 +51,37 @@ class EndNotice:
         return canonical_json({"purpose": _PURPOSE, "fingerprint": self.fingerprint})
 
     def canonical(self) -> bytes:
-        """The bytes that are published: JSON, sorted keys, no spaces, key and signature in
-        base64.
+        """The bytes that are published: JSON, sorted keys, no spaces, key, delegation and
+        signature in base64.
         """
         return canonical_json(
             {
                 "fingerprint": self.fingerprint,
-                "organiser_key": base64.b64encode(self.organiser_key).decode(),
+                "key": base64.b64encode(self.key).decode(),
+                "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
             }
         )
 
 
-def make_end_notice(identity: Identity, manifest: Manifest) -> EndNotice:
+def make_end_notice(identity: Identity, manifest: Manifest, delegation: Ticket) -> EndNotice:
     """Say that a run is over.
 
     Raises:
-        ConfigError: `identity` is not the run's organiser.
+        ConfigError: the organiser does not let `identity` say so.
     """
-    if identity.peer_id != manifest.organiser:
-        raise ConfigError(
-            f"only the organiser {manifest.organiser or '(none)'} can say that the run is over, not {identity.peer_id}"
-        )
-    unsigned = EndNotice(manifest.fingerprint(), identity.public_key, b"")
+    if why := why_no_leave(delegation, identity.peer_id, manifest):
+        raise ConfigError(f"that the run is over is said by whom the organiser {manifest.organiser or '(none)'} lets: {why}")
+    unsigned = EndNotice(manifest.fingerprint(), identity.public_key, delegation, b"")
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
-def read_end_notice(content: bytes, manifest: Manifest) -> EndNotice:
-    """Read and check a published end notice.
+def read_end_notice(content: bytes, manifest: Manifest, wall_s: float) -> EndNotice:
+    """Read and check a published end notice, at Unix time `wall_s`.
 
     Raises:
-        ProtocolViolation: it is malformed, of another run, or not signed by the run's organiser.
+        ProtocolViolation: it is malformed, of another run, or not signed by whom the organiser lets
+            say so now.
     """
     try:
         notice = _parsed(content)
@@ -86,20 +89,20 @@ def read_end_notice(content: bytes, manifest: Manifest) -> EndNotice:
         raise ProtocolViolation(f"an end notice is malformed: {error!r}") from error
     if notice.fingerprint != manifest.fingerprint():
         raise ProtocolViolation(f"an end notice is of run {notice.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
-    if peer_id_of(notice.organiser_key) != manifest.organiser:
-        raise ProtocolViolation(
-            f"an end notice is signed by {peer_id_of(notice.organiser_key)}, not by the organiser {manifest.organiser}"
-        )
-    if not verify(notice.organiser_key, notice.signed_bytes(), notice.signature):
+    if why := why_no_leave(notice.delegation, peer_id_of(notice.key), manifest):
+        raise ProtocolViolation(f"an end notice is by nobody whom the organiser {manifest.organiser} lets say so: {why}")
+    if notice.delegation.expires_s <= wall_s:
+        raise ProtocolViolation(f"an end notice is by {notice.delegation.holder}, whose leave has expired")
+    if not verify(notice.key, notice.signed_bytes(), notice.signature):
         raise ProtocolViolation("an end notice's signature does not hold")
     return notice
 
 
-def find_end_notice(contents: Iterable[bytes], manifest: Manifest) -> EndNotice | None:
-    """The organiser's notice among what stands under the key; what is none is passed over."""
+def find_end_notice(contents: Iterable[bytes], manifest: Manifest, wall_s: float) -> EndNotice | None:
+    """A notice that holds among what stands under the key; what is none is passed over."""
     for content in contents:
         try:
-            return read_end_notice(content, manifest)
+            return read_end_notice(content, manifest, wall_s)
         except ProtocolViolation as violation:
             _log.debug("an end notice is passed over: %s", violation)
     return None
@@ -111,6 +114,7 @@ def _parsed(content: bytes) -> EndNotice:
         raise TypeError("texts are expected")
     return EndNotice(
         values["fingerprint"],
-        base64.b64decode(values["organiser_key"], validate=True),
+        base64.b64decode(values["key"], validate=True),
+        ticket_from_bytes(base64.b64decode(values["delegation"], validate=True)),
         base64.b64decode(values["signature"], validate=True),
     )

@@ -1,11 +1,12 @@
-"""Genesis: who founds a run. A numbered record, made by the organiser and signed with its key;
-joining never creates one.
+"""Genesis: who founds a run. A numbered record, made and signed by the bootstrap node, which shows
+with it the organiser's leave to name founders; joining never creates one.
 
 Of several the highest number counts: until a record is sealed the organiser may name another
 founder.
 
 It is checked against the manifest, which names the organiser's peer id: whoever holds the
-fingerprint can tell a true genesis from a forged one without asking anybody.
+fingerprint can tell a true genesis from a forged one without asking anybody. The leave is the
+bootstrap node's ticket, which names its peer id and ends some day; by then a run has begun.
 
 Source: protocol section 3.4.
 """
@@ -24,30 +25,32 @@ from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Founder
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
+from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
 GENESIS_SIZE_BYTES_MAX = 4096
-_PURPOSE = "swarmfree genesis 2"
+_PURPOSE = "swarmfree genesis 3"
 NUMBER_MAX = 10**9
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Genesis:
-    """The organiser's word on who founds a run.
+    """The bootstrap node's word on who founds a run.
 
     Args:
         fingerprint: of the manifest, 64 hex digits.
         number: from 1; the higher one counts.
         founder: peer id of the first member; the first electorate is this peer alone.
-        organiser_key: the organiser's public key, DER SubjectPublicKeyInfo; its peer id must be the
-            manifest's `organiser`.
-        signature: of `signed_bytes`, by the organiser.
+        key: the bootstrap node's public key, DER SubjectPublicKeyInfo.
+        delegation: its ticket, by which the organiser lets it name founders.
+        signature: of `signed_bytes`, by the bootstrap node.
     """
 
     fingerprint: str
     number: int
     founder: str
-    organiser_key: bytes
+    key: bytes
+    delegation: Ticket
     signature: bytes
 
     def signed_bytes(self) -> bytes:
@@ -67,42 +70,49 @@ class Genesis:
         return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
 
     def canonical(self) -> bytes:
-        """The bytes that are published: JSON, sorted keys, no spaces, keys and signature in
-        base64.
+        """The bytes that are published: JSON, sorted keys, no spaces, key, delegation and
+        signature in base64.
         """
         return _canonical(
             {
                 "fingerprint": self.fingerprint,
                 "number": self.number,
                 "founder": self.founder,
-                "organiser_key": base64.b64encode(self.organiser_key).decode(),
+                "key": base64.b64encode(self.key).decode(),
+                "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
             }
         )
 
 
-def make_genesis(identity: Identity, manifest: Manifest, founder: Founder) -> Genesis:
+def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, delegation: Ticket) -> Genesis:
     """Name the founder of a run.
 
+    Args:
+        identity: of the bootstrap node.
+        manifest: of the run.
+        founder: who founds.
+        delegation: the organiser's leave to name one.
+
     Raises:
-        ConfigError: `identity` is not the run's organiser, or `founder` is no peer id, or has no
-            number.
+        ConfigError: `identity` has no such leave, or `founder` is no peer id, or has no number.
     """
-    if identity.peer_id != manifest.organiser:
-        raise ConfigError(f"only the organiser {manifest.organiser or '(none)'} can name a founder, not {identity.peer_id}")
+    if why := why_no_leave(delegation, identity.peer_id, manifest):
+        raise ConfigError(f"a founder is named by whom the organiser {manifest.organiser or '(none)'} lets: {why}")
     if not is_peer_id(founder.peer_id):
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
-    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, b"")
+    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"")
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
-def read_genesis(content: bytes, manifest: Manifest) -> Genesis:
-    """Read and check a published genesis.
+def read_genesis(content: bytes, manifest: Manifest, wall_s: float) -> Genesis:
+    """Read and check a published genesis, at Unix time `wall_s`.
 
     Raises:
-        ProtocolViolation: it is malformed, of another run, or not signed by the run's organiser.
+        ProtocolViolation: it is malformed, of another run, or not signed by whom the organiser lets
+            name founders now.
     """
     try:
         genesis = _parsed(content)
@@ -110,24 +120,26 @@ def read_genesis(content: bytes, manifest: Manifest) -> Genesis:
         raise ProtocolViolation(f"a genesis record is malformed: {error!r}") from error
     if genesis.fingerprint != manifest.fingerprint():
         raise ProtocolViolation(f"a genesis record is of run {genesis.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
-    if peer_id_of(genesis.organiser_key) != manifest.organiser:
+    if why := why_no_leave(genesis.delegation, peer_id_of(genesis.key), manifest):
         raise ProtocolViolation(
-            f"a genesis record is signed by {peer_id_of(genesis.organiser_key)}, not by the organiser {manifest.organiser}"
+            f"a genesis record is by nobody whom the organiser {manifest.organiser} lets name a founder: {why}"
         )
-    if not verify(genesis.organiser_key, genesis.signed_bytes(), genesis.signature):
+    if genesis.delegation.expires_s <= wall_s:
+        raise ProtocolViolation(f"a genesis record is by {genesis.delegation.holder}, whose leave to name founders has expired")
+    if not verify(genesis.key, genesis.signed_bytes(), genesis.signature):
         raise ProtocolViolation("a genesis record's signature does not hold")
     if not is_peer_id(genesis.founder):
         raise ProtocolViolation(f"a genesis record names {genesis.founder!r}, which is no peer id")
     return genesis
 
 
-def newest_genesis(contents: Iterable[bytes], manifest: Manifest, known: Genesis | None) -> Genesis | None:
+def newest_genesis(contents: Iterable[bytes], manifest: Manifest, known: Genesis | None, wall_s: float) -> Genesis | None:
     """Of what stands under the key, and of the one that is known, the genesis that counts; what is
     none is passed over.
     """
     for content in contents:
         try:
-            genesis = read_genesis(content, manifest)
+            genesis = read_genesis(content, manifest, wall_s)
         except ProtocolViolation as violation:
             _log.debug("a genesis is passed over: %s", violation)
             continue
@@ -149,7 +161,8 @@ def _parsed(content: bytes) -> Genesis:
         values["fingerprint"],
         number,
         values["founder"],
-        base64.b64decode(values["organiser_key"], validate=True),
+        base64.b64decode(values["key"], validate=True),
+        ticket_from_bytes(base64.b64decode(values["delegation"], validate=True)),
         base64.b64decode(values["signature"], validate=True),
     )
 

@@ -72,7 +72,7 @@ def load_or_create_identity(folder: str | Path) -> Identity:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            _write_new(path, _file_bytes(rsa.generate_private_key(public_exponent=65537, key_size=KEY_SIZE_BITS)))
+            write_new_key(path, _file_bytes(rsa.generate_private_key(public_exponent=65537, key_size=KEY_SIZE_BITS)))
         elif path.stat().st_mode & 0o077:
             path.chmod(0o600)
         with path.open("rb") as file:
@@ -190,7 +190,7 @@ def next_life_number(folder: str, wall_s: float) -> int:
     return number
 
 
-def _write_new(path: Path, content: bytes) -> None:
+def write_new_key(path: Path, content: bytes) -> None:
     """Write a file that does not exist yet; where another process was faster, its file stays."""
     descriptor, draft = tempfile.mkstemp(prefix=".identity-", dir=path.parent)
     try:

@@ -1,10 +1,11 @@
-"""The invite: one line that a volunteer pastes; the run's fingerprint and where to find peers of
-it.
+"""The invite: one line that a volunteer pastes; the run's fingerprint, where to find peers of it,
+and a ticket to be let in.
 
 ``swarmfree1`` and then base32 in lower case: letters and digits only, so that no shell, mail
-program or double click breaks it. Inside: the length, the fingerprint, the entry points in binary
-and a checksum, so that a cut or mistyped invite is told apart from a run that is gone. An invite is
-no secret and proves nothing; the fingerprint is what a joiner checks the manifest against.
+program or double click breaks it. Inside: the length, the fingerprint, the entry points in binary,
+the ticket where there is one, and a checksum, so that a cut or mistyped invite is told apart from a
+run that is gone. The fingerprint is what a joiner checks the manifest against; by it the organiser
+is known. A ticket that is not bound to a peer id lets in whoever has the invite.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from swarmfree.protocol.errors import ConfigError, InviteError
 from swarmfree.wire.addresses import KINDS, Address, parse_address
 from swarmfree.wire.base58 import base58_decode, base58_encode
+from swarmfree.wire.ticket import Ticket, ticket_from_invite
 
 PREFIX = "swarmfree1"
 ENTRY_POINTS_MAX = 8
@@ -25,6 +27,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
 _LETTERS_MAX = 4096
 _CHECKSUM_SIZE_BYTES = 4
 _FINGERPRINT_SIZE_BYTES = 32
+_TICKET = 0xFF
+"""Where the kind of an address would stand."""
 _COPY_AGAIN = "copy the whole line that the bootstrap node or any peer printed"
 _BLANKS = re.compile(r"[\s\u00ad\u200b-\u200f\u2060\ufeff]")
 """Mail programs and web pages break lines with letters that nobody sees, too."""
@@ -41,10 +45,13 @@ class Invite:
         fingerprint: of the run's manifest, 64 hex digits.
         entry_points: libp2p multiaddrs of peers through which the directory can be joined, best
             first; 1 to 8.
+        ticket: that lets its holder in; None where the run needs none, or the volunteer has to ask
+            for one.
     """
 
     fingerprint: str
     entry_points: tuple[str, ...]
+    ticket: Ticket | None = None
 
 
 def encode_invite(invite: Invite) -> str:
@@ -61,6 +68,9 @@ def encode_invite(invite: Invite) -> str:
     body = bytearray(bytes.fromhex(invite.fingerprint))
     for text in invite.entry_points:
         body += _pack(parse_address(text))
+    if invite.ticket is not None:
+        shown = invite.ticket.invite_bytes()
+        body += bytes((_TICKET, len(shown))) + shown
     data = len(body).to_bytes(2, "big") + bytes(body)
     return PREFIX + base64.b32encode(data + _checksum(data)).decode().rstrip("=").lower()
 
@@ -137,15 +147,29 @@ def _unpack_body(body: bytes) -> Invite:
     malformed = InviteError("the invite is whole, but this swarmfree cannot read it: update swarmfree, or ask for a new invite")
     entry_points: list[str] = []
     rest = body[_FINGERPRINT_SIZE_BYTES:]
+    ticket: Ticket | None = None
     while rest:
+        if rest[0] == _TICKET:
+            try:
+                ticket = _unpack_ticket(rest)
+            except (ValueError, IndexError) as error:
+                raise malformed from error
+            break
         try:
             address, rest = _unpack(rest)
             entry_points.append(str(parse_address(str(address))))
         except (ConfigError, ValueError, IndexError) as error:
             raise malformed from error
-    if len(body) <= _FINGERPRINT_SIZE_BYTES or len(entry_points) > ENTRY_POINTS_MAX:
+    if not 1 <= len(entry_points) <= ENTRY_POINTS_MAX:
         raise malformed
-    return Invite(body[:_FINGERPRINT_SIZE_BYTES].hex(), tuple(entry_points))
+    return Invite(body[:_FINGERPRINT_SIZE_BYTES].hex(), tuple(entry_points), ticket)
+
+
+def _unpack_ticket(data: bytes) -> Ticket:
+    """The ticket, behind which nothing comes; ValueError or IndexError where there is none."""
+    if len(data) != 2 + data[1]:
+        raise ValueError("cut off, or with something behind its end")
+    return ticket_from_invite(data[2:])
 
 
 def _checksum(data: bytes) -> bytes:

@@ -8,7 +8,7 @@ Connections are TLS 1.3, and both ends prove which peer they are (`certificate`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +20,8 @@ from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.validation import check_fit
 from swarmfree.wire.addresses import address_of
-from swarmfree.wire.certificate import make_certificate
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.certificate import ProvenPeer, make_certificate
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.identity import Identity
@@ -29,6 +30,7 @@ from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.port_check import require_listening
 from swarmfree.wire.quotas import Quotas
 from swarmfree.wire.server import Server
+from swarmfree.wire.ticket import Ticket
 
 _SHORT = 8
 _FAREWELL_S = 0.2  # For callers to hear that their calls are over; then the connections are cut.
@@ -50,13 +52,15 @@ class GrpcNetwork:
             port 0 = the one listened on.
         limits: bounds on sizes, times and counts.
         revision: of the protocol; calls of others are refused.
+        admission: says who may call and be called; None = every peer may.
+        ticket: of this peer; None = it shows none.
 
     Attributes:
         give_back: gives memory back to the system; called in a thread, after answers that nobody
             took were let go.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter per choice
         self,
         run: str,
         identity: Identity,
@@ -67,6 +71,8 @@ class GrpcNetwork:
         announced: tuple[str, int] | None = None,
         limits: WireLimits | None = None,
         revision: int = PROTOCOL_REVISION,
+        admission: Admission | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         """Keep the choices; `start` opens the port."""
         self.give_back: Callable[[], None] = lambda: None
@@ -78,9 +84,11 @@ class GrpcNetwork:
         self._limits = limits or WireLimits()
         self._revision = revision
         self._group = asyncio.TaskGroup()
-        self._server = Server(self._limits, self._group, self.admit, self._give_back)
-        self._certificate = make_certificate(identity)
-        self._client = Client(self._limits, self._group, self._certificate)
+        self._admission = admission
+        self._server = Server(self._limits, self._group, self.admit, self._give_back, admission)
+        shown = ticket.shown_by(identity.peer_id) if ticket is not None else b""
+        self._certificate = make_certificate(identity, shown)
+        self._client = Client(self._limits, self._group, self._certificate, self._refusal)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
@@ -149,6 +157,21 @@ class GrpcNetwork:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def cut_off(self, peer_ids: Collection[str]) -> None:
+        """End all calls from and to these peers; whether they may call again, `admission` says."""
+        self._server.cut_off(peer_ids)
+        self._client.cut_off(peer_ids)
+
+    def _refusal(self, peer: ProvenPeer) -> str | None:
+        """Why a peer that answers is not called; one that is called has come, too."""
+        if self._admission is None:
+            return None
+        try:
+            self._admission.require(peer.peer_id, peer.ticket)
+        except Refused as refusal:
+            return refusal.detail
+        return None
 
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the

@@ -11,8 +11,9 @@ Source: protocol section 3.9; facts on cancellation of the ring prototype (hazar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from itertools import repeat
 from types import TracebackType
@@ -28,6 +29,7 @@ from swarmfree.protocol.ports import Handler
 from swarmfree.protocol.validation import check_names, check_request, payload_bytes_max
 from swarmfree.wire import frames
 from swarmfree.wire.addresses import ADDRESS_LETTERS_MAX
+from swarmfree.wire.admission import Admission
 from swarmfree.wire.certificate import proven_caller
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_header, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
@@ -252,10 +254,16 @@ class Server:
         doorkeeper: checks every header.
         give_back: called in a thread after callers were cut off that did not take their answers:
             much memory may be free.
+        admission: says who may call; None = every peer may.
     """
 
     def __init__(
-        self, limits: WireLimits, group: asyncio.TaskGroup, doorkeeper: Doorkeeper, give_back: Callable[[], None]
+        self,
+        limits: WireLimits,
+        group: asyncio.TaskGroup,
+        doorkeeper: Doorkeeper,
+        give_back: Callable[[], None],
+        admission: Admission | None = None,
     ) -> None:
         """Know no handler yet: calls are refused with `not_yet`."""
         self._give_back = give_back
@@ -263,6 +271,9 @@ class Server:
         self._limits = limits
         self._group = group
         self._doorkeeper = doorkeeper
+        self._admission = admission
+        self._streams: dict[str, set[asyncio.Task[Any]]] = {}
+        self._cut: set[asyncio.Task[Any]] = set()
         self._unpacker = Unpacker(min(limits.message_bytes_max, limits.bounds.message_bytes))
         self.quotas = Quotas(limits)
         self._gates: dict[str, AnswerGate] = {}
@@ -283,21 +294,46 @@ class Server:
         for task in tuple(self._handling):
             task.cancel()
 
+    def cut_off(self, peer_ids: Collection[str]) -> None:
+        """End the calls of these peers; what they asked for goes on, and nobody hears of it."""
+        for peer_id in peer_ids:
+            for task in tuple(self._streams.get(peer_id, ())):
+                self._cut.add(task)
+                task.cancel()
+
     def _method(self, rpc: Rpc) -> grpc.RpcMethodHandler[Any, Any]:
         async def unary(data: bytes, context: Context) -> bytes:
-            return await self._unary(rpc, data, context)
+            async with self._told_when_cut(context):
+                return await self._unary(rpc, data, context)
 
         async def watched(data: bytes, context: Context) -> None:
-            await self._watched(rpc, data, context)
+            async with self._told_when_cut(context):
+                await self._watched(rpc, data, context)
 
         async def framed(_: object, context: Context) -> None:
-            await self._framed(rpc, context)
+            async with self._told_when_cut(context):
+                await self._framed(rpc, context)
 
         if rpc.shape is CallShape.UNARY:
             return grpc.unary_unary_rpc_method_handler(_untyped(unary))
         if rpc.shape is CallShape.WATCHED:
             return grpc.unary_stream_rpc_method_handler(_untyped(watched))
         return grpc.stream_stream_rpc_method_handler(_untyped(framed))
+
+    @contextlib.asynccontextmanager
+    async def _told_when_cut(self, context: Context) -> AsyncIterator[None]:
+        """A call that is cut off ends with a status, else its caller would wait for one; who does
+        not read it is not waited for.
+        """
+        try:
+            yield
+        except asyncio.CancelledError:
+            if asyncio.current_task() not in self._cut:
+                raise
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.drain_s):
+                    await self._refuse(context, Refused(RefusalKind.NOT_ADMITTED, "this peer has cut its caller off"))
+            raise
 
     async def _unary(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
         outcome = Outcome()
@@ -342,7 +378,11 @@ class Server:
         late, so that a caller has few of them.
         """
         try:
-            return self.quotas.enter(proven_caller(context.auth_context()))
+            caller = proven_caller(context.auth_context())
+            if self._admission is not None:
+                self._admission.require(caller.peer_id, caller.ticket)
+            self._watch(caller.peer_id)
+            return self.quotas.enter(caller.peer_id)
         except (Malformed, Refused) as error:
             is_late = isinstance(error, Overdrawn) and size_bytes <= self._limits.small_bytes_max
             if is_late and self._overdrawn < self._limits.calls_max:
@@ -352,6 +392,19 @@ class Server:
                 finally:
                     self._overdrawn -= 1
             await self._refuse(context, error)
+
+    def _watch(self, caller: str) -> None:
+        """This call can be cut off until it has ended."""
+        task = asyncio.current_task()
+        assert task is not None, "gRPC runs each call in a task"
+        self._streams.setdefault(caller, set()).add(task)
+        task.add_done_callback(lambda task: self._forget(caller, task))
+
+    def _forget(self, caller: str, task: asyncio.Task[Any]) -> None:
+        self._cut.discard(task)
+        self._streams[caller].discard(task)
+        if not self._streams[caller]:
+            del self._streams[caller]
 
     async def _first(self, context: Context) -> Any:
         try:
@@ -387,7 +440,7 @@ class Server:
         """
         limits = self._limits
         header = decode_header(rpc, data, limits.header_bytes_max)
-        _require_own_name(header, proven_caller(context.auth_context()))
+        _require_own_name(header, proven_caller(context.auth_context()).peer_id)
         self._doorkeeper(header)
         if self._is_closing:
             raise Refused(RefusalKind.NOT_YET, "this peer is closing")
@@ -456,7 +509,7 @@ class Server:
         """One frame, once there is room among what this caller has not taken yet; a caller that
         takes nothing for long is cut off.
         """
-        gate = self._gate(proven_caller(context.auth_context()))
+        gate = self._gate(proven_caller(context.auth_context()).peer_id)
         try:
             async with gate.room(len(frame)), asyncio.timeout(self._limits.write_s):
                 await context.write(frame)

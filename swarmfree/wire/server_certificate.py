@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation
 from swarmfree.wire.addresses import Address
-from swarmfree.wire.certificate import SERVER_NAME, proven_peer_id
+from swarmfree.wire.certificate import SERVER_NAME, ProvenPeer, proven_peer
 from swarmfree.wire.frames import Malformed
 
 _READ_BYTES = 1 << 14
@@ -35,19 +35,31 @@ class ProvenAddress:
     certificate: bytes
 
 
-async def find_peer(addresses: Sequence[Address], limit_s: float) -> ProvenAddress:
+def anybody(_peer: ProvenPeer) -> str | None:
+    """Nothing is held against any peer."""
+    return None
+
+
+async def find_peer(
+    addresses: Sequence[Address], limit_s: float, refusal: Callable[[ProvenPeer], str | None] = anybody
+) -> ProvenAddress:
     """Of a peer's addresses the first where that peer answers; each has its part of the time.
 
+    Args:
+        addresses: of one peer.
+        limit_s: for all of them.
+        refusal: why the peer is not called, though it answers; None where it is.
+
     Raises:
-        PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, or another
-            peer, is there.
+        PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, another
+            peer, or one that is not called, is there.
         ProtocolViolation: what answers is no peer.
     """
     failures: list[CallFailed] = []
     for address in addresses:
         try:
             async with asyncio.timeout(limit_s / len(addresses)):
-                return ProvenAddress(address, await _proven(address))
+                return ProvenAddress(address, await _proven(address, refusal))
         except TimeoutError:
             failures.append(PeerUnreachable(f"{_shown(address)}: nothing answers"))
         except CallFailed as error:
@@ -60,11 +72,11 @@ def _shown(address: Address) -> str:
     return f"peer {address.peer_id[-6:]} at {address.host_and_port}"
 
 
-async def _proven(address: Address) -> bytes:
+async def _proven(address: Address, refusal: Callable[[ProvenPeer], str | None]) -> bytes:
     where = _shown(address)
     try:
         pem = ssl.DER_cert_to_PEM_cert(await _certificate_at(address)).encode()
-        found = proven_peer_id(pem)
+        found = proven_peer(pem)
     except ssl.SSLError as error:
         raise ProtocolViolation(
             f"{where}: no TLS 1.3 handshake with what answers ({error.reason or error}): it is no peer, or one of a protocol revision "
@@ -76,8 +88,10 @@ async def _proven(address: Address) -> bytes:
         raise PeerUnreachable(f"{where}: {why}", refused=is_refused) from error
     except Malformed as error:
         raise ProtocolViolation(f"{where}: what answers shows {error}") from error
-    if found != address.peer_id:
-        raise PeerUnreachable(f"{where}: another peer answers there, {found}, and not {address.peer_id}", refused=True)
+    if found.peer_id != address.peer_id:
+        raise PeerUnreachable(f"{where}: another peer answers there, {found.peer_id}, and not {address.peer_id}", refused=True)
+    if held := refusal(found):
+        raise PeerUnreachable(f"{where} is not called: {held}", refused=True)
     return pem
 
 

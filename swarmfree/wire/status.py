@@ -41,6 +41,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.DISPUTED: StatusCode.ABORTED,
     RefusalKind.UNREACHED: StatusCode.FAILED_PRECONDITION,
     RefusalKind.FORBIDDEN: StatusCode.PERMISSION_DENIED,
+    RefusalKind.NOT_ADMITTED: StatusCode.PERMISSION_DENIED,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

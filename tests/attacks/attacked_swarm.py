@@ -34,8 +34,12 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import integer_tokens
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace
 from swarmfree.trainer.peer import Peer, run_peer
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.ban_list import BanList, newest_ban_list
+from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.identity import KEY_SIZE_BITS, Identity, peer_id_of
 from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.ticket import Ticket
 
 T = TypeVar("T")
 BODY = 2
@@ -77,6 +81,8 @@ class Noticeboard:
     def __init__(self) -> None:
         """Empty."""
         self.held: dict[str, Announcement] = {}
+        self.ban_lists: list[bytes] = []
+        self._founder: Founder | None = None
 
     async def announce(self, announcement: Announcement) -> None:
         """Publish."""
@@ -89,9 +95,15 @@ class Noticeboard:
     async def publish_run(self, lease_s: float) -> None:
         """The manifest is known here."""
 
+    async def read_bans(self, manifest: Manifest, known: BanList | None) -> BanList | None:
+        """As the directory reads them."""
+        return newest_ban_list(self.ban_lists, manifest, known)
+
     async def founder(self) -> Founder | None:
         """Who was announced first."""
-        return next((Founder(1, peer_id) for peer_id, held in self.held.items() if held.can_feed), None)
+        if self._founder is None:
+            self._founder = next((Founder(1, peer_id) for peer_id, held in self.held.items() if held.can_feed), None)
+        return self._founder
 
     async def is_over(self) -> bool:
         """The organiser has not said so."""
@@ -133,34 +145,80 @@ class Attacked:
                 await asyncio.sleep(0.02)
 
 
+@dataclass(frozen=True)
+class Admitting:
+    """A swarm that admits by ticket.
+
+    Args:
+        manifest: of its run; names the organiser.
+        tickets: of each peer, by number.
+        standbys: so many more than there are stages.
+    """
+
+    manifest: Manifest
+    tickets: tuple[Ticket, ...]
+    standbys: int = 0
+
+
+class BoardReader:
+    """One peer's look at the ban lists on the board; of a list that names itself it knows nothing,
+    as who attacks would.
+    """
+
+    def __init__(self, board: Noticeboard, manifest: Manifest, reader: Identity) -> None:
+        """Know none."""
+        self._board, self._manifest, self._reader = board, manifest, reader
+        self._known: BanList | None = None
+
+    async def read_bans(self, _lease_s: float) -> BanList | None:
+        """The newest."""
+        newest = await self._board.read_bans(self._manifest, self._known)
+        if newest is not None and self._reader.peer_id not in newest.peers:
+            self._known = newest
+        return self._known
+
+
 @contextlib.asynccontextmanager
-async def attacked_swarm() -> AsyncIterator[Attacked]:
+async def attacked_swarm(admits: Admitting | None = None) -> AsyncIterator[Attacked]:
     """One source and two body stages, that train."""
     swarm = Attacked(Noticeboard())
+    manifest = admits.manifest if admits is not None else MANIFEST
+    count = BODY + 1 + (admits.standbys if admits is not None else 0)
+
+    feeders = {0, *range(BODY + 1, count)}
 
     async def live(number: int) -> None:
-        async with GrpcNetwork(MANIFEST.fingerprint(), identity(number), f"0000000{number}000000aa") as network:
+        admission = Admission(manifest) if admits is not None else None
+        ticket = admits.tickets[number] if admits is not None else None
+        life = f"0000000{number}000000aa"
+        async with (
+            GrpcNetwork(manifest.fingerprint(), identity(number), life, admission=admission, ticket=ticket) as network,
+            asyncio.TaskGroup() as duties,
+        ):
+            if admission is not None:
+                watch = BanWatch(BoardReader(swarm.board, manifest, identity(number)), admission, network, swarm.events.append)
+                duties.create_task(watch.keep(manifest.timing.lease_s, 60.0))
             pace = Pace()
             ports = Ports(
                 network=network,
                 directory=swarm.board,
                 clock=SystemClock(),
                 executor=SlowDevice(),
-                engine=IntegerEngine(MANIFEST),
-                tokens=integer_tokens(MANIFEST) if number == 0 else None,
+                engine=IntegerEngine(manifest),
+                tokens=integer_tokens(manifest) if number in feeders else None,
                 weights=MemoryWeights([], lambda: True, pace),
                 shelf=MemoryShelf(pace),
                 journal=MemoryJournal(swarm.events.append, lambda: True),
-                spare_engine=lambda: IntegerEngine(MANIFEST),
+                spare_engine=lambda: IntegerEngine(manifest),
             )
-            local = LocalConfig(folder="memory", can_feed=number == 0)
-            code = await run_peer(ports, MANIFEST, local, random.Random(number), begun=swarm.peers.append)
+            local = LocalConfig(folder="memory", can_feed=number in feeders, standby=number > BODY)
+            code = await run_peer(ports, manifest, local, random.Random(number), begun=swarm.peers.append)
             swarm.ended.append(f"peer {number} with code {code}")
 
     async with asyncio.TaskGroup() as group:
-        lives = [group.create_task(live(number)) for number in range(BODY + 1)]
+        lives = [group.create_task(live(number)) for number in range(count)]
         async with asyncio.timeout(WAIT_S):
-            while len(swarm.peers) <= BODY or any(p.stage_member.replica_state.iteration < 1 for p in swarm.peers):
+            while len(swarm.peers) < count or sum(p.stage_member.replica_state.iteration > 0 for p in swarm.peers) <= BODY:
                 await asyncio.sleep(0.02)
         try:
             yield swarm

@@ -5,10 +5,12 @@ it uses what `proto/` generates alone.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import datetime as dt
 import functools
 import hashlib
+import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -18,13 +20,14 @@ from typing import Any
 import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from swarmfree.wire.v1 import messages_pb2, names_pb2, swarm_pb2
 
 DER, PEM = serialization.Encoding.DER, serialization.Encoding.PEM
 SPKI = serialization.PublicFormat.SubjectPublicKeyInfo
 LETTERS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+TICKET = x509.ObjectIdentifier("2.25.306104195894886642893799344648218016398")
 LIBP2P = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 AUTHORITY = "swarmfree open authority"
 NAME = "peer.swarmfree"
@@ -46,11 +49,16 @@ def public_message(key: rsa.RSAPrivateKey) -> bytes:
 
 def peer_id_of(key: rsa.RSAPrivateKey) -> str:
     """Base58 of the SHA-256 multihash of that protobuf."""
-    number, text = int.from_bytes(b"\x12\x20" + hashlib.sha256(public_message(key)).digest(), "big"), ""
+    return base58(b"\x12\x20" + hashlib.sha256(public_message(key)).digest())
+
+
+def base58(data: bytes) -> str:
+    """With a 1 for each zero in front."""
+    number, text = int.from_bytes(data, "big"), ""
     while number:
         number, digit = divmod(number, 58)
         text = LETTERS[digit] + text
-    return text
+    return "1" * (len(data) - len(data.lstrip(b"\0"))) + text
 
 
 @functools.cache
@@ -75,6 +83,7 @@ class Papers:
         extension: another content of the extension; empty = none at all.
         begins: of its validity, in days from now.
         ends: likewise.
+        ticket: shown in it; empty = none.
     """
 
     name: str
@@ -82,6 +91,7 @@ class Papers:
     extension: bytes | None = None
     begins: int = -1
     ends: int = 1
+    ticket: bytes = b""
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
     @property
@@ -106,6 +116,8 @@ class Papers:
         made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
         if content:
             made = made.add_extension(x509.UnrecognizedExtension(LIBP2P, content), critical=False)
+        if self.ticket:
+            made = made.add_extension(x509.UnrecognizedExtension(TICKET, sized(0x04, self.ticket)), critical=False)
         return made.sign(self.key if self.own_issuer else open_authority(), hashes.SHA256()).public_bytes(PEM)
 
     def stolen_extension(self) -> bytes:
@@ -113,6 +125,52 @@ class Papers:
         shown = x509.load_pem_x509_certificate(self.pem).extensions.get_extension_for_oid(LIBP2P).value
         assert isinstance(shown, x509.UnrecognizedExtension)
         return shown.value
+
+
+@dataclass(frozen=True)
+class Organiser:
+    """Who made a run: signs tickets and ban lists."""
+
+    key: ed25519.Ed25519PrivateKey = field(default_factory=ed25519.Ed25519PrivateKey.generate)
+
+    @property
+    def peer_id(self) -> str:
+        """Base58 of the identity multihash of libp2p's PublicKey protobuf: type 1, and 32 bytes."""
+        return base58(b"\x00\x24\x08\x01\x12\x20" + self.key.public_key().public_bytes_raw())
+
+    def ticket_of(self, run: str, name: str, expires_s: int, kinds: int = 1) -> bytes:
+        """A ticket for the peer with this key."""
+        holder = b"\x12\x20" + hashlib.sha256(public_message(rsa_key(name))).digest()
+        said = bytes((1, kinds, 0, 0)) + expires_s.to_bytes(8, "big") + bytes((len(holder),)) + holder
+        return said + self.key.sign(b"swarmfree ticket 1:" + bytes.fromhex(run) + said)
+
+    def ticket_for(self, run: str, ticket_key: ed25519.Ed25519PrivateKey, expires_s: int, count: int = 0) -> bytes:
+        """A ticket for whoever has this key."""
+        said = bytes((1, 0)) + count.to_bytes(2, "big") + expires_s.to_bytes(8, "big")
+        said += ticket_key.public_key().public_bytes_raw()
+        return said + self.key.sign(b"swarmfree ticket 1:" + bytes.fromhex(run) + said)
+
+    def ban_list(self, run: str, number: int, peers: list[str], tickets: list[str]) -> bytes:
+        """A ban list as it is published."""
+        said = {"fingerprint": run, "number": number, "peers": sorted(peers), "tickets": sorted(tickets)}
+        signature = self.key.sign(canonical({**said, "purpose": "swarmfree bans 1"}))
+        return canonical({**said, "signature": base64.b64encode(signature).decode()})
+
+
+def canonical(values: dict[str, Any]) -> bytes:
+    """JSON with sorted keys and without spaces."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def held(ticket: bytes, ticket_key: ed25519.Ed25519PrivateKey, name: str) -> bytes:
+    """A ticket with the proof that the peer with this name had the ticket's key."""
+    return ticket + ticket_key.sign(b"swarmfree ticket holder 1:" + peer_id_of(rsa_key(name)).encode())
+
+
+def ticket_name(ticket: bytes) -> str:
+    """What a ban list calls it: of what it says, without the signature."""
+    size = 12 + (35 if ticket[1] & 1 else 32)
+    return hashlib.sha256(ticket[:size]).hexdigest()[:16]
 
 
 def common_name(name: str) -> x509.Name:

@@ -17,7 +17,7 @@ from swarmfree.protocol.config import RunConfig
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder, Member
-from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
 
 
 class _Silent:
@@ -28,10 +28,10 @@ class _Silent:
         """Nothing is kept."""
 
 
-@pytest.fixture(scope="module")
-def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """One key for all tests; drawing one takes a while."""
-    return load_or_create_identity(tmp_path_factory.mktemp("identity"))
+@pytest.fixture
+def organiser() -> OrganiserKey:
+    """The key of who makes the runs."""
+    return draw_organiser()
 
 
 @pytest.fixture
@@ -46,55 +46,56 @@ def _founding(folder: Path, manifest: Manifest, data: Path | str = "", data_path
     return Founding(RunConfig(manifest, data_path), str(folder), str(data), "127.0.0.1", 0, TextJournal(_Silent()))  # type: ignore[arg-type]
 
 
-def test_a_manifest_is_completed_once(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
+def test_a_manifest_is_completed_once(tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey) -> None:
     """The manifest gets corpus, sizes and organiser; a restart in the same folder gives the same
     one without reading the corpus.
     """
-    made = _founding(tmp_path / "node", small_manifest, text)._manifest(identity)
-    assert made.organiser == identity.peer_id
+    made = _founding(tmp_path / "node", small_manifest, text)._manifest(organiser)
+    assert made.organiser == organiser.peer_id
     assert made.data.name == "text.txt"
     assert made.data.train_tokens + made.data.held_out_tokens == text.stat().st_size
     assert len(made.data.corpus_hash) == 64
     text.unlink()
-    assert _founding(tmp_path / "node", small_manifest)._manifest(identity) == made
+    assert _founding(tmp_path / "node", small_manifest)._manifest(organiser) == made
     assert (tmp_path / "node" / MANIFEST_FILE).read_bytes() == made.canonical()
 
 
-def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
-    """Another run config, other text or another identity in the same folder is refused and
+def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey) -> None:
+    """Another run config, other text or another organiser's key in the same folder is refused and
     named.
     """
     folder = tmp_path / "node"
-    _founding(folder, small_manifest, text)._manifest(identity)
+    _founding(folder, small_manifest, text)._manifest(organiser)
     other = dataclasses.replace(small_manifest, run=RunSection(name="small", iterations=99))
     with pytest.raises(ConfigError, match=r"keeps run .* differs from it in run\.\w+ \(.* kept, .* asked for\);"):
-        _founding(folder, other, text)._manifest(identity)
-    with pytest.raises(ConfigError, match="but the identity"):
-        _founding(folder, small_manifest, text)._manifest(load_or_create_identity(tmp_path / "other"))
+        _founding(folder, other, text)._manifest(organiser)
+    create_organiser(folder / ORGANISER_FILE)
+    with pytest.raises(ConfigError, match=f"keeps a run of {organiser.peer_id}, but the organiser's key in"):
+        _founding(folder, small_manifest, text)._organiser_key()
     text.write_text("Not all those who wander are lost. " * 400)
     with pytest.raises(DataError, match=r"text\.txt: hash .* but the run learns from text\.txt with hash"):
-        _founding(folder, small_manifest, text)._manifest(identity)
+        _founding(folder, small_manifest, text)._manifest(organiser)
 
 
 def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(
-    tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity
+    tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey
 ) -> None:
     """A run config that was printed by another node, with its corpus hash and organiser, makes no
     run of this one.
     """
     named = dataclasses.replace(small_manifest, data=DataSection(corpus_hash="ab" * 32))
     with pytest.raises(DataError, match="but the run learns from python-stdlib with hash abababababab"):
-        _founding(tmp_path / "a", named, text)._manifest(identity)
-    with pytest.raises(ConfigError, match=r"organiser = QmElse: this node is"):
-        _founding(tmp_path / "b", dataclasses.replace(small_manifest, organiser="QmElse"), text)._manifest(identity)
+        _founding(tmp_path / "a", named, text)._manifest(organiser)
+    with pytest.raises(ConfigError, match=r"organiser = QmElse: the key here is"):
+        _founding(tmp_path / "b", dataclasses.replace(small_manifest, organiser="QmElse"), text)._manifest(organiser)
 
 
-def test_a_given_name_of_the_text_is_kept(tmp_path: Path, small_manifest: Manifest, text: Path, identity: Identity) -> None:
+def test_a_given_name_of_the_text_is_kept(tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey) -> None:
     """A name in the run config stays; without one the corpus names itself. The path in the run
     config counts where no other is given.
     """
     named = dataclasses.replace(small_manifest, data=DataSection(name="my-poem"))
-    assert _founding(tmp_path / "node", named, data_path=str(text))._manifest(identity).data.name == "my-poem"
+    assert _founding(tmp_path / "node", named, data_path=str(text))._manifest(organiser).data.name == "my-poem"
 
 
 def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: Manifest) -> None:
@@ -150,13 +151,13 @@ def test_a_kept_port_is_used_and_damage_is_named(tmp_path: Path, small_manifest:
             founding._kept_port()
 
 
-def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, identity: Identity) -> None:
+def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, organiser: OrganiserKey) -> None:
     """A kept manifest that cannot be read is not made again in silence: that would be another
     run.
     """
     (tmp_path / MANIFEST_FILE).write_text("{}")
     with pytest.raises(ConfigError, match=r"manifest\.json is damaged"):
-        _founding(tmp_path, small_manifest)._manifest(identity)
+        _founding(tmp_path, small_manifest)._manifest(organiser)
 
 
 async def test_a_founder_is_written_down_before_it_is_published() -> None:

@@ -178,7 +178,10 @@ SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timi
         ("[model]\n\n  rows = 3", "runs/x.toml:3: model.rows = 3: unknown key; did you mean batch.rows?"),
         (
             "[run]\nzzz = 3",
-            "runs/x.toml:2: run.zzz = 3: unknown key; known: run.name, run.seed, run.iterations, run.evaluate_every, run.evaluate_windows",
+            (
+                "runs/x.toml:2: run.zzz = 3: unknown key; known: run.name, run.seed, run.iterations, run.evaluate_every, "
+                "run.evaluate_windows, run.access"
+            ),
         ),
         ("[modle]\nwidth = 3", "runs/x.toml:1: [modle]: unknown section; did you mean [model]?"),
         ("zork = 3", f"runs/x.toml:1: zork = 3: unknown section; known: {SECTION_LIST}"),
@@ -310,12 +313,12 @@ def canonical_with(section: str, key: str, value: object) -> bytes:
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "100,000 bytes; at most 65,536"),
         (b"[" * 60_000, "not JSON"),
-        (b'{"revision":12}', "must have exactly the sections"),
-        (b"{}", "of protocol revision before 11; this swarmfree speaks 12: update the older of the two"),
-        (b'{"revision":13}', "of protocol revision 13; this swarmfree speaks 12"),
-        (b'{"revision":12.0}', "must have exactly the sections"),
+        (b'{"revision":13}', "must have exactly the sections"),
+        (b"{}", "of protocol revision before 11; this swarmfree speaks 13: update the older of the two"),
+        (b'{"revision":14}', "of protocol revision 14; this swarmfree speaks 13"),
+        (b'{"revision":13.0}', "must have exactly the sections"),
         (b'{"revision":"%s"}' % (b"x" * 9999), "of protocol revision 'xxxxxxxxxxx; this"),
-        (Manifest().canonical().replace(b'"revision":12', b'"revision":12.0'), "not in canonical form"),
+        (Manifest().canonical().replace(b'"revision":13', b'"revision":13.0'), "not in canonical form"),
         (b"[]", "must have exactly the sections"),
         (Manifest().canonical() + b" ", "not in canonical form"),
         (Manifest().canonical().replace(b'"heads":4', b'"heads":4,"heads":4'), "not in canonical form"),

@@ -157,6 +157,43 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
     await processes.require_nothing_left()
 
 
+async def test_a_banned_peer_is_dropped_by_a_real_swarm(processes: Processes) -> None:
+    """`swarmfree ban` has a member of a training swarm end with exit code 4, and it is fenced; the
+    others go on, and it does not come back. Who comes by `swarmfree ticket` may look.
+    """
+    invite, started = await start_by_hand(processes, peers=5)
+    leads = lambda: [name for name in ("peer-1", "peer-2") if processes.told(name, "Opened")]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(leads()), "one of the sources is the founder")
+    (first,) = leads()
+    await processes.waiters.until(lambda: len(processes.told(first, "IterationCommitted")) > 2, "it trains")
+    bad = next(name for name in ("peer-3", "peer-4") if processes.told(name, "Placed"))
+    peer_id = processes.told(bad, "Started")[0]["peer_id"]
+    key = ("--organiser", str(processes.folder / "peers" / "bootstrap" / "organiser.key"))
+    began_s = time.monotonic()
+    assert "names 1 peers" in await processes.look("ban", invite, peer_id, *key)
+    assert await code_of(started[bad], 40) == 4
+    fenced = lambda: [e for e in processes.told(first, "MemberLost") if e["peer_id"] == peer_id]  # noqa: E731 - said once
+    await processes.waiters.until(lambda: bool(fenced()), "it is fenced")
+    assert time.monotonic() - began_s < UP_WITHIN_S
+    assert "the run's organiser has banned this peer" in processes.words(bad)[0]
+    before = len(processes.told(first, "IterationCommitted"))
+    await processes.waiters.until(lambda: len(processes.told(first, "IterationCommitted")) > before + 2, "it goes on")
+    again = ("--folder", str(processes.folder / "peers" / bad), "--no-feed", "--log", "json")
+    await require_refused(processes, "again", ("peer", invite, *again), "banned: the organiser has banned", peer_id)
+    ticket = await processes.look("ticket", invite, "--count", "1", *key)
+    found = json.loads(await processes.look("status", ticket, "--folder", str(processes.folder / "watcher"), "--json"))
+    assert found["banned"] == [peer_id] and found["answered_by"]
+    assert peer_id not in {peer["peer_id"] for peer in found["peers"]}
+    processes.listening()
+    for name, child in started.items():
+        if name != bad:
+            child.send(signal.SIGINT)
+    for name, child in started.items():
+        if name != bad:
+            await code_of(child, 10)
+    await processes.require_nothing_left()
+
+
 # ---- after the end -------------------------------------------------------------------------------
 
 
@@ -209,8 +246,8 @@ async def require_refused(processes: Processes, name: str, arguments: tuple[str,
 
 
 async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_path: Path) -> None:
-    """Another run at the addresses, nobody there, a taken port, and a source with another corpus:
-    one line each.
+    """Another run at the addresses, nobody there, a taken port, no ticket, and a source with
+    another corpus: one line each.
     """
     run = write_run(tmp_path, iterations=4)
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(tmp_path / "node"))
@@ -218,6 +255,7 @@ async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_pat
     await processes.waiters.until(lambda: bool(invites()), "the invite")
     invite = decode_invite(invites()[0])
     other = encode_invite(Invite("ab" * 32, invite.entry_points))
+    invite_words = (invite.fingerprint, invite.entry_points)
     port = int(invite.entry_points[0].split("/tcp/")[1].split("/")[0])
     text = tmp_path / "text.txt"
     text.write_text("All that is gold does not glitter. " * 4000)
@@ -232,6 +270,7 @@ async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_pat
                 ("other-run", ("peer", other, *folder("a")), ("serve another run",)),
                 ("nobody", ("peer", nowhere, *folder("b"), "--patience", "2"), ("nobody answers", "2 s")),
                 ("taken", ("bootstrap", "--run", str(run), *folder("c"), "--port", str(free)), (str(free), "taken")),
+                ("no-ticket", ("peer", encode_invite(Invite(*invite_words)), *folder("e")), ("no ticket: peer Qm", "--peer Qm")),
                 ("corpus", ("peer", invites()[0], *folder("d"), "--data", str(text)), ("--no-feed",)),
             ):
                 tasks.create_task(require_refused(processes, name, arguments, *words))

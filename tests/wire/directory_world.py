@@ -16,6 +16,8 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.organiser import draw_organiser
+from swarmfree.wire.ticket import make_ticket
 
 
 def announcement_of(identity: Identity, *, lease_s: float = 60.0, stage: int = 1) -> Announcement:
@@ -36,21 +38,25 @@ def announcement_of(identity: Identity, *, lease_s: float = 60.0, stage: int = 1
 
 
 class World:
-    """The peers of one run; the first one is its organiser and bootstrap node."""
+    """The peers of one run; the first one is its bootstrap node."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Draw the organiser's identity; nobody is up yet."""
+        """Draw the keys of the bootstrap node and the organiser; nobody is up yet."""
         self.folder = folder
-        self.organiser = load_or_create_identity(folder / "bootstrap")
+        self.node = load_or_create_identity(folder / "bootstrap")
+        self.organiser = draw_organiser()
         self.manifest = dataclasses.replace(manifest, organiser=self.organiser.peer_id)
         self.run = self.manifest.fingerprint()
+        self.delegation = make_ticket(
+            self.organiser, self.run, int(time.time()) + 3600, holder=self.node.peer_id, names_founders=True
+        )
         self.directories: list[DhtDirectory] = []
         self.replaced_s: list[float] = []
 
     async def bootstrap(self) -> DhtDirectory:
         """The bootstrap node, with the run published."""
         settings = DirectorySettings(str(self.folder / "bootstrap"))
-        directory = DhtDirectory(settings, self.organiser, self.run, manifest=self.manifest)
+        directory = DhtDirectory(settings, self.node, self.run, manifest=self.manifest, delegation=self.delegation)
         self.directories.append(directory)
         await directory.start()
         await directory.publish_run(60.0)

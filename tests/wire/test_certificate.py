@@ -17,14 +17,14 @@ from wire_world import LIFE, echo, identity, network, peers
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.messages import GetPlan
 from swarmfree.protocol.names import Endpoint, Member
-from swarmfree.wire.certificate import EXTENSION, PURPOSE, make_certificate, proven_caller, proven_peer_id
+from swarmfree.wire.certificate import EXTENSION, PURPOSE, ProvenPeer, make_certificate, proven_caller, proven_peer
 from swarmfree.wire.frames import Malformed
 
 
 def test_a_certificate_proves_its_peer() -> None:
     """What an identity vouches for names that peer, and each life has a key of its own."""
     one, other = make_certificate(identity("peer")), make_certificate(identity("peer"))
-    assert proven_peer_id(one.pem) == proven_peer_id(other.pem) == identity("peer").peer_id
+    assert proven_peer(one.pem) == proven_peer(other.pem) == ProvenPeer(identity("peer").peer_id)
     assert one.key_pem != other.key_pem
     assert "PRIVATE" not in repr(one)
 
@@ -59,21 +59,21 @@ def test_no_extension_crashes_its_reader(content: bytes) -> None:
     builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=1))
     made = builder.add_extension(x509.UnrecognizedExtension(EXTENSION, content), critical=False).sign(key, hashes.SHA256())
     with pytest.raises(Malformed):
-        proven_peer_id(made.public_bytes(serialization.Encoding.PEM))
+        proven_peer(made.public_bytes(serialization.Encoding.PEM))
 
 
 @pytest.mark.parametrize("pem", [b"", b"garbage", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_what_is_no_certificate_proves_nobody(pem: bytes) -> None:
     """Nothing, garbage, and garbage in the form of a certificate are told as such."""
     with pytest.raises(Malformed, match="a certificate that cannot be read"):
-        proven_peer_id(pem)
+        proven_peer(pem)
 
 
 @pytest.mark.parametrize(("version", "named"), [(b"TLSv1.2", "TLSv1.2"), (b"", "no TLS")])
 def test_calls_come_over_the_newest_tls_alone(version: bytes, named: str) -> None:
     """A caller with a good certificate and an older TLS is refused."""
     pem = make_certificate(identity("peer")).pem
-    assert proven_caller({"ssl_tls_version": [b"TLSv1.3"], "x509_pem_cert": [pem]}) == identity("peer").peer_id
+    assert proven_caller({"ssl_tls_version": [b"TLSv1.3"], "x509_pem_cert": [pem]}).peer_id == identity("peer").peer_id
     with pytest.raises(Malformed, match=rf"a call over {named}; TLSv1.3 is expected"):
         proven_caller({"ssl_tls_version": [version], "x509_pem_cert": [pem]})
     with pytest.raises(Malformed, match="a certificate that cannot be read"):

@@ -67,11 +67,11 @@ async def test_who_is_reached_elsewhere_announces_that(world: World) -> None:
     for the next start.
     """
     settings = DirectorySettings(str(world.folder / "bootstrap"), announced=("127.0.0.2", 0), host="0.0.0.0")  # noqa: S104 - on purpose
-    bootstrap = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
+    bootstrap = DhtDirectory(settings, world.node, world.run, manifest=world.manifest)
     world.directories.append(bootstrap)
     await bootstrap.start()
     await bootstrap.publish_run(60.0)
-    assert bootstrap.addresses == (f"/ip4/127.0.0.2/tcp/{bootstrap.port}/p2p/{world.organiser.peer_id}",)
+    assert bootstrap.addresses == (f"/ip4/127.0.0.2/tcp/{bootstrap.port}/p2p/{world.node.peer_id}",)
     joiner, identity = await world.peer("joiner", bootstrap.addresses)
     await joiner.announce(announcement_of(identity))
     assert len(await bootstrap.announcements()) == 1
@@ -83,10 +83,10 @@ async def test_a_forwarded_port_is_announced_and_not_listened_on(world: World) -
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = DirectorySettings(str(world.folder / "bootstrap"), dht_port=port, announced=("spot.example.org", 4001))
-    bootstrap = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
+    bootstrap = DhtDirectory(settings, world.node, world.run, manifest=world.manifest)
     world.directories.append(bootstrap)
     await bootstrap.start()
-    assert bootstrap.addresses == (f"/dns/spot.example.org/tcp/4001/p2p/{world.organiser.peer_id}",)
+    assert bootstrap.addresses == (f"/dns/spot.example.org/tcp/4001/p2p/{world.node.peer_id}",)
     assert bootstrap.port == port
 
 
@@ -124,7 +124,7 @@ async def test_a_later_founder_is_read_by_those_who_knew_an_earlier_one(world: W
     """
     bootstrap = await world.bootstrap()
     member, member_id = await world.peer("member", bootstrap.addresses)
-    first, second = Founder(1, member_id.peer_id), Founder(2, world.organiser.peer_id)
+    first, second = Founder(1, member_id.peer_id), Founder(2, world.node.peer_id)
     await bootstrap.name_founder(first, 60.0)
     assert await member.founder() == first
     await member.publish_run(60.0)
@@ -150,7 +150,7 @@ async def test_forged_records_change_nothing(world: World) -> None:
     lie = peer_record_to_bytes(PeerRecord(dataclasses.replace(announcement_of(honest_id, stage=3), expires_s=expires_s), ()))
     # Not when the record expires
     own = dataclasses.replace(announcement_of(forger_id), expires_s=expires_s + 1)
-    genesis = Genesis(world.run, 9, forger_id.peer_id, forger_id.public_key, b"")
+    genesis = Genesis(world.run, 9, forger_id.peer_id, forger_id.public_key, world.delegation, b"")
     genesis = dataclasses.replace(genesis, signature=forger_id.sign(genesis.signed_bytes()))
     for rubbish in (lie, b"", b"\xff", b"[]", b"[" * 4000, peer_record_to_bytes(PeerRecord(own, ()))):
         expires_s += 0.001
@@ -211,7 +211,7 @@ async def test_directory_without_the_run_is_told(world: World) -> None:
     """Where peers answer but nobody knows of any run, the joiner is told that, after the stated
     time.
     """
-    bootstrap = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
+    bootstrap = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.node, world.run)
     world.directories.append(bootstrap)
     await bootstrap.start()
     peer, _ = world.unstarted("peer", bootstrap.addresses)
@@ -229,7 +229,7 @@ async def test_dead_addresses_are_told_after_the_stated_time(world: World) -> No
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    dead = f"/ip4/127.0.0.1/tcp/{port}/p2p/{world.organiser.peer_id}"
+    dead = f"/ip4/127.0.0.1/tcp/{port}/p2p/{world.node.peer_id}"
     peer, _ = world.unstarted("peer", (dead,), patience_s=2.0)
     began_s = time.monotonic()
     with pytest.raises(InviteError, match=rf"nobody answers at 127\.0\.0\.1:{port} \(tried for 2 s\)"):
@@ -246,7 +246,7 @@ async def test_taken_port_is_told(world: World) -> None:
         port = holder.getsockname()[1]
         settings = DirectorySettings(str(world.folder / "bootstrap"), dht_port=port)
         with pytest.raises(SwarmfreeError, match=f"libp2p port {port} on 127.0.0.1 is taken by another process"):
-            await DhtDirectory(settings, world.organiser, world.run).start()
+            await DhtDirectory(settings, world.node, world.run).start()
 
 
 async def test_folder_in_use_is_told_and_left_alone(world: World) -> None:
@@ -254,7 +254,7 @@ async def test_folder_in_use_is_told_and_left_alone(world: World) -> None:
     notice.
     """
     bootstrap = await world.bootstrap()
-    second = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
+    second = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.node, world.run)
     with pytest.raises(ConfigError, match="is in use by another running peer"):
         await second.start()
     assert (world.folder / "bootstrap" / "sockets").exists()
@@ -292,7 +292,7 @@ async def test_nothing_is_left_and_nothing_lies_outside_the_folder(small_manifes
     assert kept <= {"identity.key", "known_peers.json"}
     assert not any(path.name == "sockets" for path in world.folder.rglob("*"))
     assert await bootstrap.announcements() == ()
-    await bootstrap.announce(announcement_of(world.organiser))
+    await bootstrap.announce(announcement_of(world.node))
     await bootstrap.publish_run(60.0)
     await bootstrap.close()
 
@@ -302,7 +302,7 @@ async def test_cancelled_start_leaves_nothing(world: World) -> None:
     serves again at once.
     """
     for limit_s in (0.0, 0.02, 0.05, 0.1, 0.2):
-        directory = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.organiser, world.run)
+        directory = DhtDirectory(DirectorySettings(str(world.folder / "bootstrap")), world.node, world.run)
         try:
             async with asyncio.timeout(limit_s):
                 await directory.start()
@@ -333,8 +333,8 @@ def test_a_directory_loads_no_more_of_hivemind_than_it_uses() -> None:
 
 
 def test_genesis_key_is_the_runs_own(world: World) -> None:
-    """A genesis that the organiser signed for one run does not name a founder for another."""
-    genesis = make_genesis(world.organiser, world.manifest, Founder(1, world.organiser.peer_id))
+    """A genesis that was signed for one run does not name a founder for another."""
+    genesis = make_genesis(world.node, world.manifest, Founder(1, world.node.peer_id), world.delegation)
     assert re.fullmatch("[0-9a-f]{64}", genesis.fingerprint) and genesis.fingerprint == world.run
 
 

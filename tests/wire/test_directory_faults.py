@@ -187,7 +187,7 @@ async def test_port_of_a_peer_that_was_just_killed_is_waited_for(world: World) -
         process.kill()
         await process.wait()
     settings = DirectorySettings(str(world.folder / "bootstrap"), dht_port=int(address.split("/")[4]))
-    again = DhtDirectory(settings, world.organiser, world.run, manifest=world.manifest)
+    again = DhtDirectory(settings, world.node, world.run, manifest=world.manifest)
     world.directories.append(again)
     await again.start()
     assert again.addresses == (address,)

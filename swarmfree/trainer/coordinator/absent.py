@@ -24,7 +24,7 @@ def is_over(error: CallFailed) -> bool:
     Whoever was away does not know a coordinator that came meanwhile, and forbids its words until it
     has heard of it: that is no more than silence.
     """
-    is_answer = isinstance(error, Refused) and error.kind is not RefusalKind.FORBIDDEN
+    is_answer = isinstance(error, Refused) and error.kind not in {RefusalKind.FORBIDDEN, RefusalKind.NOT_ADMITTED}
     return is_answer or (isinstance(error, PeerUnreachable) and error.refused)
 
 

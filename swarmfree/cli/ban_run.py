@@ -1,0 +1,85 @@
+"""A ban list on its way: read what is there, sign a longer one, publish it, and wait until a peer
+has taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Sequence
+
+import typer
+
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.wire.ban_list import BanList, longer_ban_list
+from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.identity import is_peer_id, load_or_create_identity
+from swarmfree.wire.invite import Invite
+from swarmfree.wire.organiser import OrganiserKey
+from swarmfree.wire.own_address import own_address
+
+SUFFIX_LETTERS_MIN = 6
+LOOK_AGAIN_S = 1.0
+
+
+async def publish_bans(
+    invite: Invite, organiser: OrganiserKey, peers: Sequence[str], tickets: Sequence[str], patience_s: float
+) -> int:
+    """Publish a list with these besides, and say who has it; exit code 0.
+
+    Raises:
+        ConfigError: the key is not the run's, or somebody is named who is none.
+        InviteError: nobody answers at the invite's addresses.
+        SwarmfreeError: no peer has taken it.
+    """
+    async with contextlib.AsyncExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-ban-"))
+        points = invite.entry_points
+        settings = DirectorySettings(folder, own_address(points), entry_points=points, patience_s=patience_s)
+        directory = DhtDirectory(settings, load_or_create_identity(folder), invite.fingerprint)
+        await directory.start()
+        opened.push_async_callback(directory.close)
+        manifest = await directory.fetch_manifest(patience_s)
+        timing = manifest.timing
+        known = await directory.read_bans(timing.papers_lease_s)
+        named = [await _resolved(directory, text) for text in peers]
+        bans = longer_ban_list(organiser, manifest, known, peers=named, tickets=tickets)
+        await directory.publish_bans(bans, timing.papers_lease_s)
+        keepers = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timing.lease_s):
+                while not (keepers := await directory.keepers_of_bans(bans)):
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                    newest = await directory.read_bans(timing.papers_lease_s)
+                    if newest != bans:  # one that this machine had not found counts more
+                        bans = longer_ban_list(organiser, manifest, newest, peers=named, tickets=tickets)
+                        await directory.publish_bans(bans, timing.papers_lease_s)
+        if not keepers:
+            raise SwarmfreeError(
+                f"list {bans.number} is published for {timing.papers_lease_s:g} s, but no peer has taken it within {timing.lease_s:g} s: "
+                "ban again when peers are there"
+            )
+        typer.echo(f"{_words(bans)}; {keepers} {'peers have' if keepers > 1 else 'peer has'} taken it so far")
+        return 0
+
+
+async def _resolved(directory: DhtDirectory, text: str) -> str:
+    """A peer id from itself, or from its end, where one announced peer has that.
+
+    Raises:
+        ConfigError: no peer, or several.
+    """
+    if is_peer_id(text):
+        return text
+    if len(text) < SUFFIX_LETTERS_MIN:
+        raise ConfigError(f"{text!r}: a peer id, or its last {SUFFIX_LETTERS_MIN} letters or more, is expected")
+    announced = {announcement.endpoint.member.peer_id for announcement in await directory.announcements()}
+    found = sorted(peer_id for peer_id in announced if peer_id.endswith(text))
+    if len(found) != 1:
+        raise ConfigError(f"{text!r} is the end of {len(found)} announced peers' ids; the whole peer id is expected")
+    return found[0]
+
+
+def _words(bans: BanList) -> str:
+    return f"ban list {bans.number} names {len(bans.peers)} peers and {len(bans.tickets)} tickets"

@@ -1,0 +1,67 @@
+"""``swarmfree ticket``: make a ticket, and an invite that carries it. Needs the organiser's key,
+and no network.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from swarmfree.cli.options import InviteArgument, OrganiserOption
+
+COUNT_MAX = 10_000
+DAYS = 90.0
+DAYS_MAX = 3650.0
+
+
+def ticket(
+    invite: InviteArgument,
+    *,
+    organiser: OrganiserOption,
+    peer: Annotated[
+        str,
+        typer.Option("--peer", metavar="ID", help="Whose ticket it is: a peer id, as that peer tells it.", show_default=False),
+    ] = "",
+    count: Annotated[
+        int,
+        typer.Option(
+            "--count",
+            metavar="N",
+            min=0,
+            max=COUNT_MAX,
+            help="Without --peer: so many peers may come with it; 0 = any number.",
+        ),
+    ] = 1,
+    days: Annotated[
+        float, typer.Option("--days", min=0.001, max=DAYS_MAX, help="It holds for so long, also for who has come with it.")
+    ] = DAYS,
+) -> None:
+    """Make a ticket, and print an invite that carries it.
+
+    A ticket for a peer id is of no use to anybody else; one for a number of peers lets in whoever
+    has the invite, as long as fewer have come. The invite is printed on stdout, what it is for on
+    stderr. Nothing is sent.
+    """
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.identity import is_peer_id  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.invite import Invite, decode_invite, encode_invite  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.organiser import load_organiser  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.ticket import DAY_S, make_ticket  # noqa: PLC0415 - help is fast
+
+    decoded = decode_invite(invite)
+    key = load_organiser(organiser)
+    if decoded.ticket is not None and not decoded.ticket.is_signed_by(key.peer_id, decoded.fingerprint):
+        raise ConfigError(f"--organiser {organiser}: this key has not signed the invite's ticket; it is of another run")
+    if peer and not is_peer_id(peer):
+        raise ConfigError(f"--peer {peer}: no peer id; a peer without a ticket tells its own when it is started with the invite")
+    expires_s = int(time.time() + days * DAY_S)
+    made = make_ticket(key, decoded.fingerprint, expires_s, holder=peer, count=0 if peer else count)
+    whom = f"peer {peer}" if peer else f"{count} peers" if count > 1 else "one peer" if count else "any number of peers"
+    typer.echo(encode_invite(Invite(decoded.fingerprint, decoded.entry_points, made)))
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires_s))
+    typer.echo(
+        f"ticket {made.ticket_id}, for {whom}, until {until}; to revoke it: swarmfree ban INVITE --ticket {made.ticket_id}",
+        err=True,
+    )

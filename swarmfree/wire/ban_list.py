@@ -1,0 +1,172 @@
+"""Ban lists: the organiser's signed word on whom a run does without. A numbered list of peers and
+of tickets; of several the highest number counts, so that an older one brings nobody back.
+
+It travels through the directory as copies that anybody may publish, and each peer keeps the newest
+one in its folder. Whoever has the manifest can tell a true one from a forged one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import logging
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire.announcement_record import canonical_json, json_object
+from swarmfree.wire.identity import is_peer_id
+from swarmfree.wire.organiser import OrganiserKey, is_signed
+from swarmfree.wire.ticket import TICKET_ID_LETTERS
+
+BANS_FILE = "bans.json"
+LISTED_MAX = 512
+BAN_LIST_SIZE_BYTES_MAX = 1 << 16
+NUMBER_MAX = 10**9
+_PURPOSE = "swarmfree bans 1"
+_TICKET_ID = re.compile(rf"[0-9a-f]{{{TICKET_ID_LETTERS}}}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BanList:
+    """Whom a run does without.
+
+    Args:
+        fingerprint: of the manifest, 64 hex digits.
+        number: from 1; the higher one counts.
+        peers: peer ids, sorted, at most 512.
+        tickets: names of tickets that hold no more, sorted, at most 512; see `Ticket.ticket_id`.
+        signature: of `signed_bytes`, by the organiser.
+    """
+
+    fingerprint: str
+    number: int
+    peers: tuple[str, ...]
+    tickets: tuple[str, ...]
+    signature: bytes
+
+    def signed_bytes(self) -> bytes:
+        """What the signature covers: purpose, run, number and both lists as canonical JSON."""
+        return canonical_json({"purpose": _PURPOSE, **self._said()})
+
+    def canonical(self) -> bytes:
+        """The bytes that are published: JSON, sorted keys, no spaces, the signature in base64."""
+        return canonical_json({**self._said(), "signature": base64.b64encode(self.signature).decode()})
+
+    def counts_more_than(self, other: BanList | None) -> bool:
+        """Whether peers that read both follow this one; of two with one number the smaller
+        bytes.
+        """
+        return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
+
+    def _said(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "number": self.number,
+            "peers": list(self.peers),
+            "tickets": list(self.tickets),
+        }
+
+
+def longer_ban_list(
+    organiser: OrganiserKey, manifest: Manifest, known: BanList | None, *, peers: Collection[str], tickets: Collection[str]
+) -> BanList:
+    """The list after the known one, with these besides.
+
+    Raises:
+        ConfigError: the key is not the run's organiser's, a name is none, or the list would be too
+            long.
+    """
+    if organiser.peer_id != manifest.organiser:
+        raise ConfigError(
+            f"this key is {organiser.peer_id}, but the run's organiser is {manifest.organiser}: name its file with --organiser"
+        )
+    for peer_id in peers:
+        if not is_peer_id(peer_id):
+            raise ConfigError(f"{peer_id!r} is no peer id; `swarmfree status INVITE --json` has them")
+    for ticket_id in tickets:
+        if not _TICKET_ID.fullmatch(ticket_id):
+            raise ConfigError(f"{ticket_id!r} names no ticket: {TICKET_ID_LETTERS} of 0-9 a-f, as `swarmfree ticket` told it")
+    all_peers, all_tickets = (
+        sorted({*peers, *(known.peers if known else ())}),
+        sorted({*tickets, *(known.tickets if known else ())}),
+    )
+    if max(len(all_peers), len(all_tickets)) > LISTED_MAX:
+        raise ConfigError(f"a ban list names at most {LISTED_MAX} peers and as many tickets")
+    number = known.number + 1 if known else 1
+    unsigned = BanList(manifest.fingerprint(), number, tuple(all_peers), tuple(all_tickets), b"")
+    return dataclasses.replace(unsigned, signature=organiser.sign(unsigned.signed_bytes()))
+
+
+def read_ban_list(content: bytes, manifest: Manifest) -> BanList:
+    """Read and check a published list.
+
+    Raises:
+        ProtocolViolation: it is malformed, of another run, or not signed by the run's organiser.
+    """
+    try:
+        bans = _parsed(content)
+    except (ValueError, TypeError, KeyError, binascii.Error) as error:
+        raise ProtocolViolation(f"a ban list is malformed: {error!r}") from error
+    if bans.fingerprint != manifest.fingerprint():
+        raise ProtocolViolation(f"a ban list is of run {bans.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
+    if not is_signed(manifest.organiser, bans.signed_bytes(), bans.signature):
+        raise ProtocolViolation(f"a ban list is not signed by the organiser {manifest.organiser}")
+    return bans
+
+
+def newest_ban_list(contents: Iterable[bytes], manifest: Manifest, known: BanList | None) -> BanList | None:
+    """Of what stands under the key, and of the one that is known, the list that counts; what is
+    none is passed over.
+    """
+    for content in sorted(set(contents) - ({known.canonical()} if known is not None else set())):
+        try:
+            bans = read_ban_list(content, manifest)
+        except ProtocolViolation as violation:
+            _log.debug("a ban list is passed over: %s", violation)
+            continue
+        if bans.counts_more_than(known):
+            known = bans
+    return known
+
+
+def read_kept_bans(folder: str | Path, manifest: Manifest) -> BanList | None:
+    """The list that this folder keeps; None where it keeps none of this run."""
+    try:
+        with (Path(folder) / BANS_FILE).open("rb") as file:
+            return newest_ban_list((file.read(BAN_LIST_SIZE_BYTES_MAX + 1),), manifest, None)
+    except OSError:
+        return None
+
+
+def keep_bans(folder: str | Path, bans: BanList) -> None:
+    """Keep a list, whole or not at all; where that fails the directory still has it."""
+    path = Path(folder) / BANS_FILE
+    draft = path.with_suffix(".draft")
+    try:
+        draft.write_bytes(bans.canonical())
+        draft.replace(path)
+    except OSError as error:
+        _log.debug("%s is not written: %s", path, error)
+
+
+def _parsed(content: bytes) -> BanList:
+    values = json_object(content, BAN_LIST_SIZE_BYTES_MAX)
+    number, fingerprint, peers, tickets = (values[key] for key in ("number", "fingerprint", "peers", "tickets"))
+    if type(number) is not int or not 0 < number <= NUMBER_MAX or not isinstance(fingerprint, str):
+        raise TypeError("a number and a run are expected")
+    for listed in (peers, tickets):
+        if not isinstance(listed, list) or len(listed) > LISTED_MAX or not all(isinstance(name, str) for name in listed):
+            raise TypeError(f"lists of at most {LISTED_MAX} names are expected")
+    if not all(map(is_peer_id, peers)) or not all(map(_TICKET_ID.fullmatch, tickets)):
+        raise ValueError("peer ids and names of tickets are expected")
+    bans = BanList(fingerprint, number, tuple(peers), tuple(tickets), base64.b64decode(values["signature"], validate=True))
+    if bans.canonical() != content:
+        raise ValueError("canonical bytes are expected")
+    return bans
