@@ -68,7 +68,8 @@ class Heard:
 
 
 def _all_up(state: SwarmState) -> bool:
-    return len(state.peers) > 1 and all(p.member for p in state.peers)
+    """The bootstrap node and two peers, at the least."""
+    return len(state.peers) > 2 and all(p.member for p in state.peers)
 
 
 def _made(tmp_path: Path, behaviour: dict[str, list[Any]], heard: Heard, **order: Any) -> LocalSwarm:
