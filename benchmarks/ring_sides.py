@@ -170,12 +170,14 @@ async def _run_swarm(job: Job, folder: Path) -> Sequence[Mark]:
 
 
 def cpu_seconds_below(pid: int) -> float:
-    """Processor seconds, user and system, of all processes that live below `pid`."""
-    total = 0.0
+    """Processor seconds, user and system, of all processes below `pid`, which lives: of those that
+    live, and of those that have ended and were waited for.
+    """
+    own = psutil.Process(pid).cpu_times()
+    total = float(own.children_user + own.children_system)
     for process in descendants(pid):
         with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system
+            total += sum(process.cpu_times()[:4])
     return total
 
 

@@ -36,7 +36,7 @@ from benchmarks.ring_runs import (
     prepare_job,
     ratios,
 )
-from benchmarks.ring_sides import SideFailed
+from benchmarks.ring_sides import SideFailed, cpu_seconds_below
 from swarmfree.model.layout import layout_of
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
 
@@ -166,3 +166,11 @@ def test_an_interrupted_benchmark_leaves_nothing() -> None:
     assert "Traceback" not in said
     assert said.splitlines()[-1] == "benchmarks.ring: interrupted"
     assert psutil.wait_procs(below, timeout=3)[1] == []
+
+
+def test_processor_time_of_who_has_ended_is_not_lost() -> None:
+    """The last iteration may be told of when the peers that computed it are gone."""
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    before_s = cpu_seconds_below(os.getpid())
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert cpu_seconds_below(os.getpid()) - before_s >= 0.3
