@@ -169,6 +169,13 @@ class Processes:
                     found.append(process)
         return found
 
+    def _is_anothers(self, pid: int | None) -> bool:
+        """Whether this process is known, and none of this test's."""
+        try:
+            return pid is not None and psutil.Process(pid).environ().get("TMPDIR") != str(self.temporary)
+        except psutil.Error:
+            return False
+
     def listening(self) -> set[int]:
         """Ports on which they listen now, kept for `left`."""
         found: set[int] = set()
@@ -186,8 +193,10 @@ class Processes:
         for process in self.living():
             with contextlib.suppress(psutil.NoSuchProcess):  # it ended while it was looked at
                 found.append(f"process {process.pid} {process.name()}")
-        heard = {c.laddr.port for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN}
-        found += [f"port {port}" for port in sorted(self._ports & heard)]
+        listeners = [c for c in psutil.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        # The system may have given it to a process of another test by now
+        ports = {c.laddr.port for c in listeners if c.laddr.port in self._ports and not self._is_anothers(c.pid)}
+        found += [f"port {port}" for port in sorted(ports)]
         for parent, _, files in os.walk(self.folder):
             paths = [Path(parent, file) for file in files]
             found += [f"socket {path}" for path in paths if stat.S_ISSOCK(path.lstat().st_mode)]
