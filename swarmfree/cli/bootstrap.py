@@ -6,7 +6,6 @@ import os
 import sys
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -17,11 +16,17 @@ from swarmfree.cli.options import (
     HostOption,
     Log,
     LogOption,
+    NodeAnnounceOption,
+    NodeFolderOption,
+    NodePortOption,
+    NodeRelayPortOption,
+    OfferRelayOption,
     RunOption,
     RunOrganiserOption,
     SetOption,
     bind_to_parent,
 )
+from swarmfree.protocol.local_config import NO_RELAY
 
 HINT = "the line above is the invite; on every machine that helps: swarmfree peer INVITE\n"
 HERE_ONLY = "it works on this machine only, as this node listens on {}; with --host auto it works for others too\n"
@@ -33,32 +38,13 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     *,
     data_is_bytes: BytesOption = False,
     changes: SetOption = None,
-    folder: Annotated[
-        str,
-        typer.Option(
-            "--folder",
-            help="Where identity, port, manifest, tickets and founder are kept; the same folder gives the same invite again. "
-            "Default: ~/.swarmfree/bootstrap/NAME.",
-            show_default=False,
-        ),
-    ] = "",
+    folder: NodeFolderOption = "",
     host: HostOption = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65535, help="Port to listen on; 0 = the one kept in the folder, else given by the system."
-        ),
-    ] = 0,
-    announce: Annotated[
-        str,
-        typer.Option(
-            "--announce",
-            metavar="HOST[:PORT]",
-            help="Where others reach this node, if not at --host and --port: a cloud machine's public address, a forwarded port.",
-            show_default=False,
-        ),
-    ] = "",
+    port: NodePortOption = 0,
+    announce: NodeAnnounceOption = "",
     organiser: RunOrganiserOption = "",
+    relay: OfferRelayOption = True,
+    relay_port: NodeRelayPortOption = 0,
     log: LogOption = Log.TEXT,
     parent: DieOption = 0,
 ) -> None:
@@ -86,10 +72,20 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     listens = reach_of(host, (), is_announced=bool(announce)).host
     announced = split_host(announce) if announce else ("", 0)
     # A taken port may be that of a node that has just been killed: that is waited for
-    require_listening(listens, 0)
+    require_listening(listens, relay_port)
     if not data_is_bytes:
         require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
-    founding = Founding(config, folder, data, listens, port, open_journal(log, sys.stderr), announced, organiser)
+    founding = Founding(
+        config,
+        folder,
+        data,
+        listens,
+        port,
+        open_journal(log, sys.stderr),
+        announced,
+        organiser,
+        relay_port if relay else NO_RELAY,
+    )
     founding.hint = HINT if log is Log.TEXT else ""
     if founding.hint and ip_address(listens).is_loopback and not announce:
         founding.hint += HERE_ONLY.format(listens)

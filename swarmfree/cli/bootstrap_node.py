@@ -1,6 +1,8 @@
 """The life of a bootstrap node: corpus, manifest, directory, invite, founder; all of it the same
 again after a restart in the same folder.
 
+Peers that nobody can call are reached by way of its relay.
+
 Kept in the folder: identity, ``manifest.json``, ``port.json``, ``founder.json``, ``tickets.json``,
 and, unless another place is named, the organiser's key, ``organiser.key``. The founder is written
 down before it is published, so that a node that is killed in between names the same one again.
@@ -9,11 +11,12 @@ down before it is published, so that a node that is killed in between names the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from swarmfree.cli.log_lines import bound_log
@@ -23,6 +26,7 @@ from swarmfree.cli.run_tickets import RunTickets, run_tickets
 from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
+from swarmfree.protocol.local_config import NO_RELAY
 from swarmfree.protocol.manifest import DataSection, Manifest
 from swarmfree.protocol.names import Founder
 from swarmfree.protocol.peer_limits import DEFAULT_LIMITS
@@ -32,6 +36,7 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
 from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
+from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_list import read_kept_bans
 from swarmfree.wire.ban_watch import BanWatch
@@ -42,6 +47,9 @@ from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, load_organiser
+from swarmfree.wire.port_check import is_taken
+from swarmfree.wire.relay import Relay
+from swarmfree.wire.relay_offer import offered
 
 MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
 PUBLISH_MORE_OFTEN = 3
@@ -88,7 +96,7 @@ class Founding:
         hint: what people are told below the invite, on stderr.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one parameter per choice
         self,
         config: RunConfig,
         folder: str,
@@ -98,6 +106,7 @@ class Founding:
         journal: Journal,
         announced: tuple[str, int] = ("", 0),
         organiser: str = "",
+        relay_port: int = 0,
     ) -> None:
         """Keep the choices; `run` does the rest.
 
@@ -111,6 +120,8 @@ class Founding:
             journal: where events go.
             announced: host and port that others are told to call, where these are others.
             organiser: file of the organiser's key; empty = the one in the folder.
+            relay_port: of the relay for peers that nobody can call, 0 = the kept one, else given
+                by the system; `NO_RELAY` = none.
         """
         self._organiser = organiser
         self.hint = ""
@@ -122,6 +133,7 @@ class Founding:
         self._data = data
         self._host = host
         self._port = port
+        self._relay_port = relay_port
         self._journal = journal
 
     async def run(self) -> int:
@@ -135,7 +147,9 @@ class Founding:
         manifest = await asyncio.to_thread(self._manifest, organiser)
         bans = read_kept_bans(self._folder, manifest)
         tickets = run_tickets(self._folder, manifest, identity, organiser, bans)
-        settings = DirectorySettings(str(self._folder), self._host, self._port or self._kept_port(), announced=self._announced)
+        settings = DirectorySettings(
+            str(self._folder), self._host, self._port or self._kept_port("port"), announced=self._announced
+        )
         tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
         directory = DhtDirectory(
             settings, identity, manifest.fingerprint(), manifest=manifest, delegation=tickets.own, on_replaced=tell
@@ -150,7 +164,7 @@ class Founding:
 
     async def _serve(self, directory: DhtDirectory, manifest: Manifest, identity: Identity, tickets: RunTickets) -> int:
         lease_s = manifest.timing.papers_lease_s
-        write_whole(self._folder / PORT_FILE, json.dumps({"port": directory.port}).encode())
+        self._keep_ports(directory.port, self._kept_port("relay"))
         kept = self._kept_founder(manifest)
         if kept is not None:
             await directory.name_founder(kept, lease_s)
@@ -173,7 +187,7 @@ class Founding:
                 admission=admission,
                 ticket=tickets.own,
             )
-            async with network, asyncio.TaskGroup() as group:
+            async with network, self._relay(directory, network, lease_s), asyncio.TaskGroup() as group:
                 bans = BanWatch(directory, admission, network, self._journal.tell)
                 group.create_task(bans.keep(manifest.timing.lease_s, lease_s))
                 group.create_task(self._watch(directory, manifest, network))
@@ -279,8 +293,27 @@ class Founding:
             )
         return key
 
-    def _kept_port(self) -> int:
-        port = self._read_json(PORT_FILE).get("port", 0)
+    @contextlib.asynccontextmanager
+    async def _relay(self, directory: DhtDirectory, network: GrpcNetwork, lease_s: float) -> AsyncIterator[None]:
+        """Offer a relay, at the port that was kept where that is free."""
+        if self._relay_port == NO_RELAY:
+            yield
+            return
+        run, own = network.run, network.direct_address.peer_id
+        host = self._announced[0] or parse_address(directory.addresses[0]).host
+        port = self._relay_port or self._kept_port("relay")
+        if not self._relay_port and port and await asyncio.to_thread(is_taken, self._host, port):
+            port = 0
+        relay = Relay(run, own, network.certificate, self._host, port, announced=(host, 0), refusal=network.refusal)
+        async with offered(relay, directory, lease_s):
+            self._keep_ports(directory.port, relay.port)
+            yield
+
+    def _keep_ports(self, libp2p: int, relay: int) -> None:
+        write_whole(self._folder / PORT_FILE, json.dumps({"port": libp2p, "relay": relay}).encode())
+
+    def _kept_port(self, what: str) -> int:
+        port = self._read_json(PORT_FILE).get(what, 0)
         return port if isinstance(port, int) and 0 < port < 65536 else 0
 
     def _read_json(self, name: str) -> dict[str, object]:

@@ -10,6 +10,7 @@ import typer
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.lab.runs import keys_to_complete, run_file, runs_to_complete
+from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
 
 
 class Log(enum.StrEnum):
@@ -142,6 +143,61 @@ WeightsOption = Annotated[
 ]
 Libp2pPortOption = Annotated[
     int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
+]
+StandbyOption = Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")]
+GrpcPortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")]
+RelayOption = Annotated[
+    RelayChoice,
+    typer.Option(
+        "--relay",
+        help="auto = reached by way of relays where others cannot call this peer; always = by way of relays alone, without an open port; "
+        "never = a peer that nobody can call is no use.",
+    ),
+]
+RelayPortOption = Annotated[
+    int,
+    typer.Option(
+        "--relay-port",
+        min=NO_RELAY,
+        max=65535,
+        help="Offer a relay on this port to peers that cannot be called; 0 = given by the system. Their tensors go through this machine.",
+        show_default=False,
+    ),
+]
+OfferRelayOption = Annotated[
+    bool, typer.Option("--relay/--no-relay", help="Offer a relay: peers that nobody can call are called by way of this node.")
+]
+NodeRelayPortOption = Annotated[
+    int,
+    typer.Option(
+        "--relay-port",
+        min=0,
+        max=65535,
+        help="Port of the relay; 0 = the one kept in the folder, else given by the system. Open it in the firewall, too.",
+    ),
+]
+NodeFolderOption = Annotated[
+    str,
+    typer.Option(
+        "--folder",
+        help="Where identity, port, manifest, tickets and founder are kept; the same folder gives the same invite again. "
+        "Default: ~/.swarmfree/bootstrap/NAME.",
+        show_default=False,
+    ),
+]
+NodeAnnounceOption = Annotated[
+    str,
+    typer.Option(
+        "--announce",
+        metavar="HOST[:PORT]",
+        help="Where others reach this node, if not at --host and --port: a cloud machine's public address, a forwarded port.",
+        show_default=False,
+    ),
+]
+NodePortOption = Annotated[
+    int,
+    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 = the one kept in the folder, else given by the system."),
 ]
 FeedOption = Annotated[
     bool,

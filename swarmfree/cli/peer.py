@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,6 +18,7 @@ from swarmfree.cli.options import (
     DiskOption,
     EngineOption,
     FeedOption,
+    GrpcPortOption,
     HostOption,
     InviteArgument,
     Libp2pPortOption,
@@ -26,10 +28,18 @@ from swarmfree.cli.options import (
     MemoryOption,
     PatienceOption,
     PeerFolderOption,
+    RelayOption,
+    RelayPortOption,
+    StandbyOption,
+    ThreadsOption,
     WatchEngineOption,
     WeightsOption,
     bind_to_parent,
 )
+from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
+
+if TYPE_CHECKING:
+    from swarmfree.wire.own_address import Reach
 
 
 def peer(  # noqa: PLR0913 - one parameter per option
@@ -38,12 +48,14 @@ def peer(  # noqa: PLR0913 - one parameter per option
     folder: PeerFolderOption = "",
     data: DataOption = "",
     feed: FeedOption = True,
-    standby: Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")] = False,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")] = 1,
+    standby: StandbyOption = False,
+    threads: ThreadsOption = 1,
     host: HostOption = "auto",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")] = 0,
+    port: GrpcPortOption = 0,
     libp2p_port: Libp2pPortOption = 0,
     announce: AnnounceOption = "",
+    relay: RelayOption = RelayChoice.AUTO,
+    relay_port: RelayPortOption = NO_RELAY,
     patience: PatienceOption = 20.0,
     memory: MemoryOption = KEPT_MB_MAX,
     disk: DiskOption = KEPT_MB_MAX,
@@ -69,15 +81,12 @@ def peer(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
-    from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
-    from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
     _require_own_folder(folder)
     if feed:
         require_files(data)
-    reach = reach_of(host, decoded.entry_points, is_announced=bool(announce))
-    require_listening(reach.host, port)
+    reach = _reach(host, announce, relay, port, decoded.entry_points)
     from swarmfree.cli.peer_order import PeerOrder, local_config  # noqa: PLC0415 - help is fast
     from swarmfree.cli.peer_start import PeerStart  # noqa: PLC0415 - help is fast
 
@@ -97,6 +106,8 @@ def peer(  # noqa: PLR0913 - one parameter per option
         disk_mb_max=disk,
         weights_folder=weights,
         changes=limit or (),
+        relay=relay,
+        relay_port=relay_port,
     )
     start = PeerStart(PeerOrder(decoded, local, log, engine, is_watched=watch_engine))
     raise typer.Exit(run_until_told(start.run, start.leave))
@@ -110,3 +121,16 @@ def _require_own_folder(folder: str) -> None:
     own = Path(folder or "~/.swarmfree/peer").expanduser()
     require_folder("--folder", own)
     require_unused(own)
+
+
+def _reach(host: str, announce: str, relay: RelayChoice, port: int, entry_points: Sequence[str]) -> Reach:
+    """Where it listens; who is called by way of relays alone listens for nobody else."""
+    from swarmfree.wire.own_address import AUTO, LOOPBACK, reach_of  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
+
+    is_relayed = relay is RelayChoice.ALWAYS
+    if is_relayed and host == AUTO and not announce:
+        host = LOOPBACK
+    reach = reach_of(host, entry_points, is_announced=bool(announce) or is_relayed)
+    require_listening(reach.host, port)
+    return reach

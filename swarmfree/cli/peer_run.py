@@ -30,6 +30,7 @@ from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import DataError, InviteError
 from swarmfree.protocol.events import DirectoryReplaced, Note
+from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.storage.atomic_files import write_whole
@@ -45,6 +46,10 @@ from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_i
 from swarmfree.wire.invite import ENTRY_POINTS_MAX, Invite, encode_invite
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.reach_keeper import ReachKeeper, ReachTimes
+from swarmfree.wire.relay import Relay
+from swarmfree.wire.relay_client import RelayClient
+from swarmfree.wire.relay_offer import offered
 
 if TYPE_CHECKING:
     from swarmfree.cli.peer_screen import PeerScreen
@@ -130,6 +135,12 @@ class PeerLife:
             self._require_ticket(admission, identity)
             incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
             network = await opened.enter_async_context(self._network(manifest, identity, incarnation, admission))
+            directory.tell_where_peers_are(network.hear)
+            reach = await opened.enter_async_context(self._reach(network, directory, journal))
+            if local.relay_port != NO_RELAY:
+                relay = self._relay(network)
+                offer = offered(relay, directory, papers_lease_s, lambda: reach.is_reachable)
+                await opened.enter_async_context(offer)
             executor = ThreadExecutor()
             opened.callback(executor.close)
             shelf = FolderShelf(Path(local.folder) / KEPT)
@@ -201,6 +212,20 @@ class PeerLife:
         if ticket is not None and ticket.expires_s - time.time() < SOON_S:
             until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
             journal.tell(Note(f"its ticket holds until {until}; after that nobody hears this peer, but with a newer invite"))
+
+    def _reach(self, network: GrpcNetwork, directory: DhtDirectory, journal: Journal) -> ReachKeeper:
+        """What keeps it true where this peer says that it is."""
+        client = RelayClient(self._order.invite.fingerprint, network.relay_context(), network.local_address, asyncio.TaskGroup())
+        tell = lambda what: journal.tell(Note(what))  # noqa: E731 - as below
+        choice, rng = RelayChoice(self._order.local.relay), random.Random(secrets.randbits(64))
+        return ReachKeeper(choice, network, client, directory.relays, tell, ReachTimes(), rng)
+
+    def _relay(self, network: GrpcNetwork) -> Relay:
+        """A relay for others, at the host where this peer is called itself."""
+        own, port = network.direct_address, self._order.local.relay_port
+        announced = (own.host, 0)
+        run, host = self._order.invite.fingerprint, self._order.local.host
+        return Relay(run, own.peer_id, network.certificate, host, port, announced=announced, refusal=network.refusal)
 
     def _introduce(self, screen: PeerScreen, manifest: Manifest, invite: str) -> None:
         """Say what this peer gives, and where the invite lies by which others join through it."""

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.peer_limits import DEFAULT_LIMITS, PeerLimits
+
+
+class RelayChoice(enum.StrEnum):
+    """Whether a peer is reached by way of relays: where it has to be, in any case, in none."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+NO_RELAY = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,9 @@ class LocalConfig:
             counted; no more than the run says.
         weights_folder: where a stage's senior writes its weights at the end.
         limits: what other peers may use of this one; in a file, the section of that name.
+        relay: whether others reach this peer by way of relays: auto, always or never.
+        relay_port: port of the relay that this peer offers to others; 0 = given by the system,
+            `NO_RELAY` = it offers none.
     """
 
     folder: str
@@ -51,6 +66,8 @@ class LocalConfig:
     disk_mb_max: int = 1_000_000
     weights_folder: str = ""
     limits: PeerLimits = DEFAULT_LIMITS
+    relay: str = RelayChoice.AUTO
+    relay_port: int = NO_RELAY
 
     def __post_init__(self) -> None:
         for name in ("port", "dht_port"):
@@ -59,5 +76,11 @@ class LocalConfig:
         for name in ("memory_mb_max", "disk_mb_max"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
+        if self.relay not in set(RelayChoice):
+            raise ConfigError(f"relay = {self.relay!r}: expected one of {', '.join(RelayChoice)}")
+        if not NO_RELAY <= self.relay_port < 65536:
+            raise ConfigError(
+                f"relay_port = {self.relay_port}: a port lies between 0 and 65535; {NO_RELAY} = no relay is offered"
+            )
         if self.threads < 1:
             raise ConfigError(f"threads = {self.threads}: must be at least 1")

@@ -1,5 +1,6 @@
 """Where a peer can be called, as multiaddrs: ``/ip4/HOST/tcp/PORT/p2p/PEER``, also ip6 and dns
-names. Nothing is dialled here.
+names; by way of a relay ``/ip4/HOST/tcp/PORT/p2p/RELAY/p2p-circuit/p2p/PEER``, where host and port
+are the relay's. Nothing is dialled here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from swarmfree.wire.identity import is_peer_id
 KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 ADDRESS_LETTERS_MAX = 400
 _FORM = "/ip4/HOST/tcp/PORT/p2p/PEER"
+_CIRCUIT = "p2p-circuit"
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
 
@@ -27,20 +29,35 @@ class Address:
         host: in the form that the kind has; an IPv6 address without brackets.
         port: 1 to 65535.
         peer_id: who answers there.
+        relay: peer id of the relay that listens there and leads to the peer; empty = the peer
+            itself does.
     """
 
     kind: str
     host: str
     port: int
     peer_id: str
+    relay: str = ""
 
     def __str__(self) -> str:
         """The multiaddr."""
-        return f"{self.transport}/p2p/{self.peer_id}"
+        way = f"/p2p/{self.relay}/{_CIRCUIT}" if self.relay else ""
+        return f"{self.transport}{way}/p2p/{self.peer_id}"
+
+    def by_way_of(self, relay: Address) -> Address:
+        """This peer's address behind a relay.
+
+        Raises:
+            ConfigError: the relay is itself behind one, or is this peer.
+        """
+        made = Address(relay.kind, relay.host, relay.port, self.peer_id, relay.peer_id)
+        if relay.relay or relay.peer_id == self.peer_id:
+            raise ConfigError(f"address {made}: a relay is another peer, which is called directly")
+        return made
 
     @property
     def transport(self) -> str:
-        """The multiaddr without the peer: ``/ip4/HOST/tcp/PORT``."""
+        """The multiaddr without peers: ``/ip4/HOST/tcp/PORT``."""
         return f"/{self.kind}/{self.host}/tcp/{self.port}"
 
     @property
@@ -55,8 +72,12 @@ class Address:
         return scheme + self.host_and_port
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str, *, relayed: bool = False) -> Address:
     """Read a multiaddr of a peer.
+
+    Args:
+        text: the multiaddr.
+        relayed: it may lead there by way of a relay; for gRPC alone.
 
     Raises:
         ConfigError: one line that says which part is wrong.
@@ -64,6 +85,12 @@ def parse_address(text: str) -> Address:
     shown = text if len(text) <= ADDRESS_LETTERS_MAX else text[:60] + "..."
     if len(text) > ADDRESS_LETTERS_MAX or not text.isprintable():
         raise ConfigError(f"address {shown!r}: {_FORM} expected, at most {ADDRESS_LETTERS_MAX} printable letters")
+    way, circuit, end = text.partition(f"/{_CIRCUIT}/p2p/")
+    if relayed and circuit:
+        relay = parse_address(way)
+        if not is_peer_id(end):
+            raise ConfigError(f"address {text!r}: {end!r} is no libp2p peer id")
+        return Address(relay.kind, relay.host, relay.port, end).by_way_of(relay)
     parts = text.split("/")
     if len(parts) != 7 or parts[0] or parts[3] != "tcp" or parts[5] != "p2p":
         raise ConfigError(f"address {text!r}: {_FORM} expected")

@@ -76,7 +76,7 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
         raise ValueError(f"it speaks for {peer_id!r}, but {owner} signed it")
     member = Member(peer_id, _matching(values, "incarnation", _INCARNATION))
     announcement = Announcement(
-        endpoint=Endpoint(member, multiaddrs_of(values, "addresses", owner)),
+        endpoint=Endpoint(member, multiaddrs_of(values, "addresses", owner, relayed=True)),
         state=PeerState(_text(values, "state")),
         stage=_whole(values, "stage", NO_STAGE, _STAGES_MAX),
         iteration=_whole(values, "iteration"),
@@ -132,8 +132,23 @@ def json_object(content: bytes, size_bytes_max: int) -> dict[str, Any]:
     return values
 
 
-def multiaddrs_of(values: dict[str, Any], key: str, owner: str) -> tuple[str, ...]:
-    """The multiaddrs under `key`; each must be one of `owner`.
+def relay_record_to_bytes(addresses: tuple[str, ...]) -> bytes:
+    """What stands under a run's key for relays: where the owner offers one."""
+    return canonical_json({"relays": list(addresses)})
+
+
+def relay_record_from_bytes(content: bytes, owner: str) -> tuple[str, ...]:
+    """Where `owner` offers a relay, by a record that it signed.
+
+    Raises:
+        ValueError: one sentence on what is wrong with it.
+    """
+    return multiaddrs_of(json_object(content, ANNOUNCEMENT_SIZE_BYTES_MAX), "relays", owner)
+
+
+def multiaddrs_of(values: dict[str, Any], key: str, owner: str, *, relayed: bool = False) -> tuple[str, ...]:
+    """The multiaddrs under `key`; each must be one of `owner`, and directly its own unless
+    `relayed`.
 
     Raises:
         ValueError: it is no list of at most 8 such addresses.
@@ -143,7 +158,7 @@ def multiaddrs_of(values: dict[str, Any], key: str, owner: str) -> tuple[str, ..
         raise ValueError(f"{key}: a list of at most {ADDRESSES_MAX} multiaddrs is expected")
     for text in listed:
         try:
-            if parse_address(text).peer_id != owner:
+            if parse_address(text, relayed=relayed).peer_id != owner:
                 raise ValueError(f"{key}: {text} is an address of another peer")
         except ConfigError as error:
             raise ValueError(f"{key}: {error}") from error

@@ -16,9 +16,13 @@ the *open authority*, whose key anybody can compute: it satisfies that check and
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import functools
 import hashlib
+import secrets
+import ssl
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +32,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from swarmfree.wire.base58 import base58_decode
 from swarmfree.wire.frames import Malformed
 from swarmfree.wire.identity import Identity, peer_id_of, public_key_from_message, public_key_message, verify
 
@@ -38,9 +43,11 @@ URL).
 """
 PURPOSE = b"libp2p-tls-handshake:"
 SERVER_NAME = "peer.swarmfree"
-"""The one name that all certificates bear, and that callers ask for: names are for gRPC, peers are
-told apart by the extension.
+"""A name that all certificates bear, and that callers ask for: names are for gRPC, peers are told
+apart by the extension. Each certificate bears its peer's own as well, for relays to go by.
 """
+RELAY_NAME = "relay.swarmfree"
+"""What is asked for at a relay by who wants the relay itself; no peer bears it."""
 OPEN_AUTHORITY = "swarmfree open authority"
 TLS_VERSION = "TLSv1.3"
 _CURVE = ec.SECP256R1()
@@ -78,6 +85,38 @@ class Certificate:
         """To call whoever shows exactly the certificate `pinned`."""
         return grpc.ssl_channel_credentials(pinned, self.key_pem, self.pem)
 
+    def relay_context(self, *, is_server: bool) -> ssl.SSLContext:
+        """For control connections of relays, which are not gRPC's. Callers prove themselves as to
+        gRPC; whoever calls looks at the other end's certificate itself.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if is_server:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=_authority_pem().decode())
+        else:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        # Python reads keys from files alone: this one is worth nothing without a password that
+        # nobody else ever has.
+        password = secrets.token_bytes(32).hex().encode()
+        key = serialization.load_pem_private_key(self.key_pem, None)
+        encryption = serialization.BestAvailableEncryption(password)
+        locked = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(self.pem + locked)
+            file.flush()
+            context.load_cert_chain(file.name, password=password)
+        return context
+
+
+@functools.lru_cache(maxsize=_PROVEN_MAX)
+def server_name_of(peer_id: str) -> str:
+    """The name by which a peer is asked for at a relay: base32 of its multihash, since the letters
+    of base58 are not those of a DNS name.
+    """
+    return f"{base64.b32encode(base58_decode(peer_id)).decode().rstrip('=').lower()}.{SERVER_NAME}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProvenPeer:
@@ -98,7 +137,7 @@ def make_certificate(identity: Identity, ticket: bytes = b"") -> Certificate:
     signature = identity.sign(PURPOSE + _public_bytes(key.public_key()))
     signed_key = _octets(public_key_message(identity.public_key)) + _octets(signature)
     extension = x509.UnrecognizedExtension(EXTENSION, _der(_DER_SEQUENCE, signed_key))
-    names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)])
+    names = x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME), x509.DNSName(server_name_of(identity.peer_id))])
     builder = _builder(identity.peer_id, key.public_key()).add_extension(extension, critical=False)
     if ticket:
         builder = builder.add_extension(x509.UnrecognizedExtension(TICKET_EXTENSION, _octets(ticket)), critical=False)

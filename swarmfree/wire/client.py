@@ -18,7 +18,7 @@ import grpc
 
 from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, ProtocolViolation
 from swarmfree.protocol.messages import Response
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.validation import check_response, payload_bytes_max
 from swarmfree.wire.addresses import Address, parse_address
@@ -38,6 +38,10 @@ _STANDING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.READY
 _ENDED = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
+NEWEST_MAX = 1024
+"""Peers of which it is known where they are now."""
+
+
 def addresses_of(to: Endpoint) -> tuple[Address, ...]:
     """Where a peer is to be called: a few of its addresses, however many are named.
 
@@ -54,7 +58,7 @@ def addresses_of(to: Endpoint) -> tuple[Address, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(texts: tuple[str, ...], peer_id: str) -> tuple[Address, ...]:
-    found = tuple(parse_address(text) for text in texts)
+    found = tuple(parse_address(text, relayed=True) for text in texts)
     for address in found:
         if address.peer_id != peer_id:
             raise ConfigError(f"address {address} is another peer's")
@@ -104,7 +108,8 @@ class PeerChannel:
             self._failure = error
             return
         credentials = certificate.channel_credentials(found.certificate)
-        self._channel = grpc.aio.secure_channel(found.address.grpc_target, credentials, options=limits.channel_options())
+        options = limits.channel_options(found.server_name)
+        self._channel = grpc.aio.secure_channel(found.address.grpc_target, credentials, options=options)
 
     @property
     def is_usable(self) -> bool:
@@ -177,6 +182,7 @@ class Client:
         # Also those that are no more called but still have calls under way.
         self._open: set[PeerChannel] = set()
         self._is_closing = False
+        self._newest: dict[Member, Endpoint] = {}
         self.frames_received = 0
 
     async def call(
@@ -185,7 +191,7 @@ class Client:
         """Send an encoded request and its payload; see `protocol.ports.Network.call`."""
         if self._is_closing:
             raise PeerUnreachable(f"{rpc.name}: this peer is closing")
-        addresses = addresses_of(to)
+        addresses = addresses_of(self._newest.get(to.member, to))
         line = self._line(addresses)
         line.calls += 1
         conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
@@ -206,6 +212,22 @@ class Client:
             line.calls -= 1
             if not line.calls and self._lines.get(addresses) is not line:
                 self._hang_up(line)
+
+    def hear(self, endpoint: Endpoint) -> None:
+        """A peer itself says where it is, and is called there from now on: plans may be older. What
+        cannot be called is passed over.
+        """
+        known = self._newest.pop(endpoint.member, None)
+        if known is None or known.addresses != endpoint.addresses:
+            try:
+                addresses_of(endpoint)
+            except PeerUnreachable:
+                if known is None:
+                    return
+                endpoint = known
+        self._newest[endpoint.member] = endpoint
+        if len(self._newest) > NEWEST_MAX:
+            del self._newest[next(iter(self._newest))]
 
     async def close(self) -> None:
         """Break off all calls."""

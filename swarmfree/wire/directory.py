@@ -4,9 +4,10 @@ manifest and genesis.
 Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement
 and libp2p entry points), ``<run>.manifest``, ``<run>.genesis`` and ``<run>.bans`` (copies, believed
 for their hash and the organiser's signature), ``<run>.end`` (by the bootstrap node once the run is
-over), and under the key ``swarmfree.runs``, which all runs share, what run a peer serves, so that a
-wrong address can be told from a dead one. Losing the directory for a while costs newcomers only: a
-temporary fault is never raised, and what could not be stored is stored later.
+over), ``<run>.relays`` (where the owner offers one), and under the key ``swarmfree.runs``, which
+all runs share, what run a peer serves, so that a wrong address can be told from a dead one. Losing
+the directory for a while costs newcomers only: a temporary fault is never raised, and what could
+not be stored is stored later.
 
 The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is
 bounded.
@@ -29,13 +30,15 @@ from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.config import manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import Founder
-from swarmfree.wire.addresses import parse_address
+from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import (
     ADDRESSES_MAX,
     PeerRecord,
     peer_record_from_bytes,
     peer_record_to_bytes,
+    relay_record_from_bytes,
+    relay_record_to_bytes,
     run_record_from_bytes,
     run_record_to_bytes,
 )
@@ -149,6 +152,7 @@ class DhtDirectory:
         self._genesis_read_s = -_GENESIS_S
         self._keeps_copies = False
         self._seen: dict[str, PeerRecord] = {}
+        self._hear: Callable[[Endpoint], None] = lambda _: None
         self._known: tuple[str, ...] = ()
         self._thread = LoopThread("swarmfree-directory")
         self._sockets: SocketFolder | None = None
@@ -388,15 +392,23 @@ class DhtDirectory:
             if held is not None and held.announcement.expires_s >= record.expires_s:
                 continue
             try:
-                self._seen[record.owner] = peer_record_from_bytes(record.value, record.owner, record.expires_s)
+                seen = peer_record_from_bytes(record.value, record.owner, record.expires_s)
             except ValueError as error:
                 _log.debug("the announcement of %s is passed over: %s", record.owner, error)
+                continue
+            self._seen[record.owner] = seen
+            if held is None or held.announcement.endpoint != seen.announcement.endpoint:
+                self._hear(seen.announcement.endpoint)
         now_s, banned = self._wall_s(), self.bans.peers if self.bans is not None else ()
         self._seen = {
             owner: seen for owner, seen in self._seen.items() if seen.announcement.expires_s > now_s and owner not in banned
         }
         self._learn(entry for owner in sorted(self._seen) for entry in self._seen[owner].entry_points[:1])
         return tuple(sorted((seen.announcement for seen in self._seen.values()), key=lambda a: a.endpoint.member))
+
+    def tell_where_peers_are(self, hear: Callable[[Endpoint], None]) -> None:
+        """From now on whoever announces another address than before is told to `hear`."""
+        self._hear = hear
 
     async def entry_points(self) -> tuple[str, ...]:
         """Multiaddrs of live peers for a new invite: this peer's first, then one of each other that
@@ -411,6 +423,25 @@ class DhtDirectory:
                     others.setdefault(record.owner, entry_points)
         others.pop(self._identity.peer_id, None)
         return (*self.addresses[:1], *(others[owner][0] for owner in sorted(others) if others[owner]))[:ENTRY_POINTS_MAX]
+
+    # -- relays
+
+    async def offer_relay(self, address: Address, lease_s: float) -> None:
+        """Say where this peer's relay is, until the lease is over; later if it cannot be now."""
+        expires_s = self._wall_s() + min(lease_s, LEASE_S_MAX)
+        await self._store({self._key("relays"): relay_record_to_bytes((str(address),))}, expires_s)
+
+    async def relays(self) -> tuple[Address, ...]:
+        """Where relays of the run are offered, the bootstrap node's first, then by owner."""
+        found = await self._read((self._key("relays"),), _CALL_LIMIT_S)
+        node = "" if self._genesis is None else self._genesis.delegation.holder
+        offers: list[Address] = []
+        for record in sorted(found.get(self._key("relays"), ()), key=lambda record: (record.owner != node, record.owner)):
+            try:
+                offers += map(parse_address, relay_record_from_bytes(record.value, record.owner)[:1])
+            except ValueError as error:
+                _log.debug("the relay record of %s is passed over: %s", record.owner, error)
+        return tuple(offers)
 
     # -- how it is done
 

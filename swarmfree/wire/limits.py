@@ -86,9 +86,9 @@ class WireLimits(PeerLimits):
         """How large a request of this RPC may be, without payload."""
         return self.small_bytes_max if rpc_name in SMALL else self.message_bytes_max
 
-    def channel_options(self) -> list[Option]:
+    def channel_options(self, server_name: str = SERVER_NAME) -> list[Option]:
         """What a channel is made with: own connections, quick failure, quick return, no silent
-        retries.
+        retries; `server_name` is asked for.
         """
         return [
             *self._common_options(),
@@ -99,7 +99,7 @@ class WireLimits(PeerLimits):
             ("grpc.min_reconnect_backoff_ms", _ms(self.connect_s)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.enable_http_proxy", 0),
-            ("grpc.ssl_target_name_override", SERVER_NAME),
+            ("grpc.ssl_target_name_override", server_name),
         ]
 
     def server_options(self) -> list[Option]:

@@ -8,7 +8,8 @@ Connections are TLS 1.3, and both ends prove which peer they are (`certificate`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+import ssl
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,9 +20,9 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.validation import check_fit
-from swarmfree.wire.addresses import address_of
+from swarmfree.wire.addresses import Address, address_of
 from swarmfree.wire.admission import Admission
-from swarmfree.wire.certificate import ProvenPeer, make_certificate
+from swarmfree.wire.certificate import Certificate, ProvenPeer, make_certificate
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.identity import Identity
@@ -88,17 +89,52 @@ class GrpcNetwork:
         self._server = Server(self._limits, self._group, self.admit, self._give_back, admission)
         shown = ticket.shown_by(identity.peer_id) if ticket is not None else b""
         self._certificate = make_certificate(identity, shown)
-        self._client = Client(self._limits, self._group, self._certificate, self._refusal)
+        self._client = Client(self._limits, self._group, self._certificate, self.refusal)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
+        self._direct: Address | None = None
+
+    @property
+    def run(self) -> str:
+        """Fingerprint of the manifest."""
+        return self._run
+
+    @property
+    def direct_address(self) -> Address:
+        """Where this peer is called without a relay; known once started."""
+        assert self._direct is not None, "the network has not been started"
+        return self._direct
+
+    @property
+    def local_address(self) -> tuple[str, int]:
+        """Host and port at which this machine itself reaches the port; known once started."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - they are taken away
+        return everywhere.get(self._host, self._host), self._port
+
+    @property
+    def certificate(self) -> Certificate:
+        """By which this life of the peer is proven."""
+        return self._certificate
+
+    def relay_context(self) -> ssl.SSLContext:
+        """Proves this peer to relays."""
+        return self._certificate.relay_context(is_server=False)
+
+    def announce(self, addresses: Sequence[Address]) -> None:
+        """Be called at these from now on, the first one first; every call of this peer says so."""
+        self._here = Endpoint(self._member, tuple(map(str, addresses)))
+
+    def hear(self, endpoint: Endpoint) -> None:
+        """A peer has proven, or signed, where it is now."""
+        self._client.hear(endpoint)
 
     def _give_back(self) -> None:
         self.give_back()
 
     @property
     def here(self) -> Endpoint:
-        """This peer's member name and its one address, known once started."""
+        """This peer's member name and addresses, known once started."""
         assert self._here is not None, "the network has not been started"
         return self._here
 
@@ -133,7 +169,8 @@ class GrpcNetwork:
         await self._group.__aenter__()
         await listener.start()
         self._listener = listener
-        self._here = Endpoint(self._member, (str(address),))
+        self._direct = address
+        self.announce((address,))
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Take no more calls, give those under way `grace_s`, then end everything that belongs to
@@ -163,7 +200,7 @@ class GrpcNetwork:
         self._server.cut_off(peer_ids)
         self._client.cut_off(peer_ids)
 
-    def _refusal(self, peer: ProvenPeer) -> str | None:
+    def refusal(self, peer: ProvenPeer) -> str | None:
         """Why a peer that answers is not called; one that is called has come, too."""
         if self._admission is None:
             return None
@@ -239,3 +276,4 @@ class GrpcNetwork:
             meant = Member(self._member.peer_id, header.receiver_incarnation)
             detail = f"the call is for {meant}, an earlier life of this peer, which is {self._member} now"
             raise Refused(RefusalKind.WRONG_INCARNATION, detail)
+        self.hear(header.sender)

@@ -31,6 +31,15 @@ def require_listening(host: str, port: int) -> None:
         raise SwarmfreeError(_trouble(host, port, error)) from error
 
 
+def is_taken(host: str, port: int) -> bool:
+    """Whether nobody can listen there."""
+    try:
+        require_listening(host, port)
+    except SwarmfreeError:
+        return True
+    return False
+
+
 def free_port(host: str) -> int:
     """Find a TCP port of this machine that no process listens on now.
 

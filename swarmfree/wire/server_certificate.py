@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation
 from swarmfree.wire.addresses import Address
-from swarmfree.wire.certificate import SERVER_NAME, ProvenPeer, proven_peer
+from swarmfree.wire.certificate import SERVER_NAME, ProvenPeer, proven_peer, server_name_of
 from swarmfree.wire.frames import Malformed
 
 _READ_BYTES = 1 << 14
 _HANDSHAKE_BYTES_MAX = 1 << 16
+HEAD_START_S = 0.5
+"""Enough for a handshake across the world: a way around is taken where the direct one is shut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class ProvenAddress:
     address: Address
     certificate: bytes
 
+    @property
+    def server_name(self) -> str:
+        """What is asked for there: by that a relay knows to whom it shall lead."""
+        return _name_asked_for(self.address)
+
 
 def anybody(_peer: ProvenPeer) -> str | None:
     """Nothing is held against any peer."""
@@ -43,7 +50,10 @@ def anybody(_peer: ProvenPeer) -> str | None:
 async def find_peer(
     addresses: Sequence[Address], limit_s: float, refusal: Callable[[ProvenPeer], str | None] = anybody
 ) -> ProvenAddress:
-    """Of a peer's addresses the first where that peer answers; each has its part of the time.
+    """Of a peer's addresses the first where that peer answers; each one has a head start before the
+    next.
+
+    Source: RFC 8305 (Happy Eyeballs), section 5.
 
     Args:
         addresses: of one peer.
@@ -55,29 +65,79 @@ async def find_peer(
             peer, or one that is not called, is there.
         ProtocolViolation: what answers is no peer.
     """
-    failures: list[CallFailed] = []
-    for address in addresses:
-        try:
-            async with asyncio.timeout(limit_s / len(addresses)):
-                return ProvenAddress(address, await _proven(address, refusal))
-        except TimeoutError:
-            failures.append(PeerUnreachable(f"{_shown(address)}: nothing answers"))
-        except CallFailed as error:
-            failures.append(error)
-    assert failures, "a peer that is called has an address"
+    assert addresses, "a peer that is called has an address"
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + limit_s
+    attempts: list[asyncio.Task[ProvenAddress | CallFailed]] = []
+    async with asyncio.TaskGroup() as group:
+        for address in addresses:
+            attempts.append(group.create_task(_attempt(address, end_s, refusal)))
+            is_last = len(attempts) == len(addresses)
+            found = await _first_found(attempts, end_s if is_last else loop.time() + HEAD_START_S)
+            if found is not None:
+                for attempt in attempts:
+                    attempt.cancel()
+                return found
+    failures = [failure for attempt in attempts if isinstance(failure := attempt.result(), CallFailed)]
     raise next((f for f in failures if not (isinstance(f, PeerUnreachable) and f.refused)), failures[0])
 
 
+async def _attempt(address: Address, end_s: float, refusal: Callable[[ProvenPeer], str | None]) -> ProvenAddress | CallFailed:
+    try:
+        async with asyncio.timeout_at(end_s):
+            return ProvenAddress(address, await _proven(address, refusal))
+    except TimeoutError:
+        return PeerUnreachable(f"{_shown(address)}: nothing answers")
+    except CallFailed as error:
+        return error
+
+
+async def _first_found(attempts: Sequence[asyncio.Task[ProvenAddress | CallFailed]], until_s: float) -> ProvenAddress | None:
+    """The first address at which the peer answers, by the order of the addresses; None where all
+    have failed, or at `until_s`.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        for attempt in attempts:
+            if attempt.done() and isinstance(found := attempt.result(), ProvenAddress):
+                return found
+        pending = [attempt for attempt in attempts if not attempt.done()]
+        wait_s = until_s - loop.time()
+        # What is tried ends by itself at the limit, with its own words
+        if not pending or wait_s <= 0:
+            return None
+        await asyncio.wait(pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _name_asked_for(address: Address) -> str:
+    return server_name_of(address.peer_id) if address.relay else SERVER_NAME
+
+
 def _shown(address: Address) -> str:
-    return f"peer {address.peer_id[-6:]} at {address.host_and_port}"
+    way = f"the relay {address.relay[-6:]} at " if address.relay else ""
+    return f"peer {address.peer_id[-6:]} at {way}{address.host_and_port}"
 
 
 async def _proven(address: Address, refusal: Callable[[ProvenPeer], str | None]) -> bytes:
+    """What comes by way of a relay says nothing for sure of the peer behind it, but for its own
+    certificate.
+    """
+    if not address.relay:
+        return await _proven_there(address, refusal)
+    try:
+        return await _proven_there(address, refusal)
+    except CallFailed as error:
+        raise PeerUnreachable(str(error)) from error
+
+
+async def _proven_there(address: Address, refusal: Callable[[ProvenPeer], str | None]) -> bytes:
     where = _shown(address)
     try:
         pem = ssl.DER_cert_to_PEM_cert(await _certificate_at(address)).encode()
         found = proven_peer(pem)
     except ssl.SSLError as error:
+        if address.relay:
+            raise PeerUnreachable(f"{where}: the relay does not lead to it ({error.reason or error})") from error
         raise ProtocolViolation(
             f"{where}: no TLS 1.3 handshake with what answers ({error.reason or error}): it is no peer, or one of a protocol revision "
             "before 11, which has to be upgraded"
@@ -103,7 +163,7 @@ async def _certificate_at(address: Address) -> bytes:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    handshake = context.wrap_bio(incoming, outgoing, server_hostname=SERVER_NAME)
+    handshake = context.wrap_bio(incoming, outgoing, server_hostname=_name_asked_for(address))
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         taken = 0

@@ -140,15 +140,15 @@ async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_pa
 def test_a_kept_port_is_used_and_damage_is_named(tmp_path: Path, small_manifest: Manifest) -> None:
     """The port of the last life is used again; a damaged file is named with what to do."""
     founding = _founding(tmp_path, small_manifest)
-    assert founding._kept_port() == 0
+    assert founding._kept_port("port") == 0
     (tmp_path / PORT_FILE).write_text('{"port": 4711}')
-    assert founding._kept_port() == 4711
+    assert founding._kept_port("port") == 4711
     (tmp_path / PORT_FILE).write_text('{"port": 471100}')
-    assert founding._kept_port() == 0
+    assert founding._kept_port("port") == 0
     for damage in ("", "[]", "{"):
         (tmp_path / PORT_FILE).write_text(damage)
         with pytest.raises(ConfigError, match=r"port\.json is damaged"):
-            founding._kept_port()
+            founding._kept_port("port")
 
 
 def test_a_damaged_manifest_is_named(tmp_path: Path, small_manifest: Manifest, organiser: OrganiserKey) -> None:

@@ -91,3 +91,41 @@ def test_what_is_no_host_and_port_is_one_clear_line(text: str) -> None:
     """A part that is missing or out of range is said, with what was found."""
     with pytest.raises(ConfigError, match=r"HOST:PORT expected|is no port"):
         parse_host_and_port(text)
+
+
+RELAY = "QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR"
+
+
+def test_an_address_behind_a_relay_is_read_where_it_may_be() -> None:
+    """libp2p's form: the relay's address, `p2p-circuit`, the peer. Host and port are the relay's;
+    where only direct addresses are of use it is none.
+    """
+    text = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}/p2p-circuit/p2p/{PEER}"
+    address = parse_address(text, relayed=True)
+    assert address == Address("ip4", "203.0.113.7", 4001, PEER, RELAY)
+    assert str(address) == text
+    assert address.grpc_target == "ipv4:203.0.113.7:4001"
+    direct = Address("ip6", "::1", 5, PEER)
+    assert direct.by_way_of(parse_address(f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}")) == address
+    with pytest.raises(ConfigError, match="expected"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{PEER}/",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{RELAY}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{PEER}/p2p-circuit/p2p/{RELAY}/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
+        f"/ip4/1.2.3.4/tcp/1/p2p/{RELAY}/P2P-circuit/p2p/{PEER}",
+    ],
+)
+def test_other_ways_through_relays_are_refused(text: str) -> None:
+    """Without a relay, without a peer, through itself, through two: no address."""
+    with pytest.raises(ConfigError):
+        parse_address(text, relayed=True)

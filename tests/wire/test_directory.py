@@ -20,7 +20,8 @@ from directory_world import World, announcement_of, is_running, until, world_of
 from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest, RunSection
-from swarmfree.protocol.names import Founder
+from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import Genesis, make_genesis
@@ -88,6 +89,32 @@ async def test_a_forwarded_port_is_announced_and_not_listened_on(world: World) -
     await bootstrap.start()
     assert bootstrap.addresses == (f"/dns/spot.example.org/tcp/4001/p2p/{world.node.peer_id}",)
     assert bootstrap.port == port
+
+
+async def test_relays_are_found_and_moves_are_told(world: World) -> None:
+    """Who joined finds where relays are offered, the bootstrap node's first; and is told once of
+    each peer that announces where it is, and again when that changes.
+    """
+    bootstrap = await world.bootstrap()
+    offers = []
+    first, first_identity = await world.peer("first", bootstrap.addresses)
+    await bootstrap.name_founder(Founder(1, first_identity.peer_id), 60.0)
+    second, _ = await world.peer("second", bootstrap.addresses)
+    assert await second.founder() is not None
+    for directory, identity in ((first, first_identity), (bootstrap, world.node)):
+        offers.append(Address("ip4", "127.0.0.1", 4001 + len(offers), identity.peer_id))
+        await directory.offer_relay(offers[-1], 60.0)
+    assert await second.relays() == (offers[1], offers[0])
+    heard: list[Endpoint] = []
+    second.tell_where_peers_are(heard.append)
+    said = announcement_of(first_identity)
+    moved = dataclasses.replace(said.endpoint, addresses=(str(parse_address(said.endpoint.addresses[0]).by_way_of(offers[1])),))
+    for number, endpoint in enumerate((said.endpoint, said.endpoint, moved)):
+        expires_s = said.expires_s + number
+        await first.announce(dataclasses.replace(said, endpoint=endpoint, expires_s=expires_s))
+        while [a.expires_s for a in await second.announcements()] != [expires_s]:
+            await asyncio.sleep(0.05)
+    assert heard == [said.endpoint, moved]
 
 
 async def test_announcement_is_believed_until_it_expires(world: World) -> None:

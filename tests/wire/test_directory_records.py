@@ -16,13 +16,17 @@ from directory_world import announcement_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.announcement_record import (
     PeerRecord,
     canonical_json,
     json_object,
     peer_record_from_bytes,
     peer_record_to_bytes,
+    relay_record_from_bytes,
+    relay_record_to_bytes,
     run_record_from_bytes,
     run_record_to_bytes,
 )
@@ -53,6 +57,40 @@ def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity
     assert len(content) < 1000
     later = canonical_json({**json_object(content, 10_000), "something_new": [1, {"a": None}]})
     assert peer_record_from_bytes(later, identity.peer_id, expires_s) == record
+
+
+RELAY, BEHIND = "QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"
+CIRCUIT = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}/p2p-circuit/p2p/{BEHIND}"
+GOLDEN_RELAYED = (
+    b'{"addresses":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR/p2p-circuit/p2p/'
+    b'QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"],"can_feed":false,"clip_factor":1.0,"entry_points":[],"expires_s":1795500000.0,'
+    b'"incarnation":"00000000000000aa","iteration":0,"lineage":"","peer_id":"QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",'
+    b'"revision":13,"seconds_per_microbatch":0.0,"squared_norm":0.0,"stage":-1,"state":"standby"}'
+)
+GOLDEN_RELAYS = b'{"relays":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR"]}'
+
+
+def test_an_address_behind_a_relay_keeps_its_bytes() -> None:
+    """What a peer behind a relay announces, and where a relay is, are written as they were when
+    this test was.
+    """
+    endpoint = Endpoint(Member(BEHIND, "00000000000000aa"), (CIRCUIT,))
+    said = Announcement(endpoint, PeerState.STANDBY, -1, 0, "", 0.0, 1.0, 0.0, False, 13, 1795500000.0)
+    assert peer_record_to_bytes(PeerRecord(said, ())) == GOLDEN_RELAYED
+    assert peer_record_from_bytes(GOLDEN_RELAYED, BEHIND, 1795500000.0) == PeerRecord(said, ())
+    assert relay_record_to_bytes((CIRCUIT.partition("/p2p-circuit")[0],)) == GOLDEN_RELAYS
+    assert relay_record_from_bytes(GOLDEN_RELAYS, RELAY) == (CIRCUIT.partition("/p2p-circuit")[0],)
+
+
+def test_the_directory_itself_is_not_reached_through_relays() -> None:
+    """libp2p's entry points and relays are called directly; nobody offers another's relay."""
+    behind = json_object(GOLDEN_RELAYED, 10_000) | {"entry_points": [CIRCUIT]}
+    with pytest.raises(ValueError, match="entry_points"):
+        peer_record_from_bytes(canonical_json(behind), BEHIND, 1795500000.0)
+    with pytest.raises(ValueError, match="is an address of another peer"):
+        relay_record_from_bytes(GOLDEN_RELAYS, BEHIND)
+    with pytest.raises(ValueError, match="relays"):
+        relay_record_from_bytes(canonical_json({"relays": [CIRCUIT]}), BEHIND)
 
 
 @pytest.mark.parametrize(
