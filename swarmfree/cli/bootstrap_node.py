@@ -238,12 +238,13 @@ class Founding:
         return self._has_begun(manifest) and self._read_json(FOUNDER_FILE).get("over") is True
 
     def _keep_founder(self, manifest: Manifest, founder: Founder, *, begun: bool = False, over: bool = False) -> None:
+        """Keep who founded the run; that it had begun, or was over, stays true."""
         content = {
             "run": manifest.fingerprint(),
             "number": founder.number,
             "founder": founder.peer_id,
-            "begun": begun,
-            "over": over,
+            "begun": begun or self._has_begun(manifest),
+            "over": over or self._is_over(manifest),
         }
         write_whole(self._folder / FOUNDER_FILE, json.dumps(content).encode())
 

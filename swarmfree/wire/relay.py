@@ -240,6 +240,11 @@ class Relay:
         return address_of(host or self._host, port or self._port, self._peer_id)
 
     @property
+    def registered_count(self) -> int:
+        """Peers to which callers are led."""
+        return len(self._registered)
+
+    @property
     def call_count(self) -> int:
         """Pairs of connections, also those that wait for their second half."""
         return len(self._splices) + len(self._waiting)

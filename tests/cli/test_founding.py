@@ -113,6 +113,21 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
             founding._kept_founder(small_manifest)
 
 
+def test_what_a_founder_file_says_of_a_run_stays_true(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A run that was over is not forgotten when its founder is written down again, as a node does
+    that was started again; another run is not over by that.
+    """
+    founding = _founding(tmp_path, small_manifest)
+    founding._keep_founder(small_manifest, Founder(2, "QmFounder"), begun=True, over=True)
+    founding._keep_founder(small_manifest, Founder(2, "QmFounder"))
+    assert founding._has_begun(small_manifest)
+    assert founding._is_over(small_manifest)
+    other = dataclasses.replace(small_manifest, organiser="other")
+    founding._keep_founder(other, Founder(1, "QmOther"))
+    assert not founding._has_begun(other)
+    assert not founding._is_over(other)
+
+
 async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_path: Path, small_manifest: Manifest) -> None:
     """A node that has seen a record sealed names nobody, though after a restart it finds a newcomer
     alone: the run would begin twice.
