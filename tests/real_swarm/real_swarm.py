@@ -109,6 +109,7 @@ class Processes:
         self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
         self.fork_server = (*self.program[:2], *fork_server)
         self.said: dict[str, list[str]] = {}
+        self._events: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.waiters = Waiters()
         self._children: list[Child] = []
         self._starter: Starter | None = None
@@ -122,6 +123,9 @@ class Processes:
 
         def hear(line: str) -> None:
             lines.append(line)
+            if line.startswith("{"):  # read once: who waits looks at all that was told with every line
+                event = json.loads(line)
+                self._events.setdefault((name, event["kind"]), []).append(event)
             self.waiters.heard()
 
         log = self.folder / f"{name}.txt"
@@ -151,8 +155,7 @@ class Processes:
 
     def told(self, name: str, kind: str) -> list[dict[str, Any]]:
         """What one process told of one kind of event, in order."""
-        events = [json.loads(line) for line in self.said.get(name, ()) if line.startswith("{")]
-        return [event for event in events if event["kind"] == kind]
+        return self._events.get((name, kind), [])
 
     def words(self, name: str) -> list[str]:
         """Lines on stderr of one process that has ended."""
