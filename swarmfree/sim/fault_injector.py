@@ -78,6 +78,8 @@ class Mischief:
     Attributes:
         plan: the newest that was sent, of those that go on where there are some.
         coordinators: everybody who ever sent a plan, the first one first.
+        told: members of the newest plan that have promised a plan since the newest ones name them,
+            and its coordinator.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Mischief:
         self._ending = ShutdownFaults(hub, self._strike_last)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
+        self.told = frozenset[Member]()
         self._knowing = set[Member]()
 
     @property
@@ -132,12 +135,15 @@ class Mischief:
     def promised(self, member: Member) -> None:
         """A member has promised a plan, so that it knows who else there is."""
         self._knowing.add(member)
+        if self.plan is not None and self.plan.stage_of(member) is not None:
+            self.told |= {member}
 
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
         self.coordinators.setdefault(sender)
         if self.plan is None or (self._goes_on(plan), plan.position) > (self._goes_on(self.plan), self.plan.position):
             self.plan, self._cast.coordinator = plan, sender
+            self.told = (self.told | {sender}) & {endpoint.member for endpoint in plan.members()}
         if plan.iteration in self._opened_s:
             return
         now_s = self._hub.loop.time()

@@ -289,14 +289,16 @@ class _Rehearsal:
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
         leads another side. No more does one that was told to join another swarm a moment ago, since
-        it has dropped its plan, nor one that the newest plan has not got: whom it may obey it
-        learns when it says hello, and that it is let back is asked by N2.
+        it has dropped its plan, nor one that the newest plan has not got, nor one that was not told
+        of a plan since it is a member: whom it may obey it learns when it says hello, and that it
+        is let back is asked by N2.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         plan = self._mischief.plan if self._mischief is not None else None
+        told = self._mischief.told if self._mischief is not None else ()
         left_s = self._left_s.get(receiver, -math.inf)
         known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
-        if known_s < bounds.REACHED_S or plan is None or plan.stage_of(receiver) is None:
+        if known_s < bounds.REACHED_S or plan is None or receiver not in told:
             return
         if plan.stage_of(sender) is not None or not isinstance(request, Reduce):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")

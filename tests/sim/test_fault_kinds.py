@@ -10,11 +10,13 @@ import pytest
 
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import Open, TakeRoll, Train
+from swarmfree.protocol.messages import Claim, Open, Request, TakeRoll, Train
+from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Ports
-from swarmfree.sim.faults import FaultPlan
+from swarmfree.sim.faults import Fate, FaultPlan
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment
+from swarmfree.trainer import access_control
 from swarmfree.trainer.peer import run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm
 
@@ -192,6 +194,31 @@ def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
     assert not any(peer in line for line in begun for peer in ("QmPeer01", "QmPeer02"))
     assert 2 * len(lines(result, "mended")) == len(begun)
     assert result.digest == scheduled(faults, seed=2).digest
+
+
+def test_a_member_that_no_plan_has_reached_need_not_obey_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first plan does not reach one member, which finds nobody to ask but the coordinator, and
+    that one dies: whoever claims is a stranger there, N3 asks no more, and everybody is back.
+    """
+
+    class Missed(Once):
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            is_lost = isinstance(request, Open) and not self.struck and receiver.member.peer_id == "QmPeer02"
+            return Fate(0.001, 0.001, 0.001, request_lost=True) if is_lost else None
+
+    refusal = access_control.refusal
+    monkeypatch.setattr(
+        access_control,
+        "refusal",
+        lambda request, sender, view: refusal(
+            request, sender, replace(view, asked=()) if isinstance(request, Claim) and not view.stages else view
+        ),
+    )
+    script = Missed(is_answered(Open), lambda director, moment: director.kill(moment.sender.member))
+    result = rehearse(SEED, setup=replace(swarm(sources=2), feeders=2), script=script)
+    assert result.violation is None, result.violation
+    assert result.statistics.forbidden["Claim"] > 0
+    assert result.statistics.iterations == 4
 
 
 def test_a_member_that_is_asked_to_leave_leaves() -> None:

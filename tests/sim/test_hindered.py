@@ -55,6 +55,36 @@ def test_a_plan_of_a_side_that_loses_names_nobody_who_has_to_hear_of_the_end() -
     scene.loop.close()
 
 
+def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None:
+    """Of whom N3 asks that they forbid nobody: of the coordinator, of who has promised a plan,
+    also where a newer one names it that has not come, and not of who was left out meanwhile.
+    """
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+
+    def see(revision: int, *names: str) -> None:
+        leader, stages = Member("leader", "1"), tuple((Replica(Endpoint(Member(name, "1"), ())),) for name in names)
+        mischief.see(Plan(Position(Term(1, leader), 0, 0, revision), "0" * 16, "1" * 64, stages, (), None, 4), leader)
+
+    def told() -> list[str]:
+        return sorted(member.peer_id for member in mischief.told)
+
+    see(1, "leader", "one", "two")
+    assert told() == ["leader"]
+    mischief.promised(Member("one", "1"))
+    assert told() == ["leader", "one"]
+    see(2, "leader", "one", "two")
+    assert told() == ["leader", "one"]
+    see(3, "leader", "two")
+    mischief.promised(Member("one", "1"))
+    see(4, "leader", "one", "two")
+    assert told() == ["leader"], "an earlier plan came late, and the one that calls it back is on its way"
+    mischief.promised(Member("one", "1"))
+    mischief.promised(Member("two", "1"))
+    assert told() == ["leader", "one", "two"]
+    scene.loop.close()
+
+
 def test_the_last_that_know_of_a_plan_live_where_nobody_names_another_founder() -> None:
     """Two of three members were told of the first plan: one of them may fall, then the one that
     knows of none; with an organiser, or once something is committed, any may.
