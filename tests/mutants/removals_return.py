@@ -492,6 +492,13 @@ def own_state_before_a_merge(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "or_stay", lambda action, held, present: action)
 
 
+def holders_that_can_stay(patch: pytest.MonkeyPatch) -> None:
+    """Who could not keep its older state of the lost stage counts as a holder still, and is asked
+    before another one that has it, too (3.3).
+    """
+    patch.setattr(assemblies, "_kept", lambda participant, stage: participant.held(stage))
+
+
 def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 

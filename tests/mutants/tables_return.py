@@ -850,6 +850,26 @@ def own_older_state() -> object:
     return type(patience.or_stay(neighbour, 99, 100)).__name__
 
 
+def holder_that_cannot_stay() -> object:
+    """A stage is lost, and two hold its state of one iteration ago; the senior has begun to copy
+    the other's, so that it cannot keep its own: who is asked, one after the other, and to do what.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[str, str]]:
+        roster.holders(1)[0].lose()
+        roster.admit(ME, Hello(False, False, ""), 1, is_ours=True)
+        for participant in roster.of_stage(1):
+            participant.answer = replace(beat_answer(1), iteration=4)
+        asked = []
+        for _ in range(3):
+            ((builder, action),) = assignment._work()
+            asked.append((builder.member.peer_id, type(action).__name__))
+            await assignment._build(builder, action, assignment._lead.present, limit_s=9.0)
+        return asked
+
+    return _assignment(story)
+
+
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said
     hello.

@@ -195,6 +195,11 @@ ROWS = (
     Row(removals_return.copies_begun_again, tables_return.copy_once_more, (2, True)),
     Row(removals_lead.followers_while_building, tables_lead.majority_of_followers, (True, False)),
     Row(removals_return.own_state_before_a_merge, tables_return.own_older_state, "Stay"),
+    Row(
+        removals_return.holders_that_can_stay,
+        tables_return.holder_that_cannot_stay,
+        [("c", "Stay"), ("c", "Stay"), ("b", "Stay")],
+    ),
     Row(removals_return.least_wait, tables_return.least_patience, True),
     Row(removals_return.whole_logs, tables_return.log_with_a_gap, "Restore"),
     Row(removals_return.same_depth, tables_return.depth_of_a_donor, [0, 0, 1, 1]),

@@ -23,7 +23,7 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
 from swarmfree.protocol.records import bits_float32
 from swarmfree.trainer.context import Context
@@ -329,17 +329,15 @@ class Assignment:
             if not newcomers or self._roster.holders(stage):
                 continue
             # Of several that hold as new a state, or none, the senior
-            builder = max(newcomers, key=lambda g: g.held(stage))
-            cut_off = self._roster.out_of_reach.get(stage)
-            if cut_off is not None and cut_off.member != builder.member and builder.held(stage) < self._lead.iteration:
+            builder = max(newcomers, key=lambda g: _kept(g, stage))
+            held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage)
+            if cut_off is not None and cut_off.member != builder.member and held < self._lead.iteration:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
                 work.append((builder, Copy(stage, (cut_off,), reason)))
                 continue
             action = self._choice.choose(stage, self._roster, usable)
-            held = (
-                builder.held(stage) if self._lead.present.record is not None and builder.failed_builds < FAILED_STAYS_MAX else -1
-            )
-            work.append((builder, or_stay(action, held, self._lead.iteration)))
+            may_stay = self._lead.present.record is not None
+            work.append((builder, or_stay(action, held if may_stay else NO_ITERATION, self._lead.iteration)))
         return work
 
     def _waits_for_others(self, action: BuildAction) -> bool:
@@ -568,6 +566,13 @@ class Assignment:
                     raise
             await asyncio.sleep(next(waits))
         raise AssertionError("unreachable")
+
+
+def _kept(participant: Participant, stage: int) -> int:
+    """The iteration that a newcomer's own state of a lost stage is ready for; `NO_ITERATION` where
+    it has none, or could not keep it: what it said last may be older than a copy it has begun.
+    """
+    return participant.held(stage) if participant.failed_builds < FAILED_STAYS_MAX else NO_ITERATION
 
 
 def _steps_held(action: BuildAction) -> int:
