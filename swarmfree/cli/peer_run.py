@@ -39,6 +39,7 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.peer import run_peer
+from swarmfree.wire.address_updates import AddressUpdates
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
@@ -163,10 +164,12 @@ class PeerLife:
             begun = screen.watch if screen is not None else None
             bans = BanWatch(directory, admission, network, journal.tell)
             async with asyncio.TaskGroup() as duties:
-                watch = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
+                banned = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
+                moved = duties.create_task(AddressUpdates(network, directory).keep())
                 rng = random.Random(secrets.randbits(64))
                 code = await run_peer(ports, manifest, local, rng, self._leave, keep=self._keep, begun=begun)
-                watch.cancel()
+                banned.cancel()
+                moved.cancel()
             return code
 
     def _directory(self, identity: Identity, journal: Journal) -> DhtDirectory:

@@ -161,6 +161,7 @@ class Client:
         group: owns the tasks that send payloads, and that open and close channels.
         certificate: this peer's own.
         refusal: why a peer is not called, though it answers.
+        lost: called when none of a peer's addresses leads to it, and one of them is a relay's.
 
     Attributes:
         frames_received: of payloads, in answers.
@@ -172,9 +173,11 @@ class Client:
         group: asyncio.TaskGroup,
         certificate: Certificate,
         refusal: Callable[[ProvenPeer], str | None] = anybody,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Know nobody yet."""
         self._refusal = refusal
+        self._lost = lost
         self._certificate = certificate
         self._limits = limits
         self._group = group
@@ -201,6 +204,8 @@ class Client:
             return await conversation.stream(request, payload, silence_s, header_first=header_first)
         except PeerUnreachable:
             self._forget(addresses, line)
+            if any(address.relay for address in addresses):
+                self._lost()
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -153,6 +153,7 @@ class DhtDirectory:
         self._keeps_copies = False
         self._seen: dict[str, PeerRecord] = {}
         self._hear: Callable[[Endpoint], None] = lambda _: None
+        self._announced: tuple[Announcement, float] | None = None
         self._known: tuple[str, ...] = ()
         self._thread = LoopThread("swarmfree-directory")
         self._sockets: SocketFolder | None = None
@@ -378,9 +379,21 @@ class DhtDirectory:
         if it cannot be now.
         """
         assert announcement.endpoint.member.peer_id == self._identity.peer_id, "a peer speaks for itself only"
+        self._announced = (announcement, self._wall_s())
         expires_s = float(min(announcement.expires_s, self._wall_s() + LEASE_S_MAX))
         record = PeerRecord(dataclasses.replace(announcement, expires_s=expires_s), self.addresses[:ADDRESSES_MAX])
         await self._store({self._key("peers"): peer_record_to_bytes(record)}, expires_s)
+
+    async def announce_at(self, endpoint: Endpoint) -> None:
+        """Publish this peer's last announcement anew, where it has another address now; what it
+        announces later carries that anyway.
+        """
+        if self._announced is None or self._announced[0].endpoint == endpoint:
+            return
+        announcement, announced_s = self._announced
+        # A record is replaced by one that expires later alone.
+        later_s = max(announcement.expires_s, announcement.expires_s + self._wall_s() - announced_s)
+        await self.announce(dataclasses.replace(announcement, endpoint=endpoint, expires_s=later_s))
 
     async def announcements(self) -> tuple[Announcement, ...]:
         """All live announcements, one per peer, sorted by member; those seen last where the

@@ -59,6 +59,8 @@ class GrpcNetwork:
     Attributes:
         give_back: gives memory back to the system; called in a thread, after answers that nobody
             took were let go.
+        moved: called when this peer is to be called elsewhere than before.
+        lost: called when none of a peer's addresses leads to it, and one of them is a relay's.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per choice
@@ -77,6 +79,8 @@ class GrpcNetwork:
     ) -> None:
         """Keep the choices; `start` opens the port."""
         self.give_back: Callable[[], None] = lambda: None
+        self.moved: Callable[[], None] = lambda: None
+        self.lost: Callable[[], None] = lambda: None
         self._run = run
         self._member = Member(identity.peer_id, incarnation)
         self._host = host
@@ -89,7 +93,7 @@ class GrpcNetwork:
         self._server = Server(self._limits, self._group, self.admit, self._give_back, admission)
         shown = ticket.shown_by(identity.peer_id) if ticket is not None else b""
         self._certificate = make_certificate(identity, shown)
-        self._client = Client(self._limits, self._group, self._certificate, self.refusal)
+        self._client = Client(self._limits, self._group, self._certificate, self.refusal, self._lose)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
         self._here: Endpoint | None = None
@@ -123,11 +127,16 @@ class GrpcNetwork:
 
     def announce(self, addresses: Sequence[Address]) -> None:
         """Be called at these from now on, the first one first; every call of this peer says so."""
-        self._here = Endpoint(self._member, tuple(map(str, addresses)))
+        before, self._here = self._here, Endpoint(self._member, tuple(map(str, addresses)))
+        if before not in {None, self._here}:
+            self.moved()
 
     def hear(self, endpoint: Endpoint) -> None:
         """A peer has proven, or signed, where it is now."""
         self._client.hear(endpoint)
+
+    def _lose(self) -> None:
+        self.lost()
 
     def _give_back(self) -> None:
         self.give_back()

@@ -63,6 +63,28 @@ async def test_joiner_finds_run_peers_and_founder_by_invite(world: World) -> Non
     assert (await second.entry_points())[0] == second.addresses[0]
 
 
+async def test_who_has_moved_replaces_its_announcement(world: World) -> None:
+    """It says again what it said last, with its new address, and others hear of that with their
+    next look; before it has said anything, and where nothing has changed, it says nothing.
+    """
+    bootstrap = await world.bootstrap()
+    mover, identity = await world.peer("mover", bootstrap.addresses)
+    heard: list[Endpoint] = []
+    bootstrap.tell_where_peers_are(heard.append)
+    said = announcement_of(identity)
+    elsewhere = Endpoint(said.endpoint.member, (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",))
+    await mover.announce_at(elsewhere)
+    assert await bootstrap.announcements() == ()
+    await mover.announce(said)
+    assert await bootstrap.announcements() == (said,)
+    await mover.announce_at(said.endpoint)
+    assert await bootstrap.announcements() == (said,)
+    await mover.announce_at(elsewhere)
+    (found,) = await bootstrap.announcements()
+    assert (found.endpoint, found.stage, heard) == (elsewhere, said.stage, [said.endpoint, elsewhere])
+    assert said.expires_s < found.expires_s < said.expires_s + 30
+
+
 async def test_who_is_reached_elsewhere_announces_that(world: World) -> None:
     """A node behind another address is invited to, and joined, by that one; its own port is kept
     for the next start.
