@@ -369,7 +369,7 @@ def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0) -> Com
         for times in TIMES_AS_LONG:
             longer = replace(manifest, run=replace(manifest.run, iterations=times * iterations))
             struck = run_swarm(folder / f"struck-{times}", longer, draw_kills(seed, longer))
-            if all(r.from_iteration >= 0 for r in struck.returns):
+            if all(0 <= r.from_iteration < longer.run.iterations for r in struck.returns):
                 break
         struck_alone = alone if longer == manifest else pool.submit(train_alone, longer, tokens, None, None)
         summed = tuple(order.result() for order in shuffles)
