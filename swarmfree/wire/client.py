@@ -161,7 +161,7 @@ class Client:
         group: owns the tasks that send payloads, and that open and close channels.
         certificate: this peer's own.
         refusal: why a peer is not called, though it answers.
-        lost: called when none of a peer's addresses leads to it, and one of them is a relay's.
+        lost: called with a peer that a call did not get to, or not to the end.
 
     Attributes:
         frames_received: of payloads, in answers.
@@ -173,7 +173,7 @@ class Client:
         group: asyncio.TaskGroup,
         certificate: Certificate,
         refusal: Callable[[ProvenPeer], str | None] = anybody,
-        lost: Callable[[], None] = lambda: None,
+        lost: Callable[[Member], None] = lambda _: None,
     ) -> None:
         """Know nobody yet."""
         self._refusal = refusal
@@ -204,8 +204,7 @@ class Client:
             return await conversation.stream(request, payload, silence_s, header_first=header_first)
         except PeerUnreachable:
             self._forget(addresses, line)
-            if any(address.relay for address in addresses):
-                self._lost()
+            self._lost(to.member)
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()

@@ -64,6 +64,8 @@ Records = dict[str, tuple[SignedRecord, ...]]
 RUNS_KEY = "swarmfree.runs"
 COPIES_MIN = 5  # of manifest and genesis; who joins later keeps copies only when some of these went
 LEASE_S_MAX = 3000.0
+LATER_S = 1.0
+"""So much later, at least, expires what replaces an announcement; clocks may be set back."""
 _CALL_LIMIT_S = 8.0
 _START_LIMIT_S = 60.0  # importing hivemind on a busy machine takes its time
 _OPEN_LIMIT_S = 20.0
@@ -392,7 +394,7 @@ class DhtDirectory:
             return
         announcement, announced_s = self._announced
         # A record is replaced by one that expires later alone.
-        later_s = max(announcement.expires_s, announcement.expires_s + self._wall_s() - announced_s)
+        later_s = announcement.expires_s + max(LATER_S, self._wall_s() - announced_s)
         await self.announce(dataclasses.replace(announcement, endpoint=endpoint, expires_s=later_s))
 
     async def announcements(self) -> tuple[Announcement, ...]:

@@ -60,7 +60,7 @@ class GrpcNetwork:
         give_back: gives memory back to the system; called in a thread, after answers that nobody
             took were let go.
         moved: called when this peer is to be called elsewhere than before.
-        lost: called when none of a peer's addresses leads to it, and one of them is a relay's.
+        lost: called with a peer to which no known address leads.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per choice
@@ -80,7 +80,7 @@ class GrpcNetwork:
         """Keep the choices; `start` opens the port."""
         self.give_back: Callable[[], None] = lambda: None
         self.moved: Callable[[], None] = lambda: None
-        self.lost: Callable[[], None] = lambda: None
+        self.lost: Callable[[Member], None] = lambda _: None
         self._run = run
         self._member = Member(identity.peer_id, incarnation)
         self._host = host
@@ -135,8 +135,8 @@ class GrpcNetwork:
         """A peer has proven, or signed, where it is now."""
         self._client.hear(endpoint)
 
-    def _lose(self) -> None:
-        self.lost()
+    def _lose(self, member: Member) -> None:
+        self.lost(member)
 
     def _give_back(self) -> None:
         self.give_back()

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import dataclasses
+from collections.abc import AsyncIterator
 
 import pytest
+from directory_world import announcement_of
 from relay_world import behind, relay
-from wire_world import network
+from wire_world import identity, network
 
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable
 from swarmfree.protocol.messages import GetPlan
 from swarmfree.protocol.names import Endpoint
 from swarmfree.wire.address_updates import AddressUpdates
+from swarmfree.wire.addresses import address_of, parse_address
 from swarmfree.wire.network import GrpcNetwork
 
 
 class MemoryDirectory:
-    """One place for all: where each peer has said that it is, told to one reader."""
+    """What the peer of the tests has announced."""
 
-    def __init__(self, hear: Callable[[Endpoint], None]) -> None:
-        self.hear = hear
+    def __init__(self) -> None:
         self.said: list[Endpoint] = []
         self.looks = 0
 
@@ -31,11 +33,10 @@ class MemoryDirectory:
         self.said.append(endpoint)
 
     async def announcements(self) -> tuple[Announcement, ...]:
-        """Tell the reader the last one."""
+        """The last one."""
         self.looks += 1
-        if self.said:
-            self.hear(self.said[-1])
-        return ()
+        said = announcement_of(identity("peer"))
+        return tuple(dataclasses.replace(said, endpoint=endpoint) for endpoint in self.said[-1:])
 
 
 @contextlib.asynccontextmanager
@@ -63,11 +64,12 @@ async def until_answered(caller: GrpcNetwork, there: Endpoint) -> int:
 
 async def test_a_peer_whose_only_known_relay_dies_is_found_in_the_directory() -> None:
     """The caller has a plan that names the first relay alone, and the peer never calls it. When
-    that relay dies, calls go by way of the second one, which the peer has announced since.
+    that relay dies, calls go by way of the second one, which the peer has announced since; also
+    where an older word of the peer comes after that, or names a port of its own that is closed.
     """
     async with contextlib.AsyncExitStack() as living, relay("second") as second, network("caller") as caller:
         first = await living.enter_async_context(relay("first"))
-        directory = MemoryDirectory(caller.hear)
+        directory = MemoryDirectory()
         async with behind(first, second) as peer, updated(caller, directory), updated(peer, directory):
             async with asyncio.timeout(20):
                 while len(peer.here.addresses) < 2:
@@ -78,14 +80,19 @@ async def test_a_peer_whose_only_known_relay_dies_is_found_in_the_directory() ->
             assert directory.looks == 0
             await living.aclose()
             assert await until_answered(caller, planned) > 0
-            assert directory.looks > 0
             assert directory.said[-1] == peer.here
+            closed = address_of("127.0.0.1", parse_address(by_first, relayed=True).port, peer.here.member.peer_id)
+            for older in (planned, Endpoint(peer.here.member, (str(closed),))):
+                looks = directory.looks
+                caller.hear(older)
+                assert await until_answered(caller, planned) > 0
+                assert directory.looks > looks
 
 
 async def test_many_failed_calls_look_once_a_while() -> None:
     """A hundred calls to a peer that no relay leads to make two looks, not a hundred."""
     async with relay() as one, network("caller") as caller:
-        directory = MemoryDirectory(caller.hear)
+        directory = MemoryDirectory()
         async with behind(one) as peer:
             there = peer.here
         async with updated(caller, directory):
