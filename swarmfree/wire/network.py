@@ -60,7 +60,7 @@ class GrpcNetwork:
         give_back: gives memory back to the system; called in a thread, after answers that nobody
             took were let go.
         moved: called when this peer is to be called elsewhere than before.
-        lost: called with a peer to which no known address leads.
+        lost: called with a peer that a call did not get to, or not to the end.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter per choice

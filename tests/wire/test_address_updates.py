@@ -90,7 +90,7 @@ async def test_a_peer_whose_only_known_relay_dies_is_found_in_the_directory() ->
 
 
 async def test_many_failed_calls_look_once_a_while() -> None:
-    """A hundred calls to a peer that no relay leads to make two looks, not a hundred."""
+    """A hundred calls to a peer that no relay leads to make a few looks, not a hundred."""
     async with relay() as one, network("caller") as caller:
         directory = MemoryDirectory()
         async with behind(one) as peer:
