@@ -870,6 +870,23 @@ def holder_that_cannot_stay() -> object:
     return _assignment(story)
 
 
+def leaver_that_cannot_step() -> object:
+    """The last member of a stage is about to leave, and nobody keeps the average that it needs; one
+    that has just come is there, too: who is asked, and to do what.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, str]:
+        last = roster.holders(1)[0]
+        last.answer = replace(beat_answer(1), iteration=4)
+        last.leave()
+        roster.demote(last, "nobody keeps the average")
+        roster.admit(ME, Hello(False, False, ""), 1)
+        ((builder, action),) = assignment._work()
+        return builder.member.peer_id, type(action).__name__
+
+    return _assignment(story)
+
+
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said
     hello.

@@ -325,11 +325,11 @@ class Assignment:
         usable = self._choice.usable(kept)
         work: list[tuple[Participant, BuildAction]] = []
         for stage in range(self._context.manifest.stage_count):
-            newcomers = [g for g in self._roster.of_stage(stage) if not g.built]
+            newcomers = [g for g in self._roster.participants() if g.stage == stage and not g.built and _may_build(g, stage)]
             if not newcomers or self._roster.holders(stage):
                 continue
-            # Of several that hold as new a state, or none, the senior
-            builder = max(newcomers, key=lambda g: _kept(g, stage))
+            # Of several that hold as new a state, or none, one that stays, and the senior
+            builder = max(newcomers, key=lambda g: (_kept(g, stage), not g.leaving))
             held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage)
             if cut_off is not None and cut_off.member != builder.member and held < self._lead.iteration:
                 reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
@@ -566,6 +566,13 @@ class Assignment:
                     raise
             await asyncio.sleep(next(waits))
         raise AssertionError("unreachable")
+
+
+def _may_build(participant: Participant, stage: int) -> bool:
+    """Whether a lost stage may be made at this newcomer. Who is about to leave makes nothing, but
+    what it holds is there until it has left.
+    """
+    return not participant.leaving or _kept(participant, stage) != NO_ITERATION
 
 
 def _kept(participant: Participant, stage: int) -> int:
