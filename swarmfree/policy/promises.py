@@ -121,11 +121,16 @@ def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat) -> Promi
     """
     _refuse_abandoned(promises, request.position)
     promised = promises.promised
-    if promised is None or request.position.term > promised.term:
+    if is_new_term(promises, request.position):
         promised = request.position
-    elif request.position.term < promised.term:
+    elif promised is not None and request.position.term < promised.term:
         raise _behind(promised)
     return replace(promises, promised=promised, coordinator=sender)
+
+
+def is_new_term(promises: Promises, position: Position) -> bool:
+    """Whether this coordinator was not promised to yet, nor any later one."""
+    return promises.promised is None or position.term > promises.promised.term
 
 
 def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another: bool) -> Promises:

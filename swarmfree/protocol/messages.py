@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
+from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
 from swarmfree.protocol.remote_text import RemoteText
 
 GIVEN_UP = (-1,)
@@ -196,6 +196,8 @@ class Heartbeat:
             none.
         admitted: who has a place and is not in the newest plan: whoever stands by, builds or
             copies. The member lets them have what it lets members have.
+        lineage: of the last record before the position's iteration.
+        forced: iterations of that lineage that were sealed without a majority.
     """
 
     position: Position
@@ -204,6 +206,8 @@ class Heartbeat:
     waiting_for: RemoteText = ""
     progress: int = 0
     admitted: tuple[Member, ...] = ()
+    lineage: str = GENESIS_LINEAGE
+    forced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,6 +403,8 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _text("what is waited for", heartbeat.waiting_for)
     _within("progress", heartbeat.progress, 0, most.TALLY_MAX)
     _members("admitted", heartbeat.admitted, most.ADMITTED_MAX)
+    _hash("lineage", heartbeat.lineage)
+    _forced(heartbeat.forced, bounds)
 
 
 def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> None:

@@ -81,7 +81,8 @@ class Membership:
         # same.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
         last, held = replica_state.record_of(NEWEST), (stage, replica_state.iteration, replica_state.lineage)
-        forced = (last.forced if last is not None else ()) if self._election.hopes else GIVEN_UP
+        replica_state.has_given_up = not self._election.hopes
+        forced = GIVEN_UP if replica_state.has_given_up else last.forced if last is not None else ()
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
     async def keep(self) -> None:

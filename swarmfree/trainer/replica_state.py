@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
@@ -44,6 +45,7 @@ class ReplicaState:
         records: the last applied ones, newest last.
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer
             knows it.
+        has_given_up: this peer has said hello as one that hopes no more that its lineage is led.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION`
             without a complete one; see `recovery.ends_copy`.
@@ -69,6 +71,7 @@ class ReplicaState:
         self.promises = Promises()
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
+        self.has_given_up = False
         self.moved = Signal()
         self.ends_iteration, self.ends_lineage = NO_ITERATION, ""
         self.shadows: tuple[KeptShadow, ...] = ()
@@ -140,7 +143,7 @@ class ReplicaState:
         known.
         """
         self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
-        self.plan, self.base, self.opened = None, "", ""
+        self.plan, self.base, self.opened, self.has_given_up = None, "", "", False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
@@ -161,14 +164,35 @@ class ReplicaState:
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)
 
-    def goes_on_from(self, iteration: int, lineage: str) -> bool:
-        """Whether the state goes on from the given one by a step that a majority decided.
+    def counts_more_than(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> bool:
+        """Whether a coordinator that leads from there would give way to the state held here.
 
-        Only the first step matters; later ones may be forced.
+        It would if a majority decided the step that was made here from there (later ones may be
+        forced), or if the state is of another lineage that was forced later, and this peer has not
+        given up the hope that somebody leads it.
+
+        Args:
+            iteration, lineage: where it stands; what lies ahead of the state here is not compared.
+            forced: iterations of its lineage that were sealed without a majority.
+
+        Source: protocol section 3.4.
         """
-        newest = self.record_of(NEWEST)
-        is_beyond = self.is_committed_state and iteration < self.iteration and self.past.get(iteration) == lineage
-        return is_beyond and newest is not None and iteration not in newest.forced
+        newest, here = self.record_of(NEWEST), self.past.get(iteration)
+        if not self.is_committed_state or newest is None or here is None:
+            return False
+        if here == lineage:
+            return iteration < self.iteration and iteration not in newest.forced
+        return not self.has_given_up and forced_later(newest.forced, forced)
+
+    def require_following(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> None:
+        """Refuse a coordinator that leads from there if what is held here counts more.
+
+        Raises:
+            Refused: `past`.
+        """
+        if self.counts_more_than(iteration, lineage, forced):
+            why = f"lineage {lineage[:8]} at iteration {iteration} gives way to {self.lineage[:8]} at {self.iteration}, held here"
+            raise Refused(RefusalKind.PAST, why)
 
     def held(self) -> Held:
         """The value by which `policy.promises` knows this state."""

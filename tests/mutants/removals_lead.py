@@ -11,7 +11,7 @@ import pytest
 from swarmfree.policy import fork_choice, quorum
 from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
@@ -721,3 +721,25 @@ def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(PartitionMerge, "may_end", careless)
+
+
+def office_after_a_past(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator fences the member that holds what counts more than what it leads, and goes on
+    (3.4).
+    """
+    judge = Roster.judge
+
+    async def careless(self: Roster, participant: Participant, error: CallFailed) -> None:
+        if isinstance(error, Refused) and error.kind is RefusalKind.PAST:
+            self.fence(participant.member, str(error))
+            return
+        await judge(self, participant, error)
+
+    patch.setattr(Roster, "judge", careless)
+
+
+def record_that_is_ahead(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator leaves its office where a member has only heard first of the record that it is
+    about to decide (3.4).
+    """
+    patch.setattr(Leadership, "may_have_decided", lambda self, present: False)

@@ -563,8 +563,22 @@ def lineage_of_a_part(patch: pytest.MonkeyPatch) -> None:
 
 
 def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """Who holds what a majority decided goes back with whoever leads the beginning of it (3.4)."""
-    patch.setattr(ReplicaState, "goes_on_from", lambda self, iteration, lineage: False)
+    """Who holds what a majority decided, or what counts more, goes back with whoever leads the
+    beginning of it, or another lineage (3.4).
+    """
+    patch.setattr(ReplicaState, "require_following", lambda self, iteration, lineage, forced: None)
+
+
+def hope_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Who said hello as one that hopes for its lineage no more refuses all the same to build
+    another one's state (3.4).
+    """
+    patch.setattr(ReplicaState, "has_given_up", property(lambda self: False, lambda self, value: None), raising=False)
+
+
+def state_of_a_leaver(patch: pytest.MonkeyPatch) -> None:
+    """What a member holds that is about to leave counts as lost as soon as it cannot step (3.2)."""
+    patch.setattr(assemblies, "_may_build", lambda participant, stage: not participant.leaving)
 
 
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
@@ -574,7 +588,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._stage_member.replica_state.goes_on_from(request.iteration, request.lineage):
+        if self._stage_member.replica_state.counts_more_than(request.iteration, request.lineage, ()):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

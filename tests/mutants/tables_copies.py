@@ -11,14 +11,16 @@ from typing import Any, TypeVar
 
 from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, Refused
-from swarmfree.protocol.messages import Build, GetRecord, GetShadow, RecordAnswer, Request, ShadowPart
-from swarmfree.protocol.names import Endpoint, base_of
+from swarmfree.protocol.messages import Build, GetRecord, GetShadow, Heartbeat, RecordAnswer, Request, ShadowPart
+from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
 from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
+    LATER,
     OTHER_LINEAGE,
+    TERM,
     A,
     Alone,
     D,
@@ -54,19 +56,73 @@ def older_state_than_asked() -> object:
     return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None))
 
 
+def _standing(alone: Alone, iteration: int, forced: tuple[int, ...], lineage: str = "") -> None:
+    """It holds what the record before this iteration left; `lineage` is that of iteration 1."""
+    newest = replace(record(forced=forced), iteration=iteration - 1)
+    past = {1: lineage} if lineage else {}
+    alone.replica_state.install(1, iteration, newest.lineage(), newest, past)
+    alone.replica_state.is_committed_state = True
+
+
 def build_of_what_is_decided() -> object:
     """A coordinator that leads the beginning of what a member holds has it build that: after a
     majority's record, a forced one, one and the other.
     """
 
     async def story(alone: Alone, iteration: int, forced: tuple[int, ...]) -> str:
-        newest = replace(record(forced=forced), iteration=iteration)
-        alone.replica_state.install(1, iteration + 1, newest.lineage(), newest)
-        alone.replica_state.is_committed_state = True
+        _standing(alone, iteration + 1, forced)
         builder = alone.builder
         return await word(builder.build(A, Build(at(2), Fresh(1, 0, "draw it"), 0, GENESIS_LINEAGE, None)))
 
     return [play(partial(story, iteration=i, forced=forced)) for i, forced in ((0, ()), (0, (0,)), (1, (1,)))]
+
+
+LED = "1" * 64
+"""What another coordinator leads stands on, at iteration 1."""
+SIDES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
+    (LED, (), ()),
+    (LED, (1,), ()),
+    (OTHER_LINEAGE, (), (0,)),
+    (OTHER_LINEAGE, (), ()),
+    (OTHER_LINEAGE, (0,), ()),
+)
+"""A member's lineage at iteration 1, what was forced of it until iteration 5, and what was forced
+of the other coordinator's until iteration 1: a majority went on from there; without one; apart, and
+forced later; forced alike; forced sooner."""
+
+
+def heartbeat_of_one_left_behind() -> object:
+    """A member at iteration 5 hears its coordinator, and another one heartbeats in a higher term
+    that stands at iteration 1, for each of the sides: the answer, and who is followed then. Last,
+    the same as at first in a term that is promised already.
+    """
+
+    async def story(alone: Alone, lineage: str, forced: tuple[int, ...], led: tuple[int, ...], term: Term) -> tuple[str, str]:
+        _standing(alone, 5, forced, lineage)
+        own = Heartbeat(at(1, iteration=5), 0, 0.0, lineage=alone.replica_state.lineage, forced=forced)
+        await alone.stage_member.heartbeat(A, own)
+        other = Heartbeat(at(2, term, iteration=1), 0, 0.0, lineage=LED, forced=led)
+        said = await word(alone.stage_member.heartbeat(A if term == TERM else D, other))
+        coordinator = alone.replica_state.coordinator
+        return said, coordinator.member.peer_id if coordinator is not None else ""
+
+    found = [play(partial(story, lineage=one, forced=forced, led=led, term=LATER)) for one, forced, led in SIDES]
+    return [*found, play(partial(story, lineage=LED, forced=(), led=(), term=TERM))]
+
+
+def build_of_another_lineage() -> object:
+    """A member at iteration 5 is to build for iteration 1 of another lineage, that was forced
+    sooner: the answer where it hopes for its own, and where it has said that it does not.
+    """
+
+    async def story(alone: Alone, *, hopes: bool) -> str:
+        _standing(alone, 5, (), OTHER_LINEAGE)
+        alone.replica_state.has_given_up = not hopes
+        led = record(forced=(0,))
+        build = Build(at(2), Fresh(1, 0, "draw it"), 1, led.lineage(), led, (GENESIS_LINEAGE,))
+        return await word(alone.builder.build(A, build))
+
+    return [play(partial(story, hopes=hopes)) for hopes in (True, False)]
 
 
 def build_asked_for_again() -> object:

@@ -151,6 +151,40 @@ def end_of_those_beside_a_barred_one() -> object:
     return _roster(story)
 
 
+def member_that_is_past() -> object:
+    """A member refuses a heartbeat, since what it holds counts more than what is led here; while a
+    record is being sealed, so that it has only heard of it first; while one that may be decided was
+    inherited: what that comes to.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, sealing: bool) -> str:
+        participant, refused = roster.get(ME.member), 0
+        assert participant is not None
+
+        def past(to: Endpoint, request: Request) -> Reply:
+            nonlocal refused
+            refused += 1
+            if refused > 3:
+                return Reply(beat_answer(1))
+            raise Refused(RefusalKind.PAST, "it counts more")
+
+        alone.line.answer = past
+        roster._lead.is_sealing = sealing
+        heard = await roster.ask(participant)
+        return "deposed" if roster.is_deposed else "heard" if heard is not None else "lost"
+
+    async def inherited(alone: Alone, roster: Roster) -> str:
+        roster._lead.sealed = record()
+        said = await story(alone, roster, sealing=False)
+        return "deposed" if said == "heard" else said
+
+    return [
+        _roster(partial(story, sealing=False), ME, D),
+        _roster(partial(story, sealing=True), ME, D),
+        _roster(inherited, ME, D),
+    ]
+
+
 def silence_beside_a_sibling() -> object:
     """A replica says nothing, and its sibling lives."""
     return _judge(PeerSilent("nothing"), ME, SIBLING, D)

@@ -214,6 +214,22 @@ ROWS = (
     Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
     # building, replaying, copying
     Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built", "past"]),
+    Row(
+        removals_return.decided_without_the_coordinator,
+        tables_copies.heartbeat_of_one_left_behind,
+        [
+            ("past", "a"),
+            ("HeartbeatAnswer", "d"),
+            ("past", "a"),
+            ("HeartbeatAnswer", "d"),
+            ("HeartbeatAnswer", "d"),
+            ("HeartbeatAnswer", "a"),
+        ],
+    ),
+    Row(removals_return.hope_that_was_given_up, tables_copies.build_of_another_lineage, ["past", "Built"]),
+    Row(removals_return.state_of_a_leaver, tables_return.leaver_that_cannot_step, ("c", "Stay")),
+    Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
+    Row(removals_lead.record_that_is_ahead, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_return.past_with_a_build, tables_return.past_of_a_builder, [0, 3, 4, 5]),
     Row(removals_return.most_of_a_build, tables_return.builder_that_never_ends, True),
     Row(removals_return.frames_as_they_come, tables_return.frames_of_a_long_answer, 1),

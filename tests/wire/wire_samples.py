@@ -87,7 +87,7 @@ REQUESTS: dict[str, Request] = {
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
-    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,)),
+    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,), LINEAGE, (3, 5)),
     "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),

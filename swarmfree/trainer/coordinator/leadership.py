@@ -89,6 +89,12 @@ class Leadership:
         """Whether nothing is sealed yet, and nothing is about to be."""
         return self.decided is None and self.sealed is None and not self.is_sealing
 
+    def may_have_decided(self, present: Present) -> bool:
+        """Whether a record may have been sent out since this was the present iteration: who has
+        applied it is further than that.
+        """
+        return present is not self.present or self.is_sealing or self.sealed is not None
+
     def tip(self) -> Tip:
         """The end of this coordinator's lineage."""
         return Tip.of(self.decided)

@@ -376,6 +376,9 @@ class Roster(Participants):
             return
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
             await self.yield_to(participant.member, error)
+        elif isinstance(error, Refused) and error.kind is RefusalKind.PAST:
+            # Others decided without this peer: whoever claims next finds what
+            self.depose(f"{participant.member}: {error}")
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
         elif not self._is_worth_waiting_for(participant, error):
@@ -492,9 +495,10 @@ class Roster(Participants):
         silence_s = self._context.timing.silence_s
         again = ASKED_AGAIN
         while True:
-            request = Heartbeat(
-                self._lead.position, seen, hold_s, self.waiting_for, self._count_progress(), self._newly_admitted()
-            )
+            present = self._lead.present
+            forced = present.record.forced if present.record is not None else ()
+            news = (self.waiting_for, self._count_progress(), self._newly_admitted())
+            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced)
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
@@ -502,6 +506,11 @@ class Roster(Participants):
                     raise
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
+            except Refused as refusal:
+                # Perhaps it has only heard first of what this peer decides
+                if refusal.kind is not RefusalKind.PAST or self._deposed or not self._lead.may_have_decided(present):
+                    raise
+                await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
                 participant.hear(answer)

@@ -297,10 +297,14 @@ class StageMember:
         """Answer how this member stands: at once if there is news, else after `hold_s`.
 
         Raises:
-            Refused: `behind`, from a coordinator whose term is over.
+            Refused: `behind`, from a coordinator whose term is over; `past`, from one that this
+                member does not follow yet, and that leads what gives way to the state held here.
         """
         replica_state, before = self.replica_state, self.replica_state.coordinator
-        replica_state.promises = promises.heartbeat(replica_state.promises, sender, request)
+        after = promises.heartbeat(replica_state.promises, sender, request)
+        if promises.is_new_term(replica_state.promises, request.position):
+            replica_state.require_following(request.position.iteration, request.lineage, request.forced)
+        replica_state.promises = after
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress

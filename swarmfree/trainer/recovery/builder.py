@@ -131,9 +131,8 @@ class Builder:
             self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
-            if replica_state.goes_on_from(request.iteration, request.lineage):
-                why = f"iteration {request.iteration} is decided: this peer stands at {replica_state.iteration}"
-                raise Refused(RefusalKind.PAST, why)
+            forced = request.record.forced if request.record is not None else ()
+            replica_state.require_following(request.iteration, request.lineage, forced)
             self._tasks.cancel_all()
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))

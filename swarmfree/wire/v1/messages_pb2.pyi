@@ -401,6 +401,8 @@ class HeartbeatRequest(google.protobuf.message.Message):
     WAITING_FOR_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     ADMITTED_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
+    FORCED_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
@@ -409,6 +411,8 @@ class HeartbeatRequest(google.protobuf.message.Message):
     """What the swarm waits for, for people; empty if nothing."""
     progress: builtins.int
     """Grows whenever the coordinator gets somewhere; zero at first."""
+    lineage: builtins.str
+    """64 hex digits: of the last record before the position's iteration; required."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -421,6 +425,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
     def admitted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
         """Who has a place and is not in the newest plan; empty if nobody."""
 
+    @property
+    def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Iterations of that lineage that were sealed without a majority, ascending; empty if none."""
+
     def __init__(
         self,
         *,
@@ -431,9 +439,11 @@ class HeartbeatRequest(google.protobuf.message.Message):
         waiting_for: builtins.str = ...,
         progress: builtins.int = ...,
         admitted: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
+        lineage: builtins.str = ...,
+        forced: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "header", b"header", "hold_s", b"hold_s", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
