@@ -79,7 +79,7 @@ GERUNDS = {
 """Word -> what it names."""
 
 # Commands that need no more than a peer does; all others take the extra `lab`.
-PEER_COMMANDS = ("bootstrap", "config", "new", "peer", "rehearse", "sample", "status")
+PEER_COMMANDS = ("bootstrap", "config", "doctor", "new", "peer", "rehearse", "sample", "status")
 # What is imported under another name than it is installed by.
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 

@@ -20,6 +20,7 @@ from swarmfree.cli.ban import ban
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
+from swarmfree.cli.doctor import doctor
 from swarmfree.cli.local import local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
@@ -146,6 +147,7 @@ SAMPLE_EXAMPLES = _examples(
     'swarmfree sample reports/first "def main("',
     'swarmfree sample reports/first "import " --tokens 400 --seed 7',
 )
+DOCTOR_EXAMPLES = _examples("swarmfree doctor INVITE", "swarmfree doctor INVITE --port 4002 --announce 203.0.113.8:4002")
 STATUS_EXAMPLES = _examples("swarmfree status INVITE", "swarmfree status INVITE --watch", "swarmfree status INVITE --json")
 TICKET_EXAMPLES = _examples(
     "swarmfree ticket INVITE --organiser organiser.key --peer QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",
@@ -165,6 +167,7 @@ app.command(short_help="Have a trained model write on from a prompt.", epilog=SA
 app.command(short_help="Write a run file to begin from.")(new)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)
+app.command(short_help="Say whether this machine can join a run.", epilog=DOCTOR_EXAMPLES)(doctor)
 app.command(cls=WatchCommand, short_help="Show who serves what, and how far a run is.", epilog=STATUS_EXAMPLES)(status)
 app.command(short_help="Make a ticket, and an invite with it.", epilog=TICKET_EXAMPLES)(ticket)
 app.command(short_help="Have a run do without a peer, or end a ticket.", epilog=BAN_EXAMPLES)(ban)

@@ -8,11 +8,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from relay_world import QUICK, Elsewhere, behind, client_of, relay
 from wire_world import LIFE, RUN, echo, endpoint, identity, network, train
 
+from swarmfree.cli.checkup import Grade, reach_finding
 from swarmfree.protocol.errors import PeerUnreachable, SwarmfreeError
 from swarmfree.protocol.local_config import RelayChoice
 from swarmfree.protocol.messages import GetPlan
@@ -254,3 +256,21 @@ async def test_the_rate_of_one_peer_and_of_all_is_bounded() -> None:
         await caller.call(peer.here, train(peer.here), PAYLOAD, silence_s=20)
         assert loop.time() - began_s > 2.0
     assert RUN
+
+
+async def test_a_checkup_says_whether_a_peer_is_called_directly_or_by_way_of_a_relay_or_not_at_all() -> None:
+    """A relay that calls back says so; one that cannot leads calls here; one that is gone is told
+    of, and the next one asked.
+    """
+    async with network("peer") as peer, asyncio.TaskGroup() as group:
+        client, own = client_of(peer, group), peer.direct_address
+        elsewhere = Address("ip4", "192.0.2.7", own.port, own.peer_id)
+        async with relay() as one:
+            gone = replace(one.address, port=1)
+            direct = await reach_finding(client, [gone, one.address], own)
+            led = await reach_finding(client, [one.address], elsewhere)
+        nobody = await reach_finding(client, [gone], own)
+        client.close()
+    assert (direct.grade, led.grade, nobody.grade) == (Grade.GOOD, Grade.NOTE, Grade.BAD)
+    assert "a router stands between" in led.text and "by way of the relay at" in led.text
+    assert "--announce" in led.fix

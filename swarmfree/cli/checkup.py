@@ -1,0 +1,353 @@
+"""What `swarmfree doctor` looks at, one thing after the other: each becomes a line that says what
+was found, and how to mend it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmfree.cli.peer_order import announced_of
+from swarmfree.model.layout import layout_of
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed, DataError, PeerUnreachable, SwarmfreeError
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.wire.addresses import Address
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
+from swarmfree.wire.invite import Invite
+from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.relay_client import RelayClient
+
+VECTORS_HELD = 5
+"""Of a stage that is trained, each as long as its weights: weights, two moments, the gradient sum
+and the average."""
+FLOAT_BYTES = 4
+RELAYS_ASKED = 3
+RELAY_S = 5.0
+CALLS = 3
+STAGE_PEERS_CALLED = 4
+CALL_S = 2.0
+
+
+class Grade(enum.StrEnum):
+    """What a finding means for joining: nothing, less than possible, or that it cannot be."""
+
+    GOOD = "ok"
+    NOTE = "note"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        grade: what it means.
+        what: its name, one word.
+        text: what was found.
+        fix: what to do about it; empty where there is nothing to do.
+    """
+
+    grade: Grade
+    what: str
+    text: str
+    fix: str = ""
+
+    def line(self) -> str:
+        """For people."""
+        return f"{self.grade:<5} {self.what:<10} {self.text}{f'. {self.fix}' if self.fix else ''}"
+
+
+# ---- what needs no network -----------------------------------------------------------------------
+
+
+def clock_offset(now_s: float, said_s: Sequence[float], renewed_s: float) -> tuple[float, float]:
+    """Between which two numbers of seconds this machine's clock is ahead of those of others.
+
+    Each announcement was made between no time ago and `renewed_s` ago; what fits one peer and not
+    the others is stretched to what fits most.
+
+    Args:
+        now_s: by this machine's clock.
+        said_s: when each peer made its announcement, by its own clock; at least one.
+        renewed_s: after so long a peer makes a new one.
+
+    Returns:
+        Least and most, seconds; negative = this clock is behind.
+    """
+    ages = sorted(now_s - one for one in said_s)
+    middle = ages[len(ages) // 2]
+    near = [age for age in ages if abs(age - middle) <= renewed_s]
+    return max(near) - renewed_s, min(near)
+
+
+def clock_finding(now_s: float, announcements: Iterable[Announcement], lease_s: float, renewed_s: float) -> Finding:
+    """Whether others believe what this machine announces for as long as they should.
+
+    Args:
+        now_s: by this machine's clock.
+        announcements: of others.
+        lease_s: how long an announcement holds.
+        renewed_s: after so long a peer makes a new one.
+    """
+    said = [a.expires_s - lease_s for a in announcements]
+    if not said:
+        return Finding(Grade.NOTE, "clock", "cannot be compared: no peer has announced itself")
+    least, most = clock_offset(now_s, said, renewed_s)
+    others = f"{len(said)} other peer{'s' * (len(said) != 1)}"
+    if least > lease_s / 2 or most < -lease_s / 2:
+        side, amount = ("ahead of", least) if least > 0 else ("behind", -most)
+        text = f"this machine's clock is at least {amount:.0f} s {side} that of {others}"
+        return Finding(Grade.BAD, "clock", text, "Set it, or have it set: timedatectl set-ntp true")
+    return Finding(Grade.GOOD, "clock", f"within {max(most, -least):.0f} s of {others}")
+
+
+def memory_finding(manifest: Manifest, free_bytes: int | None) -> Finding:
+    """Whether the largest stage fits.
+
+    Args:
+        manifest: of the run.
+        free_bytes: memory that a new process may take; None = it is not known.
+    """
+    need = max(layout_of(manifest, stage).size for stage in range(manifest.stage_count)) * FLOAT_BYTES * VECTORS_HELD
+    text = f"a stage needs {need / 1e6:,.0f} MB and what it computes with"
+    if free_bytes is None:
+        return Finding(Grade.NOTE, "memory", f"{text}; how much is free is not known here")
+    text += f"; {free_bytes / 1e6:,.0f} MB are free"
+    if need > free_bytes:
+        return Finding(Grade.BAD, "memory", text, "End other programs, or take a larger machine")
+    return Finding(Grade.GOOD, "memory", text)
+
+
+def free_memory_bytes() -> int | None:
+    """Memory that a new process may take; None where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
+def stage_finding(stage: int, serving: int, seconds: Sequence[float]) -> Finding:
+    """How near the peers of a stage are.
+
+    Args:
+        stage: which.
+        serving: how many say that they serve it.
+        seconds: there and back, of each that answered; at most `STAGE_PEERS_CALLED` were called.
+    """
+    what, peers = f"stage {stage}", f"{serving} peer{'s' * (serving != 1)}"
+    if not serving:
+        return Finding(Grade.NOTE, what, "nobody serves it", "The run waits for somebody who does")
+    if not seconds:
+        text = f"none of {min(serving, STAGE_PEERS_CALLED)} that were called answers"
+        return Finding(Grade.BAD, what, text, "See whether a firewall keeps this machine from calling out")
+    return Finding(Grade.GOOD, what, f"{peers}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms there and back")
+
+
+# ---- what needs it -------------------------------------------------------------------------------
+
+
+async def examine(invite: Invite, local: LocalConfig, say: Callable[[str], None]) -> int:
+    """Look at everything, and say what was found.
+
+    Args:
+        invite: of the run.
+        local: what the peer would be told.
+        say: takes a line.
+
+    Returns:
+        Exit code: 0 where this machine can join, else 1.
+    """
+    is_well = True
+
+    def tell(finding: Finding) -> None:
+        nonlocal is_well
+        is_well = is_well and finding.grade is not Grade.BAD
+        say(finding.line())
+
+    try:
+        await _Checkup(invite, local, tell).run()
+    except SwarmfreeError as error:
+        tell(Finding(Grade.BAD, "run", str(error)))
+    say("this machine can join" if is_well else "this machine cannot join yet: see what is marked bad")
+    return 0 if is_well else 1
+
+
+async def reach_finding(client: RelayClient, relays: Sequence[Address], own: Address) -> Finding:
+    """Have relays call this peer, until one says whether it could; else, be called by way of it.
+
+    Args:
+        client: talks with relays; its group is entered.
+        relays: to be asked one after the other.
+        own: where this peer would be called.
+    """
+    why = ""
+    for relay in relays:
+        try:
+            async with asyncio.timeout(RELAY_S):
+                said = await client.ask(relay, own)
+        except (CallFailed, TimeoutError) as error:
+            why = str(error) or f"the relay at {relay.host_and_port} does not answer"
+            continue
+        if said.is_reachable:
+            return Finding(Grade.GOOD, "reach", f"others can call {own.host_and_port} directly")
+        fix = f"To be called directly, forward a port to {own.host}:{own.port} and name it with --port and --announce HOST:PORT"
+        text = f"others cannot call {own.host_and_port} ({said.why})"
+        if await _is_led_by(client, relay):
+            return Finding(Grade.NOTE, "reach", f"{text}; they can by way of the relay at {relay.host_and_port}", fix)
+        return Finding(Grade.BAD, "reach", f"{text}, nor by way of the relay at {relay.host_and_port}", fix)
+    return Finding(Grade.BAD, "reach", f"no relay of the run could be asked: {why}", "See whether a firewall stops calls out")
+
+
+async def _is_led_by(client: RelayClient, relay: Address) -> bool:
+    is_led, told = False, asyncio.Event()
+
+    def held() -> None:
+        nonlocal is_led
+        is_led = True
+        told.set()
+
+    async def line() -> None:
+        with contextlib.suppress(PeerUnreachable):
+            await client.register(relay, held)
+        told.set()
+
+    async with asyncio.TaskGroup() as group:
+        registering = group.create_task(line())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RELAY_S):
+                await told.wait()
+        registering.cancel()
+    return is_led
+
+
+class _Checkup:
+    def __init__(self, invite: Invite, local: LocalConfig, tell: Callable[[Finding], None]) -> None:
+        self._invite, self._local, self._tell = invite, local, tell
+
+    async def run(self) -> None:
+        local = self._local
+        identity = load_or_create_identity(local.folder)
+        async with contextlib.AsyncExitStack() as opened:
+            began_s = time.monotonic()
+            directory = DhtDirectory(self._settings(), identity, self._invite.fingerprint)
+            await directory.start()
+            opened.push_async_callback(directory.close)
+            manifest = await directory.fetch_manifest(local.patience_s)
+            text = f"{manifest.run.name}, found after {time.monotonic() - began_s:.1f} s; protocol revision {PROTOCOL_REVISION}, as here"
+            self._tell(Finding(Grade.GOOD, "run", text))
+            admission = Admission(manifest, await directory.read_bans(manifest.timing.papers_lease_s))
+            ticket = self._ticket(admission, identity)
+            self._tell(ticket)
+            if ticket.grade is Grade.BAD:
+                return  # nobody would hear anything else of it
+            self._tell(memory_finding(manifest, free_memory_bytes()))
+            self._tell(await asyncio.to_thread(self._corpus, manifest))
+            network = await opened.enter_async_context(self._network(manifest, identity, admission))
+            self._tell(await self._reach(network, directory))
+            own = identity.peer_id
+            others = [a for a in await directory.announcements() if a.endpoint.member.peer_id != own]
+            timing = manifest.timing
+            self._tell(clock_finding(time.time(), others, timing.lease_s, timing.lease_s / 3))
+            for stage in range(manifest.stage_count):
+                serving = [a.endpoint for a in others if a.state is PeerState.SERVING and a.stage == stage]
+                self._tell(stage_finding(stage, len(serving), await self._call(network, serving[:STAGE_PEERS_CALLED])))
+
+    def _settings(self) -> DirectorySettings:
+        local = self._local
+        return DirectorySettings(local.folder, local.host, entry_points=self._invite.entry_points, patience_s=local.patience_s)
+
+    def _network(self, manifest: Manifest, identity: Identity, admission: Admission) -> GrpcNetwork:
+        local = self._local
+        return GrpcNetwork(
+            self._invite.fingerprint,
+            identity,
+            draw_incarnation(secrets.token_hex),
+            local.host,
+            local.port,
+            announced=announced_of(local),
+            limits=WireLimits.of(manifest, local.limits),
+            admission=admission,
+            ticket=self._invite.ticket,
+        )
+
+    def _ticket(self, admission: Admission, identity: Identity) -> Finding:
+        ticket = self._invite.ticket
+        why = admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b"")
+        if why:
+            fix = f"Send {identity.peer_id} to the organiser and ask for an invite of its own"
+            return Finding(Grade.BAD, "ticket", why, fix)
+        if ticket is None:
+            return Finding(Grade.GOOD, "ticket", "this run lets everybody in who is not banned, or has this peer on its list")
+        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
+        return Finding(Grade.GOOD, "ticket", f"the invite's holds until {until}")
+
+    def _corpus(self, manifest: Manifest) -> Finding:
+        local = self._local
+        if not local.can_feed:
+            return Finding(Grade.NOTE, "corpus", "--no-feed: this peer serves the body only")
+        try:
+            corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
+            CorpusTokens(corpus, manifest, lambda sequence: sequence)
+        except (DataError, OSError) as error:
+            if local.data_path:
+                return Finding(Grade.BAD, "corpus", str(error), "Name the run's text with --data, or leave it out")
+            return Finding(Grade.NOTE, "corpus", str(error))
+        return Finding(Grade.GOOD, "corpus", "the text here is the run's own: this peer can serve stage 0, too")
+
+    async def _reach(self, network: GrpcNetwork, directory: DhtDirectory) -> Finding:
+        """Have the run's relays call this peer, and where they cannot, be called by way of one."""
+        own = network.direct_address
+        await directory.founder()
+        relays = [relay for relay in await directory.relays() if relay.peer_id != own.peer_id][:RELAYS_ASKED]
+        if not relays:
+            fix = "A bootstrap node offers a relay unless it was started with --no-relay"
+            return Finding(Grade.NOTE, "reach", f"nobody was found who could call {own.host_and_port} to try", fix)
+        client = RelayClient(self._invite.fingerprint, network.relay_context(), network.local_address, asyncio.TaskGroup())
+        async with client.group:
+            try:
+                return await reach_finding(client, relays, own)
+            finally:
+                client.close()
+
+    async def _call(self, network: GrpcNetwork, peers: Sequence[Endpoint]) -> list[float]:
+        """Seconds there and back, of each that answers: the least of a few, the connection not
+        counted.
+        """
+        seconds: list[float] = []
+
+        async def one(peer: Endpoint) -> None:
+            least_s = math.inf
+            with contextlib.suppress(CallFailed, TimeoutError):
+                async with asyncio.timeout(CALL_S):
+                    for _ in range(CALLS):
+                        began_s = time.perf_counter()
+                        await network.call(peer, GetPlan(), silence_s=CALL_S)
+                        least_s = min(least_s, time.perf_counter() - began_s)
+            if least_s < math.inf:
+                seconds.append(least_s)
+
+        async with asyncio.TaskGroup() as group:
+            for peer in peers:
+                group.create_task(one(peer))
+        return seconds
