@@ -22,7 +22,7 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.identity import is_peer_id
 from swarmfree.wire.organiser import OrganiserKey, is_signed
-from swarmfree.wire.ticket import TICKET_ID_LETTERS
+from swarmfree.wire.ticket import TICKET_ID_LETTERS, Ticket
 
 BANS_FILE = "bans.json"
 LISTED_MAX = 512
@@ -64,6 +64,10 @@ class BanList:
         bytes.
         """
         return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
+
+    def names(self, ticket: Ticket) -> bool:
+        """Whether this ticket holds no more, or whose it is is banned."""
+        return ticket.ticket_id in self.tickets or ticket.holder in self.peers
 
     def _said(self) -> dict[str, Any]:
         return {

@@ -304,8 +304,10 @@ class DhtDirectory:
         keys = self._key("genesis"), self._key("end")
         found = await self._read(keys, _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
         copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
-        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s())
-        self._end = self._end or find_end_notice(notices, self._manifest, self._wall_s())
+        if self._end is not None:
+            notices.append(self._end.canonical())
+        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s(), self.bans)
+        self._end = find_end_notice(notices, self._manifest, self._wall_s(), self.bans)
         if self._genesis is not None:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
