@@ -24,7 +24,7 @@ from swarmfree.protocol.messages import GetPlan, Header, PlanAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.wire.admission import _SEEN_MAX, Admission
-from swarmfree.wire.ban_list import BanList, newest_ban_list, read_ban_list
+from swarmfree.wire.ban_list import BanList, newest_ban_list, read_ban_list, read_ban_lists
 from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.ticket import ticket_from_bytes
@@ -246,7 +246,7 @@ class Board:
 
     async def read_bans(self, _lease_s: float) -> BanList | None:
         """As the directory reads it."""
-        self.known = newest_ban_list(self.published, RUN, self.known)
+        self.known = newest_ban_list([self.known, *read_ban_lists(self.published, RUN, {}).values()])
         return self.known
 
 
