@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import typer
 
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.ban_list import BanList, longer_ban_list, newest_ban_list
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import is_peer_id, load_or_create_identity
@@ -27,12 +28,19 @@ LOOK_AGAIN_S = 1.0
 
 
 async def publish_bans(
-    invite: Invite, organiser: OrganiserKey, peers: Sequence[str], tickets: Sequence[str], patience_s: float
+    invite: Invite,
+    organiser: OrganiserKey,
+    peers: Sequence[str],
+    tickets: Sequence[str],
+    patience_s: float,
+    *,
+    is_sure: bool = False,
 ) -> int:
     """Publish a list with these besides, and say who has it; exit code 0.
 
     Raises:
-        ConfigError: the key is not the run's, or somebody is named who is none.
+        ConfigError: the key is not the run's, or somebody is named who is none, or, where this is
+            not sure, by whom the invite leads.
         InviteError: nobody answers at the invite's addresses.
         SwarmfreeError: no peer has taken it.
     """
@@ -46,6 +54,12 @@ async def publish_bans(
         manifest = await directory.fetch_manifest(patience_s)
         timing = manifest.timing
         named = [await _resolved(directory, text) for text in peers]
+        led_by = {parse_address(point).peer_id for point in points}.intersection(named)
+        if led_by and not is_sure:
+            raise ConfigError(
+                f"{min(led_by)} is a node by which the invite leads, as the bootstrap node: it ends for good, and nobody comes by it; "
+                "say --yes if that is meant"
+            )
 
         async def publish() -> BanList:
             found = await directory.ban_lists()

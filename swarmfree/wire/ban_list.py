@@ -105,7 +105,10 @@ def longer_ban_list(
         sorted({*tickets, *(known.tickets if known else ())}),
     )
     if max(len(all_peers), len(all_tickets)) > LISTED_MAX:
-        raise ConfigError(f"a ban list names at most {LISTED_MAX} peers and as many tickets")
+        raise ConfigError(
+            f"a ban list names at most {LISTED_MAX} peers and as many tickets, and nobody leaves it: revoke the ticket that they come "
+            "with (--ticket), which is one name for all of them; once it is full, begin another run, with new tickets"
+        )
     if known is not None and (tuple(all_peers), tuple(all_tickets)) == (known.peers, known.tickets):
         return known
     number = known.number + 1 if known else 1

@@ -119,7 +119,8 @@ async def test_forged_lists_in_the_directory_are_passed_over(world: World) -> No
 
 async def test_a_person_bans_by_the_end_of_a_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """`swarmfree ban` finds who is meant among the announced, ends when a peer has the list, and
-    adds to what was there; a wrong key and an unknown name are told.
+    adds to what was there; a wrong key and an unknown name are told, and a node by which the invite
+    leads is not banned by mistake.
     """
     bootstrap = await world.bootstrap()
     bad, bad_id = await world.peer("bad", bootstrap.addresses)
@@ -138,6 +139,8 @@ async def test_a_person_bans_by_the_end_of_a_name(world: World, capsys: pytest.C
             assert await publish_bans(invite, world.organiser, [bad_id.peer_id[-6:]], [], 5.0) == 0
         with pytest.raises(ConfigError, match="is the end of 0 announced peers' ids"):
             await publish_bans(invite, world.organiser, ["nobody"], [], 5.0)
+        with pytest.raises(ConfigError, match=r"by which the invite leads, as the bootstrap node: .* say --yes"):
+            await publish_bans(invite, world.organiser, [world.node.peer_id], [], 5.0)
         with pytest.raises(ConfigError, match="but the run's organiser is"):
             await publish_bans(invite, draw_organiser(), [ANOTHER], [], 5.0)
         reading.cancel()
@@ -221,12 +224,17 @@ def test_a_kept_list_survives_the_machine_and_damage_is_told(
 
 
 async def test_a_ban_that_nobody_takes_is_told(tmp_path: Path, small_manifest: Manifest) -> None:
-    """Where nobody reads the list within a lease, the command says so and fails."""
+    """Where nobody reads the list within a lease, the command says so and fails; the bootstrap node
+    is banned where that is meant.
+    """
     brief = dataclasses.replace(small_manifest, timing=TimingSection(lease_s=1.0))
     async with world_of(tmp_path, brief) as world:
         bootstrap = await world.bootstrap()
         with pytest.raises(SwarmfreeError, match="no peer has taken it within 1 s"):
-            await publish_bans(Invite(world.run, bootstrap.addresses), world.organiser, [SOMEBODY], [], 5.0)
+            await publish_bans(
+                Invite(world.run, bootstrap.addresses), world.organiser, [world.node.peer_id], [], 5.0, is_sure=True
+            )
+        assert (await bootstrap.ban_lists())[0].peers == (world.node.peer_id,)
 
 
 def test_the_longest_list_fits_into_a_record(small_manifest: Manifest) -> None:
@@ -241,7 +249,7 @@ def test_the_longest_list_fits_into_a_record(small_manifest: Manifest) -> None:
     assert len(longest.canonical()) < BAN_LIST_SIZE_BYTES_MAX
     assert read_ban_list(longest.canonical(), manifest) == longest
     for more, rule in (
-        ({"peers": [SOMEBODY]}, "at most 512"),
+        ({"peers": [SOMEBODY]}, "at most 512 .*: revoke the ticket .*begin another run"),
         ({"peers": ["x"]}, "no peer id"),
         ({"tickets": ["x"]}, "no ticket"),
     ):
