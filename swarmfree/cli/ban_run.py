@@ -1,5 +1,8 @@
 """A ban list on its way: read what is there, sign a longer one, publish it, and wait until a peer
 has taken it.
+
+Two commands at once may sign lists of the same number, of which peers follow one: each then signs
+the next one, which names whom both name, and which is the same to the byte.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from collections.abc import Sequence
 import typer
 
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
-from swarmfree.wire.ban_list import BanList, longer_ban_list
+from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.ban_list import BanList, longer_ban_list, newest_ban_list
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.identity import is_peer_id, load_or_create_identity
 from swarmfree.wire.invite import Invite
@@ -24,12 +28,19 @@ LOOK_AGAIN_S = 1.0
 
 
 async def publish_bans(
-    invite: Invite, organiser: OrganiserKey, peers: Sequence[str], tickets: Sequence[str], patience_s: float
+    invite: Invite,
+    organiser: OrganiserKey,
+    peers: Sequence[str],
+    tickets: Sequence[str],
+    patience_s: float,
+    *,
+    is_sure: bool = False,
 ) -> int:
     """Publish a list with these besides, and say who has it; exit code 0.
 
     Raises:
-        ConfigError: the key is not the run's, or somebody is named who is none.
+        ConfigError: the key is not the run's, or somebody is named who is none, or, where this is
+            not sure, by whom the invite leads.
         InviteError: nobody answers at the invite's addresses.
         SwarmfreeError: no peer has taken it.
     """
@@ -42,19 +53,31 @@ async def publish_bans(
         opened.push_async_callback(directory.close)
         manifest = await directory.fetch_manifest(patience_s)
         timing = manifest.timing
-        known = await directory.read_bans(timing.papers_lease_s)
         named = [await _resolved(directory, text) for text in peers]
-        bans = longer_ban_list(organiser, manifest, known, peers=named, tickets=tickets)
-        await directory.publish_bans(bans, timing.papers_lease_s)
-        keepers = 0
+        led_by = {parse_address(point).peer_id for point in points}.intersection(named)
+        if led_by and not is_sure:
+            raise ConfigError(
+                f"{min(led_by)} is a node by which the invite leads, as the bootstrap node: it ends for good, and nobody comes by it; "
+                "say --yes if that is meant"
+            )
+
+        async def publish() -> BanList:
+            found = await directory.ban_lists()
+            all_peers = {*named}.union(*(bans.peers for bans in found))
+            all_tickets = {*tickets}.union(*(bans.tickets for bans in found))
+            longer = longer_ban_list(organiser, manifest, newest_ban_list(found), peers=all_peers, tickets=all_tickets)
+            if longer != directory.bans:
+                await directory.publish_bans(longer, timing.papers_lease_s)
+            return longer
+
+        bans, keepers = await publish(), 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timing.lease_s):
-                while not (keepers := await directory.keepers_of_bans(bans)):
+                while True:
+                    bans = await publish()  # another command may have published one at the same time
+                    if keepers := await directory.keepers_of_bans(bans):
+                        break
                     await asyncio.sleep(LOOK_AGAIN_S)
-                    newest = await directory.read_bans(timing.papers_lease_s)
-                    if newest != bans:  # one that this machine had not found counts more
-                        bans = longer_ban_list(organiser, manifest, newest, peers=named, tickets=tickets)
-                        await directory.publish_bans(bans, timing.papers_lease_s)
         if not keepers:
             raise SwarmfreeError(
                 f"list {bans.number} is published for {timing.papers_lease_s:g} s, but no peer has taken it within {timing.lease_s:g} s: "

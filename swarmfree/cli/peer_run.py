@@ -33,7 +33,7 @@ from swarmfree.protocol.events import DirectoryReplaced, Note
 from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Journal, Ports, Tokens
-from swarmfree.storage.atomic_files import write_whole
+from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
 from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
@@ -207,7 +207,8 @@ class PeerLife:
         """
         ticket = self._order.invite.ticket
         if why := admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
-            raise InviteError(f"{why}. A ticket is made by: swarmfree ticket INVITE --peer {identity.peer_id}")
+            how = f". A ticket is made by: swarmfree ticket INVITE --peer {identity.peer_id}"
+            raise InviteError(why if why.startswith("banned") else why + how)
 
     def _tell_tickets_end(self, journal: Journal) -> None:
         """A ticket that ends soon ends this peer's part, too."""
@@ -237,7 +238,7 @@ class PeerLife:
         device = f"{local.threads} CPU thread{'s' * (local.threads != 1)}"
         screen.describe(manifest, Means(device, memory_mb * 10**6, disk_mb * 10**6))
         place = Path(local.folder) / "invite"
-        write_whole(place, f"{invite}\n".encode())
+        write_whole(place, f"{invite}\n".encode(), SECRET_MODE)  # a ticket's private key may stand in it
         screen.keep_invite(place)
         if not screen.is_live:  # where a picture is drawn, all of it has its place there
             kept = f"{memory_mb:,} MB RAM and {disk_mb:,} MB disk"

@@ -15,14 +15,13 @@ from pathlib import Path
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.storage.atomic_files import place_whole
+from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.organiser import OrganiserKey
 from swarmfree.wire.ticket import DAY_S, TICKET_DAYS, Ticket, make_ticket, ticket_from_invite
 
 TICKETS_FILE = "tickets.json"
-_SECRET_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +101,4 @@ def _write(path: Path, manifest: Manifest, own: Ticket, invite: Ticket | None) -
     """Write both, whole or not at all; nobody else on this machine can read them."""
     packed = base64.b64encode(own.invite_bytes()).decode(), base64.b64encode(invite.invite_bytes() if invite else b"").decode()
     content = json.dumps({"run": manifest.fingerprint(), "own": packed[0], "invite": packed[1]}).encode()
-
-    def write(draft: Path) -> None:
-        draft.touch(_SECRET_MODE)
-        draft.write_bytes(content)
-
-    place_whole(path, write)
+    write_whole(path, content, SECRET_MODE)

@@ -21,19 +21,20 @@ def ticket(
     *,
     organiser: OrganiserOption,
     peer: Annotated[
-        str,
+        str | None,
         typer.Option("--peer", metavar="ID", help="Whose ticket it is: a peer id, as that peer tells it.", show_default=False),
-    ] = "",
+    ] = None,
     count: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--count",
             metavar="N",
             min=0,
             max=COUNT_MAX,
             help="Without --peer: so many peers may come with it; 0 = any number.",
+            show_default="1",
         ),
-    ] = 1,
+    ] = None,
     days: Annotated[
         float, typer.Option("--days", min=0.001, max=DAYS_MAX, help="It holds for so long, also for who has come with it.")
     ] = DAYS,
@@ -54,10 +55,15 @@ def ticket(
     key = load_organiser(organiser)
     if decoded.ticket is not None and not decoded.ticket.is_signed_by(key.peer_id, decoded.fingerprint):
         raise ConfigError(f"--organiser {organiser}: this key has not signed the invite's ticket; it is of another run")
-    if peer and not is_peer_id(peer):
-        raise ConfigError(f"--peer {peer}: no peer id; a peer without a ticket tells its own when it is started with the invite")
+    if peer is not None and not is_peer_id(peer):
+        raise ConfigError(
+            f"--peer {peer!r}: no peer id; a peer without a ticket tells its own when it is started with the invite"
+        )
+    if peer is not None and count is not None:
+        raise ConfigError(f"--count {count}: a ticket with --peer is for that peer alone; leave one of them out")
     expires_s = int(time.time() + days * DAY_S)
-    made = make_ticket(key, decoded.fingerprint, expires_s, holder=peer, count=0 if peer else count)
+    count = 0 if peer else 1 if count is None else count
+    made = make_ticket(key, decoded.fingerprint, expires_s, holder=peer or "", count=count)
     whom = f"peer {peer}" if peer else f"{count} peers" if count > 1 else "one peer" if count else "any number of peers"
     typer.echo(encode_invite(Invite(decoded.fingerprint, decoded.entry_points, made)))
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires_s))
@@ -65,3 +71,7 @@ def ticket(
         f"ticket {made.ticket_id}, for {whom}, until {until}; to revoke it: swarmfree ban INVITE --ticket {made.ticket_id}",
         err=True,
     )
+    if decoded.ticket is None:
+        typer.echo("the invite had no ticket, so whether this key is that run's organiser's was not checked", err=True)
+    if not peer and (decoded.ticket is None or decoded.ticket.holder):
+        typer.echo("in a run that admits by name (run.access = list) it is of no use: there --peer is needed", err=True)

@@ -15,6 +15,8 @@ from uuid import uuid4
 
 from swarmfree.protocol.errors import SwarmfreeError
 
+SECRET_MODE = 0o600
+
 
 @contextlib.contextmanager
 def told_in_one_line(place: Path, what: str) -> Iterator[None]:
@@ -27,14 +29,20 @@ def told_in_one_line(place: Path, what: str) -> Iterator[None]:
         raise SwarmfreeError(f"{place}: {what} failed: {error.strerror or error}") from error
 
 
-def write_whole(file: Path, content: bytes | Iterable[bytes]) -> None:
+def write_whole(file: Path, content: bytes | Iterable[bytes], mode: int = 0o666) -> None:
     """Write a file atomically; readers see the old file, the new one or none.
+
+    Args:
+        file: its place.
+        content: all of it.
+        mode: who may read and write it, as far as the process's own mask lets them.
 
     Raises:
         SwarmfreeError: the disk is full or refuses; nothing is left behind.
     """
 
     def write(temporary: Path) -> None:
+        temporary.touch(mode)
         with temporary.open("wb") as stream:
             for piece in (content,) if isinstance(content, bytes) else content:
                 stream.write(piece)

@@ -39,6 +39,7 @@ class Admission:
         self._bans = bans
         self._banned = frozenset(bans.peers if bans else ())
         self._seen: OrderedDict[tuple[str, bytes], Ticket | str] = OrderedDict()
+        # By ticket, whom it has let in: `_seen` is no place for that, as strangers can fill it.
         self._met: dict[str, set[str]] = {}
 
     def require(self, peer_id: str, shown: bytes) -> None:
@@ -50,7 +51,7 @@ class Admission:
         if why := self.refusal(peer_id, shown):
             raise Refused(RefusalKind.NOT_ADMITTED, why)
         ticket = self._seen.get((peer_id, shown))
-        if isinstance(ticket, Ticket) and ticket.count:
+        if isinstance(ticket, Ticket):
             self._met.setdefault(ticket.ticket_id, set()).add(peer_id)
 
     def refusal(self, peer_id: str, shown: bytes) -> str | None:
@@ -68,11 +69,11 @@ class Admission:
         """Follow a newer list.
 
         Returns:
-            Peers that may have been let in and are refused from now on.
+            Peers that may have been let in and are refused from now on; who came with a ticket that
+            is revoked, the first time only.
         """
         self._bans, self._banned = bans, frozenset(bans.peers)
-        revoked = {peer_id for (peer_id, _), ticket in self._seen.items() if _is_revoked(ticket, bans)}
-        return self._banned | (revoked if self._access != "open" else set())
+        return self._banned.union(*(self._met.pop(ticket_id, ()) for ticket_id in bans.tickets))
 
     def _read(self, peer_id: str, shown: bytes) -> Ticket | str:
         """The ticket, or why it is none of this peer in this run: what never changes."""
@@ -103,7 +104,7 @@ class Admission:
         if ticket.expires_s <= self._wall_s():
             then = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
             return f"ticket expired: that of peer {peer_id} held until {then}; ask the organiser for another one"
-        if self._bans is not None and _is_revoked(ticket, self._bans):
+        if self._bans is not None and ticket.ticket_id in self._bans.tickets:
             return f"ticket revoked: the organiser has revoked ticket {ticket.ticket_id} of peer {peer_id} (list {self._bans.number})"
         if self._access == "list" and not ticket.holder:
             return f"ticket without a name: this run admits by name, and that of peer {peer_id} is for anybody"
@@ -111,7 +112,3 @@ class Admission:
         if ticket.count and peer_id not in met and len(met) >= ticket.count:
             return f"ticket used up: it is for {ticket.count}, others came with it before peer {peer_id}"
         return None
-
-
-def _is_revoked(ticket: Ticket | str, bans: BanList) -> bool:
-    return isinstance(ticket, Ticket) and ticket.ticket_id in bans.tickets

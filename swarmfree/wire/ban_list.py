@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
+import hashlib
 import logging
+import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.identity import is_peer_id
 from swarmfree.wire.organiser import OrganiserKey, is_signed
-from swarmfree.wire.ticket import TICKET_ID_LETTERS
+from swarmfree.wire.ticket import TICKET_ID_LETTERS, Ticket
 
 BANS_FILE = "bans.json"
 LISTED_MAX = 512
@@ -65,6 +67,10 @@ class BanList:
         """
         return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
 
+    def names(self, ticket: Ticket) -> bool:
+        """Whether this ticket holds no more, or whose it is is banned."""
+        return ticket.ticket_id in self.tickets or ticket.holder in self.peers
+
     def _said(self) -> dict[str, Any]:
         return {
             "fingerprint": self.fingerprint,
@@ -77,7 +83,8 @@ class BanList:
 def longer_ban_list(
     organiser: OrganiserKey, manifest: Manifest, known: BanList | None, *, peers: Collection[str], tickets: Collection[str]
 ) -> BanList:
-    """The list after the known one, with these besides.
+    """The list after the known one, with these besides; the known one itself where it names them
+    all.
 
     Raises:
         ConfigError: the key is not the run's organiser's, a name is none, or the list would be too
@@ -98,7 +105,12 @@ def longer_ban_list(
         sorted({*tickets, *(known.tickets if known else ())}),
     )
     if max(len(all_peers), len(all_tickets)) > LISTED_MAX:
-        raise ConfigError(f"a ban list names at most {LISTED_MAX} peers and as many tickets")
+        raise ConfigError(
+            f"a ban list names at most {LISTED_MAX} peers and as many tickets, and nobody leaves it: revoke the ticket that they come "
+            "with (--ticket), which is one name for all of them; once it is full, begin another run, with new tickets"
+        )
+    if known is not None and (tuple(all_peers), tuple(all_tickets)) == (known.peers, known.tickets):
+        return known
     number = known.number + 1 if known else 1
     unsigned = BanList(manifest.fingerprint(), number, tuple(all_peers), tuple(all_tickets), b"")
     return dataclasses.replace(unsigned, signature=organiser.sign(unsigned.signed_bytes()))
@@ -118,30 +130,48 @@ def read_ban_list(content: bytes, manifest: Manifest) -> BanList:
         raise ProtocolViolation(f"a ban list is of run {bans.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
     if not is_signed(manifest.organiser, bans.signed_bytes(), bans.signature):
         raise ProtocolViolation(f"a ban list is not signed by the organiser {manifest.organiser}")
+    # Last, as it takes the longest: strangers may publish any number of lists.
+    if not all(map(is_peer_id, bans.peers)) or not all(map(_TICKET_ID.fullmatch, bans.tickets)):
+        raise ProtocolViolation("a ban list is malformed: peer ids and names of tickets are expected")
     return bans
 
 
-def newest_ban_list(contents: Iterable[bytes], manifest: Manifest, known: BanList | None) -> BanList | None:
-    """Of what stands under the key, and of the one that is known, the list that counts; what is
-    none is passed over.
+def read_ban_lists(
+    contents: Iterable[bytes], manifest: Manifest, before: Mapping[bytes, BanList | None]
+) -> dict[bytes, BanList | None]:
+    """Read all that stands under the key.
+
+    Args:
+        contents: what stands there.
+        manifest: of the run.
+        before: what this gave the last time; nothing is judged twice.
+
+    Returns:
+        By SHA-256 of each, the list that it is; None for what is none.
     """
-    for content in sorted(set(contents) - ({known.canonical()} if known is not None else set())):
-        try:
-            bans = read_ban_list(content, manifest)
-        except ProtocolViolation as violation:
-            _log.debug("a ban list is passed over: %s", violation)
-            continue
-        if bans.counts_more_than(known):
-            known = bans
-    return known
+    named = {hashlib.sha256(content).digest(): content for content in contents}
+    return {digest: before[digest] if digest in before else _judged(content, manifest) for digest, content in named.items()}
+
+
+def newest_ban_list(lists: Iterable[BanList | None]) -> BanList | None:
+    """The one that counts."""
+    newest: BanList | None = None
+    for bans in lists:
+        if bans is not None and bans.counts_more_than(newest):
+            newest = bans
+    return newest
 
 
 def read_kept_bans(folder: str | Path, manifest: Manifest) -> BanList | None:
     """The list that this folder keeps; None where it keeps none of this run."""
+    path = Path(folder) / BANS_FILE
     try:
-        with (Path(folder) / BANS_FILE).open("rb") as file:
-            return newest_ban_list((file.read(BAN_LIST_SIZE_BYTES_MAX + 1),), manifest, None)
-    except OSError:
+        with path.open("rb") as file:
+            return read_ban_list(file.read(BAN_LIST_SIZE_BYTES_MAX + 1), manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, ProtocolViolation) as error:
+        _log.warning("%s is passed over, and the list is looked for in the directory: %s", path, error)
         return None
 
 
@@ -150,10 +180,21 @@ def keep_bans(folder: str | Path, bans: BanList) -> None:
     path = Path(folder) / BANS_FILE
     draft = path.with_suffix(".draft")
     try:
-        draft.write_bytes(bans.canonical())
+        with draft.open("wb") as file:
+            file.write(bans.canonical())
+            file.flush()
+            os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
         _log.debug("%s is not written: %s", path, error)
+
+
+def _judged(content: bytes, manifest: Manifest) -> BanList | None:
+    try:
+        return read_ban_list(content, manifest)
+    except ProtocolViolation as violation:
+        _log.debug("a ban list is passed over: %s", violation)
+        return None
 
 
 def _parsed(content: bytes) -> BanList:
@@ -164,8 +205,6 @@ def _parsed(content: bytes) -> BanList:
     for listed in (peers, tickets):
         if not isinstance(listed, list) or len(listed) > LISTED_MAX or not all(isinstance(name, str) for name in listed):
             raise TypeError(f"lists of at most {LISTED_MAX} names are expected")
-    if not all(map(is_peer_id, peers)) or not all(map(_TICKET_ID.fullmatch, tickets)):
-        raise ValueError("peer ids and names of tickets are expected")
     bans = BanList(fingerprint, number, tuple(peers), tuple(tickets), base64.b64decode(values["signature"], validate=True))
     if bans.canonical() != content:
         raise ValueError("canonical bytes are expected")

@@ -42,7 +42,7 @@ from swarmfree.wire.announcement_record import (
     run_record_from_bytes,
     run_record_to_bytes,
 )
-from swarmfree.wire.ban_list import BanList, keep_bans, newest_ban_list, read_kept_bans
+from swarmfree.wire.ban_list import BanList, keep_bans, newest_ban_list, read_ban_lists, read_kept_bans
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
@@ -147,6 +147,7 @@ class DhtDirectory:
         self._delegation = delegation
         self._bans: BanList | None = None
         self._has_read_kept = False
+        self._ban_lists: dict[bytes, BanList | None] = {}
         self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
@@ -304,8 +305,10 @@ class DhtDirectory:
         keys = self._key("genesis"), self._key("end")
         found = await self._read(keys, _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
         copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
-        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s())
-        self._end = self._end or find_end_notice(notices, self._manifest, self._wall_s())
+        if self._end is not None:
+            notices.append(self._end.canonical())
+        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s(), self.bans)
+        self._end = find_end_notice(notices, self._manifest, self._wall_s(), self.bans)
         if self._genesis is not None:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
@@ -323,12 +326,18 @@ class DhtDirectory:
         Returns:
             The newest one; None while there is none.
         """
-        assert self._manifest is not None, "who looks for bans has the manifest"
-        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
-        newest = newest_ban_list((record.value for record in found.get(self._key("bans"), ())), self._manifest, self.bans)
+        newest = newest_ban_list(await self.ban_lists())
         if newest is not None and newest != self._bans:
             await self.publish_bans(newest, lease_s)
         return newest
+
+    async def ban_lists(self) -> tuple[BanList, ...]:
+        """The list that is known, and all true ones that stand in the directory."""
+        assert self._manifest is not None, "who looks for bans has the manifest"
+        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
+        contents = (record.value for record in found.get(self._key("bans"), ()))
+        self._ban_lists = read_ban_lists(contents, self._manifest, self._ban_lists)
+        return tuple(bans for bans in (self.bans, *self._ban_lists.values()) if bans is not None)
 
     async def publish_bans(self, bans: BanList, lease_s: float) -> None:
         """Follow a list, keep it and publish it until the lease ends."""
@@ -337,10 +346,11 @@ class DhtDirectory:
         await self._store({self._key("bans"): bans.canonical()}, self._wall_s() + min(lease_s, LEASE_S_MAX))
 
     async def keepers_of_bans(self, bans: BanList) -> int:
-        """How many others publish this list."""
+        """How many others publish this list, whom it does not name itself."""
         found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
         copies = found.get(self._key("bans"), ())
-        return sum(record.value == bans.canonical() and record.owner != self._identity.peer_id for record in copies)
+        nobody = {self._identity.peer_id, *bans.peers}
+        return sum(record.value == bans.canonical() and record.owner not in nobody for record in copies)
 
     async def publish_run(self, lease_s: float) -> None:
         """Republish the manifest and, where known, the genesis record and the ban list, unless

@@ -3,7 +3,8 @@ nobody. It shows with it the organiser's leave to speak for it.
 
 It is checked against the manifest, which names the organiser's peer id: nobody else can say that a
 run is over, and what is said of one run says nothing of another. It ends with the leave, which is
-the bootstrap node's ticket; the record in the directory ends sooner, and the node renews it.
+the bootstrap node's ticket, or when a ban list names either; the record in the directory ends
+sooner, and the node renews it.
 
 Source: protocol, "After the end".
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire.announcement_record import canonical_json, json_object
+from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
@@ -76,8 +78,9 @@ def make_end_notice(identity: Identity, manifest: Manifest, delegation: Ticket) 
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
-def read_end_notice(content: bytes, manifest: Manifest, wall_s: float) -> EndNotice:
-    """Read and check a published end notice, at Unix time `wall_s`.
+def read_end_notice(content: bytes, manifest: Manifest, wall_s: float, bans: BanList | None = None) -> EndNotice:
+    """Read and check a published end notice, at Unix time `wall_s`, under the ban list that is
+    known.
 
     Raises:
         ProtocolViolation: it is malformed, of another run, or not signed by whom the organiser lets
@@ -93,16 +96,20 @@ def read_end_notice(content: bytes, manifest: Manifest, wall_s: float) -> EndNot
         raise ProtocolViolation(f"an end notice is by nobody whom the organiser {manifest.organiser} lets say so: {why}")
     if notice.delegation.expires_s <= wall_s:
         raise ProtocolViolation(f"an end notice is by {notice.delegation.holder}, whose leave has expired")
+    if bans is not None and bans.names(notice.delegation):
+        raise ProtocolViolation(f"an end notice is by {notice.delegation.holder}, which the organiser has banned")
     if not verify(notice.key, notice.signed_bytes(), notice.signature):
         raise ProtocolViolation("an end notice's signature does not hold")
     return notice
 
 
-def find_end_notice(contents: Iterable[bytes], manifest: Manifest, wall_s: float) -> EndNotice | None:
+def find_end_notice(
+    contents: Iterable[bytes], manifest: Manifest, wall_s: float, bans: BanList | None = None
+) -> EndNotice | None:
     """A notice that holds among what stands under the key; what is none is passed over."""
     for content in contents:
         try:
-            return read_end_notice(content, manifest, wall_s)
+            return read_end_notice(content, manifest, wall_s, bans)
         except ProtocolViolation as violation:
             _log.debug("an end notice is passed over: %s", violation)
     return None

@@ -6,7 +6,8 @@ founder.
 
 It is checked against the manifest, which names the organiser's peer id: whoever holds the
 fingerprint can tell a true genesis from a forged one without asking anybody. The leave is the
-bootstrap node's ticket, which names its peer id and ends some day; by then a run has begun.
+bootstrap node's ticket, which names its peer id and ends some day; by then a run has begun. A ban
+list that names the node or that ticket takes the leave back.
 
 Source: protocol section 3.4.
 """
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Founder
+from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
@@ -107,8 +109,8 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
-def read_genesis(content: bytes, manifest: Manifest, wall_s: float) -> Genesis:
-    """Read and check a published genesis, at Unix time `wall_s`.
+def read_genesis(content: bytes, manifest: Manifest, wall_s: float, bans: BanList | None = None) -> Genesis:
+    """Read and check a published genesis, at Unix time `wall_s`, under the ban list that is known.
 
     Raises:
         ProtocolViolation: it is malformed, of another run, or not signed by whom the organiser lets
@@ -126,6 +128,8 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float) -> Genesis:
         )
     if genesis.delegation.expires_s <= wall_s:
         raise ProtocolViolation(f"a genesis record is by {genesis.delegation.holder}, whose leave to name founders has expired")
+    if bans is not None and bans.names(genesis.delegation):
+        raise ProtocolViolation(f"a genesis record is by {genesis.delegation.holder}, which the organiser has banned")
     if not verify(genesis.key, genesis.signed_bytes(), genesis.signature):
         raise ProtocolViolation("a genesis record's signature does not hold")
     if not is_peer_id(genesis.founder):
@@ -133,13 +137,17 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float) -> Genesis:
     return genesis
 
 
-def newest_genesis(contents: Iterable[bytes], manifest: Manifest, known: Genesis | None, wall_s: float) -> Genesis | None:
+def newest_genesis(
+    contents: Iterable[bytes], manifest: Manifest, known: Genesis | None, wall_s: float, bans: BanList | None = None
+) -> Genesis | None:
     """Of what stands under the key, and of the one that is known, the genesis that counts; what is
-    none is passed over.
+    none is passed over, and what a node has named that is banned now.
     """
+    if known is not None and bans is not None and bans.names(known.delegation):
+        known = None
     for content in contents:
         try:
-            genesis = read_genesis(content, manifest, wall_s)
+            genesis = read_genesis(content, manifest, wall_s, bans)
         except ProtocolViolation as violation:
             _log.debug("a genesis is passed over: %s", violation)
             continue

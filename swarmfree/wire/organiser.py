@@ -26,6 +26,7 @@ SIGNATURE_SIZE_BYTES = 64
 # Protobuf of both libp2p key messages: field 1 (key type, varint) = 1 for Ed25519, then field 2
 # (bytes) with its length.
 _PRIVATE_HEADER = b"\x08\x01\x12\x40"
+_FILE_SIZE_BYTES = len(_PRIVATE_HEADER) + 2 * KEY_SIZE_BYTES
 _PEER_ID_HEADER = b"\x00\x24\x08\x01\x12\x20"
 _MOVE_IT = "it is the file that `swarmfree bootstrap` wrote when the run was made"
 
@@ -59,10 +60,11 @@ def load_organiser(path: str | Path) -> OrganiserKey:
         ConfigError: there is none, or it is damaged.
     """
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_SIZE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"organiser's key {path}: {error.strerror or error}; {_MOVE_IT}") from error
-    if len(content) != len(_PRIVATE_HEADER) + 2 * KEY_SIZE_BYTES or not content.startswith(_PRIVATE_HEADER):
+    if len(content) != _FILE_SIZE_BYTES or not content.startswith(_PRIVATE_HEADER):
         raise ConfigError(f"organiser's key {path}: no Ed25519 key; {_MOVE_IT}")
     start = len(_PRIVATE_HEADER)
     key = _of(Ed25519PrivateKey.from_private_bytes(content[start : start + KEY_SIZE_BYTES]))

@@ -35,7 +35,7 @@ from swarmfree.sim.integer_tokens import integer_tokens
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace
 from swarmfree.trainer.peer import Peer, run_peer
 from swarmfree.wire.admission import Admission
-from swarmfree.wire.ban_list import BanList, newest_ban_list
+from swarmfree.wire.ban_list import BanList, newest_ban_list, read_ban_lists
 from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.identity import KEY_SIZE_BITS, Identity, peer_id_of
 from swarmfree.wire.network import GrpcNetwork
@@ -97,7 +97,7 @@ class Noticeboard:
 
     async def read_bans(self, manifest: Manifest, known: BanList | None) -> BanList | None:
         """As the directory reads them."""
-        return newest_ban_list(self.ban_lists, manifest, known)
+        return newest_ban_list([known, *read_ban_lists(self.ban_lists, manifest, {}).values()])
 
     async def founder(self) -> Founder | None:
         """Who was announced first."""

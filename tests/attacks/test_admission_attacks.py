@@ -23,8 +23,8 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, Header, PlanAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.wire.admission import Admission
-from swarmfree.wire.ban_list import BanList, newest_ban_list
+from swarmfree.wire.admission import _SEEN_MAX, Admission
+from swarmfree.wire.ban_list import BanList, newest_ban_list, read_ban_list, read_ban_lists
 from swarmfree.wire.ban_watch import BanWatch
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.ticket import ticket_from_bytes
@@ -179,6 +179,34 @@ async def test_one_peer_hears_no_more_than_the_ticket_is_for() -> None:
         assert await heard(other, MALLORY, held(ticket, TICKET_KEY, MALLORY)) == ""
 
 
+async def test_one_that_is_called_has_come_with_its_ticket() -> None:
+    """A ticket for one is used up by whoever answers with it, also before anybody else calls."""
+    ticket = ORGANISER.ticket_for(FINGERPRINT, TICKET_KEY, LATER_S, count=1)
+    own = dataclasses.replace(ticket_from_bytes(ticket), secret=TICKET_KEY.private_bytes_raw())
+    async with GrpcNetwork(FINGERPRINT, identity(1), LIFE, ticket=own) as called, peer_of() as (peer, _):
+        called.serve(handler)
+        await peer.call(called.here, GetPlan(), silence_s=5)
+        assert (await heard(peer, MALLORY, held(ticket, TICKET_KEY, MALLORY))).startswith("ticket used up")
+
+
+def strangers_knock(admission: Admission) -> None:
+    """More names come with garbage than anybody remembers."""
+    for number in range(_SEEN_MAX):
+        with pytest.raises(Refused, match="no ticket"):
+            admission.require(str(number), b"garbage")
+
+
+def test_strangers_that_knock_bring_nobody_in_uncounted() -> None:
+    """However many come with garbage, who comes after them is counted."""
+    ticket = ORGANISER.ticket_for(FINGERPRINT, TICKET_KEY, LATER_S, count=1)
+    admission = Admission(RUN)
+    strangers_knock(admission)
+    for _ in range(2):
+        admission.require(peer_id_of(rsa_key(MALLORY)), held(ticket, TICKET_KEY, MALLORY))
+    with pytest.raises(Refused, match="used up"):
+        admission.require(peer_id_of(rsa_key(VICTIM)), held(ticket, TICKET_KEY, VICTIM))
+
+
 async def test_a_run_that_admits_by_name_takes_no_ticket_for_anybody() -> None:
     """In such a run a ticket lets in the peer that it names; in an open one none is needed."""
     by_name, by_nobody = run_of("list"), run_of("open")
@@ -218,7 +246,7 @@ class Board:
 
     async def read_bans(self, _lease_s: float) -> BanList | None:
         """As the directory reads it."""
-        self.known = newest_ban_list(self.published, RUN, self.known)
+        self.known = newest_ban_list([self.known, *read_ban_lists(self.published, RUN, {}).values()])
         return self.known
 
 
@@ -240,6 +268,28 @@ async def test_a_revoked_ticket_and_a_banned_peer_end_at_once() -> None:
         assert (await heard(peer, MALLORY, OWN)).startswith("banned")
     assert [event.number for event in told] == [1, 2]
     assert told[1] == PeersBanned(2, [], [ticket_name(ANYBODYS)])
+
+
+def test_whose_ticket_is_revoked_is_cut_off_whoever_has_knocked_since() -> None:
+    """Of a revoked ticket, everybody who has come with it is named, and nobody else."""
+    admission, mallory = Admission(RUN), peer_id_of(rsa_key(MALLORY))
+    admission.require(mallory, held(ANYBODYS, TICKET_KEY, MALLORY))
+    admission.require(mallory, OWN)
+    admission.require(peer_id_of(rsa_key(VICTIM)), ORGANISER.ticket_of(FINGERPRINT, VICTIM, LATER_S))
+    strangers_knock(admission)
+    bans = read_ban_list(ORGANISER.ban_list(FINGERPRINT, 1, [], [ticket_name(ANYBODYS)]), RUN)
+    assert admission.renew(bans) == {mallory}
+
+
+async def test_a_ban_holds_where_no_ticket_is_asked_for() -> None:
+    """In an open run who is banned is refused, and nobody else."""
+    by_nobody = run_of("open")
+    bans = read_ban_list(ORGANISER.ban_list(by_nobody.fingerprint(), 1, [peer_id_of(rsa_key(MALLORY))], []), by_nobody)
+    async with peer_of(by_nobody) as (peer, admission):
+        assert await heard(peer, MALLORY, b"", by_nobody) == ""
+        assert admission.renew(bans) == {peer_id_of(rsa_key(MALLORY))}
+        assert (await heard(peer, MALLORY, b"", by_nobody)).startswith("banned")
+        assert await heard(peer, VICTIM, b"", by_nobody) == ""
 
 
 async def test_a_banned_peer_comes_back_under_another_name_by_a_ticket_for_anybody() -> None:

@@ -73,3 +73,4 @@ def test_what_is_kept_for_others_is_the_smaller_of_two_limits(tmp_path: Path) ->
         memory, disk = min(memory_mb, limits.kept_ram_mb_max), min(disk_mb, limits.kept_mb_max)
         assert f"keeps at most {memory:,} MB RAM and {disk:,} MB disk for others" in out.getvalue()
     assert (tmp_path / "invite").read_text() == "swarmfree1\n"
+    assert (tmp_path / "invite").stat().st_mode & 0o077 == 0, "it may carry a ticket's key"

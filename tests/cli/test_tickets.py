@@ -11,13 +11,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.main import app
-from swarmfree.cli.run_tickets import TICKETS_FILE, run_tickets
+from swarmfree.cli.options import Log
+from swarmfree.cli.peer_order import PeerOrder
+from swarmfree.cli.peer_run import PeerLife
+from swarmfree.cli.run_tickets import TICKETS_FILE, RunTickets, run_tickets
 from swarmfree.cli.ticket import COUNT_MAX, DAYS
 from swarmfree.lab.local_order import order_of
-from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError, InviteError
+from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.wire import ticket as tickets_of_wire
+from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.invite import Invite, decode_invite, encode_invite
@@ -97,6 +103,33 @@ def test_tickets_are_made_anew_when_they_must(
     assert run_tickets(tmp_path, manifest, node, organiser, None).own.expires_s > soon.expires_s
 
 
+def test_an_expired_ticket_is_not_served(tmp_path: Path, manifest: Manifest, node: Identity, organiser: OrganiserKey) -> None:
+    """Without the key the node gives no expired ticket away, and cannot be where its own has
+    expired.
+    """
+    made, past_s = run_tickets(tmp_path, manifest, node, organiser, None), int(time.time()) - 1
+    own = make_ticket(organiser, manifest.fingerprint(), past_s, holder=node.peer_id, names_founders=True)
+    invite = make_ticket(organiser, manifest.fingerprint(), past_s)
+    kept = json.loads((tmp_path / TICKETS_FILE).read_text())
+    (tmp_path / TICKETS_FILE).write_text(json.dumps({**kept, "invite": base64.b64encode(invite.invite_bytes()).decode()}))
+    assert run_tickets(tmp_path, manifest, node, None, None) == RunTickets(made.own, None)
+    (tmp_path / TICKETS_FILE).write_text(json.dumps({**kept, "own": base64.b64encode(own.invite_bytes()).decode()}))
+    with pytest.raises(ConfigError, match="missing, expired or revoked"):
+        run_tickets(tmp_path, manifest, node, None, None)
+
+
+def test_a_banned_peer_is_not_sent_for_a_ticket(
+    tmp_path: Path, manifest: Manifest, node: Identity, organiser: OrganiserKey
+) -> None:
+    """It is told that it is banned, and no more; one without a ticket is told how one is made."""
+    order = PeerOrder(INVITE, LocalConfig(str(tmp_path)), Log.TEXT, EngineKind.TORCH, is_watched=False)
+    with pytest.raises(InviteError, match=f"A ticket is made by: swarmfree ticket INVITE --peer {node.peer_id}"):
+        PeerLife(order)._require_ticket(Admission(manifest), node)
+    bans = longer_ban_list(organiser, manifest, None, peers=[node.peer_id], tickets=[])
+    with pytest.raises(InviteError, match=r"the organiser has banned peer \w+ \(list 1\)$"):
+        PeerLife(order)._require_ticket(Admission(manifest, bans), node)
+
+
 def run(*arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command."""
     done = CliRunner().invoke(app, list(arguments))
@@ -122,6 +155,19 @@ def test_a_person_makes_tickets(tmp_path: Path) -> None:
         assert (made.holder, made.count, made.names_founders) == (holder, count, False)
         assert abs(made.expires_s - time.time() - 2 * DAY_S) < 60
         assert made.ticket_id in told and words in told
+        assert "whether this key is that run's organiser's was not checked" in told
+        assert ("(run.access = list) it is of no use" in told) is not bool(holder)
+
+
+def test_what_is_known_of_a_ticket_is_not_asked_again(tmp_path: Path) -> None:
+    """An invite with a ticket for anybody shows whose run it is, and that such tickets are of use
+    there; one for a peer shows the first alone.
+    """
+    key, path = create_organiser(tmp_path / "organiser.key"), str(tmp_path / "organiser.key")
+    for holder, told_lines in (("", 1), (PEER, 2)):
+        line = encode_invite(dataclasses.replace(INVITE, ticket=make_ticket(key, RUN, 2_000_000_000, holder=holder)))
+        code, _, told = run("ticket", line, "--organiser", path)
+        assert (code, told.count("\n")) == (0, told_lines), told
 
 
 def test_what_a_person_gets_wrong_about_tickets_is_one_line(tmp_path: Path) -> None:
@@ -133,7 +179,10 @@ def test_what_a_person_gets_wrong_about_tickets_is_one_line(tmp_path: Path) -> N
         (("ticket", line, "--organiser", str(tmp_path / "none")), "No such file"),
         (("ticket", line), "Missing option '--organiser'"),
         (("ticket", strangers, "--organiser", key), "this key has not signed the invite's ticket"),
-        (("ticket", line, "--organiser", key, "--peer", "nobody"), "--peer nobody: no peer id"),
+        (("ticket", line, "--organiser", "/dev/zero"), "organiser's key /dev/zero: no Ed25519 key"),
+        (("ticket", line, "--organiser", key, "--peer", "nobody"), "--peer 'nobody': no peer id"),
+        (("ticket", line, "--organiser", key, "--peer", ""), "--peer '': no peer id"),
+        (("ticket", line, "--organiser", key, "--peer", PEER, "--count", "1"), "is for that peer alone"),
         (("ticket", line, "--organiser", key, "--count", "10001"), "--count"),
         (("ban", line, "--organiser", key), "nobody is named"),
         (("ban", line, PEER, "--organiser", str(tmp_path)), "organiser's key"),

@@ -17,6 +17,7 @@ from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Founder
 from swarmfree.wire.announcement_record import canonical_json
+from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice, read_end_notice
 from swarmfree.wire.genesis import make_genesis
 from swarmfree.wire.identity import Identity, load_or_create_identity
@@ -110,6 +111,14 @@ def test_a_notice_ends_with_the_leave(node: Identity, manifest: Manifest, leave:
         read_end_notice(content, manifest, EXPIRES_S)
 
 
+def test_a_ban_list_takes_the_leave_back(organiser: OrganiserKey, node: Identity, manifest: Manifest, leave: Ticket) -> None:
+    """Where it names the node or its ticket, a notice of that node says nothing."""
+    content = make_end_notice(node, manifest, leave).canonical()
+    for banned, revoked, believed in (([node.peer_id], [], False), ([], [leave.ticket_id], False), ([], ["ab" * 8], True)):
+        bans = longer_ban_list(organiser, manifest, None, peers=banned, tickets=revoked)
+        assert (find_end_notice([content], manifest, NOW_S, bans) is not None) is believed
+
+
 def test_only_whom_the_organiser_lets_says_that_a_run_is_over(
     organiser: OrganiserKey, node: Identity, stranger: Identity, manifest: Manifest, leave: Ticket
 ) -> None:
@@ -130,7 +139,8 @@ def test_only_whom_the_organiser_lets_says_that_a_run_is_over(
 
 async def test_the_directory_shows_the_bootstrap_nodes_word_and_no_forgery(tmp_path: Path, small_manifest: Manifest) -> None:
     """A newcomer reads along with the genesis that the run is over once the bootstrap node has said
-    so; what a stranger has published before under the same key is nothing to it.
+    so; what a stranger has published before under the same key is nothing to it. Once the node's
+    ticket is revoked it has said nothing.
     """
     async with world_of(tmp_path, small_manifest) as world:
         bootstrap = await world.bootstrap()
@@ -145,3 +155,8 @@ async def test_the_directory_shows_the_bootstrap_nodes_word_and_no_forgery(tmp_p
         late, _ = await world.peer("late", bootstrap.addresses)
         assert await late.founder() is not None
         assert await late.is_over()
+        bans = longer_ban_list(world.organiser, world.manifest, None, peers=[], tickets=[world.delegation.ticket_id])
+        await late.publish_bans(bans, 60.0)
+        await late._read_genesis()
+        assert await late.founder() is None
+        assert not await late.is_over()

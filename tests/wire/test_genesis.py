@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Founder
+from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis, read_genesis
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
@@ -96,6 +97,24 @@ def test_a_leave_to_name_founders_ends(manifest: Manifest, genesis: Genesis) -> 
     assert read_genesis(genesis.canonical(), manifest, EXPIRES_S - 1) == genesis
     with pytest.raises(ProtocolViolation, match="leave to name founders has expired"):
         read_genesis(genesis.canonical(), manifest, EXPIRES_S)
+
+
+def test_a_ban_list_takes_the_leave_back(
+    organiser: OrganiserKey, manifest: Manifest, node: Identity, stranger: Identity, leave: Ticket, genesis: Genesis
+) -> None:
+    """Where it names the node or its ticket, nobody believes what the node names, or has named; one
+    that names others changes nothing, and another node's genesis counts then.
+    """
+    others = make_ticket(organiser, manifest.fingerprint(), EXPIRES_S, holder=stranger.peer_id, names_founders=True)
+    after = make_genesis(stranger, manifest, FOUNDER, others)
+    for banned, revoked in (([node.peer_id], []), ([], [leave.ticket_id])):
+        bans = longer_ban_list(organiser, manifest, None, peers=banned, tickets=revoked)
+        with pytest.raises(ProtocolViolation, match="which the organiser has banned"):
+            read_genesis(genesis.canonical(), manifest, NOW_S, bans)
+        assert newest_genesis([genesis.canonical()], manifest, genesis, NOW_S, bans) is None
+        assert newest_genesis([after.canonical()], manifest, genesis, NOW_S, bans) == after
+    bans = longer_ban_list(organiser, manifest, None, peers=[stranger.peer_id], tickets=[others.ticket_id])
+    assert newest_genesis([after.canonical()], manifest, genesis, NOW_S, bans) == genesis
 
 
 def test_of_several_the_highest_number_counts(node: Identity, stranger: Identity, manifest: Manifest, leave: Ticket) -> None:

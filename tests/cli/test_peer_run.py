@@ -1,0 +1,156 @@
+"""What a peer and a bootstrap node assemble: that each part is there, and hears of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.cli import peer_run
+from swarmfree.cli.bootstrap_node import Founding
+from swarmfree.cli.engine_probe import EngineKind
+from swarmfree.cli.event_output import TextJournal
+from swarmfree.cli.options import Log
+from swarmfree.cli.peer_order import PeerOrder
+from swarmfree.protocol.announcement import Announcement
+from swarmfree.protocol.config import RunConfig
+from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Ports
+from swarmfree.wire.addresses import Address
+from swarmfree.wire.admission import Admission
+from swarmfree.wire.identity import load_or_create_identity
+from swarmfree.wire.invite import Invite
+from swarmfree.wire.network import GrpcNetwork
+from swarmfree.wire.organiser import OrganiserKey, draw_organiser
+from swarmfree.wire.relay_client import RelayClient
+from swarmfree.wire.ticket import make_ticket
+
+LIFE = "00000000000000aa"
+
+
+class Board:
+    """A directory in memory, of one run, with nobody in it."""
+
+    port, bans = 1, None
+    addresses = ("/ip4/127.0.0.1/tcp/1/p2p/QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",)
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Nothing is offered, and nobody has looked."""
+        self._manifest = manifest
+        self.offered = asyncio.Queue[Address]()
+        self.looked = asyncio.Event()
+        self.hear: Callable[[Endpoint], None] | None = None
+
+    async def start(self) -> None:
+        """It is there."""
+
+    async def close(self) -> None:
+        """It goes with the test."""
+
+    async def fetch_manifest(self, _patience_s: float) -> Manifest:
+        """The run's."""
+        return self._manifest
+
+    async def read_bans(self, _lease_s: float) -> None:
+        """Nobody is banned."""
+
+    def tell_where_peers_are(self, hear: Callable[[Endpoint], None]) -> None:
+        """Keep whom to tell."""
+        self.hear = hear
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """Nobody's."""
+        self.looked.set()
+        return ()
+
+    async def announce_at(self, endpoint: Endpoint) -> None:
+        """No address changes here."""
+
+    async def relays(self) -> tuple[Address, ...]:
+        """None that this peer might use."""
+        return ()
+
+    async def offer_relay(self, address: Address, _lease_s: float) -> None:
+        """Keep where it is."""
+        self.offered.put_nowait(address)
+
+
+@pytest.fixture
+def organiser() -> OrganiserKey:
+    """Who made the run."""
+    return draw_organiser()
+
+
+@pytest.fixture
+def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
+    """A run that admits by ticket."""
+    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
+
+
+async def require_refused(board: Board, manifest: Manifest, folder: Path) -> None:
+    """A stranger without a ticket is not led to by the relay that is offered."""
+    run = manifest.fingerprint()
+    async with (
+        asyncio.timeout(10),
+        GrpcNetwork(run, load_or_create_identity(folder), LIFE) as stranger,
+        asyncio.TaskGroup() as group,
+    ):
+        client = RelayClient(run, stranger.relay_context(), stranger.local_address, group)
+        with pytest.raises(PeerUnreachable, match="refused no ticket"):
+            await client.register(await board.offered.get(), lambda: pytest.fail("it is registered"))
+
+
+async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
+    tmp_path: Path, manifest: Manifest, organiser: OrganiserKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it trains, the directory tells its network where peers are, one that a call does not
+    get to is looked for there, and a stranger cannot register with its relay.
+    """
+    board, ended = Board(manifest), list[bool]()
+
+    class Life(peer_run.PeerLife):
+        def _directory(self, *_: object) -> Any:
+            return board
+
+    async def train(ports: Ports, *_: object, **__: object) -> int:
+        network = cast("GrpcNetwork", ports.network)
+        assert board.hear == network.hear
+        network.lost(Member("QmGone", LIFE))
+        async with asyncio.timeout(10):
+            await board.looked.wait()
+        await require_refused(board, manifest, tmp_path / "stranger")
+        ended.append(True)
+        return 0
+
+    async def load(*_: str) -> None:
+        """Nothing heavy is needed here."""
+
+    monkeypatch.setattr(peer_run, "run_peer", train)
+    monkeypatch.setattr(peer_run, "load_gently", load)
+    for of_the_process in ("bound_log", "settle_garbage"):
+        monkeypatch.setattr(peer_run, of_the_process, lambda *_: None)
+    invite = Invite(manifest.fingerprint(), (), make_ticket(organiser, manifest.fingerprint(), int(time.time()) + 3600))
+    local = LocalConfig(str(tmp_path / "peer"), can_feed=False, relay_port=0, weights_folder=str(tmp_path / "weights"))
+    order = PeerOrder(invite, local, Log.JSON, EngineKind.INTEGER, is_watched=False)
+    assert await Life(order).run(None) == 0
+    assert ended
+
+
+async def test_a_bootstrap_nodes_relay_takes_no_strangers(tmp_path: Path, manifest: Manifest) -> None:
+    """A stranger cannot register with it."""
+    board, identity, journal = Board(manifest), load_or_create_identity(tmp_path / "node"), TextJournal(io.StringIO())
+    founding = Founding(RunConfig(manifest, ""), str(tmp_path / "node"), "", "127.0.0.1", 0, journal)
+    async with (
+        GrpcNetwork(manifest.fingerprint(), identity, LIFE, admission=Admission(manifest)) as network,
+        founding._relay(cast("Any", board), network, 60.0),
+    ):
+        await require_refused(board, manifest, tmp_path / "stranger")
