@@ -40,6 +40,7 @@ class History:
         self._stood: deque[tuple[Member, float, float]] = deque(maxlen=KEPT_MAX)
         self._broken: dict[Break, float] = {}
         self._mended: deque[tuple[Break, float, float]] = deque(maxlen=KEPT_MAX)
+        self._shut_until_s: dict[Member, float] = {}
 
     # -- told by the hub
     def began(self, member: Member) -> None:
@@ -61,6 +62,14 @@ class History:
         if since_s is not None:
             self.troubled_s = self._now_s()
             self._stood.append((member, since_s, self.troubled_s))
+
+    def shut(self, member: Member) -> None:
+        """Nobody listens where a peer says it does."""
+        self._shut_until_s[member] = math.inf
+
+    def opened(self, member: Member) -> None:
+        """It can be called again."""
+        self._shut_until_s[member] = self._now_s()
 
     def broke(self, new: Break) -> None:
         """Note that the network breaks."""
@@ -105,6 +114,12 @@ class History:
             return 0.0
         ended = [until_s for _, until_s in self._outages(one, other)]
         return self._now_s() - max(self.born_s(one), self.born_s(other), *ended, -math.inf)
+
+    def was_shut(self, member: Member, within_s: float) -> bool:
+        """Whether nobody listened at this peer's address at some time of the last `within_s`
+        seconds, so that it seemed to have ended.
+        """
+        return self._shut_until_s.get(member, -math.inf) > self._now_s() - within_s
 
     def out_s(self, one: Member, other: Member, within_s: float) -> float:
         """For how many of the last `within_s` seconds one was out of the other's reach."""

@@ -227,6 +227,8 @@ class Holdings:
         history = self._lives.history
         if not self._lives.is_alive(member) or self._lives.is_stuck(member):
             return ""
+        if member != sender and history.was_shut(member, bounds.REACHED_S):
+            return ""  # where nobody listens, the life that was called has ended (3.2)
         if not history.is_out(sender, member) and not history.out_s(sender, member, bounds.REACHED_S):
             return f"in reach for {min(history.quiet_s(sender, member), now_s):.1f} s"
         out_s = history.out_s(sender, member, bounds.REACHED_S + bounds.OUT_OF_REACH_MIN_S)

@@ -137,12 +137,14 @@ class MemoryHub:
         peer = self._peers.get(member)
         if peer is not None and self._by_address.get(peer.endpoint.addresses[0]) is peer:
             del self._by_address[peer.endpoint.addresses[0]]
+            self.history.shut(member)
 
     def open_port(self, member: Member) -> None:
         """It can be called again."""
         peer = self._peers.get(member)
         if peer is not None:
             self._by_address.setdefault(peer.endpoint.addresses[0], peer)
+            self.history.opened(member)
 
     def freeze(self, member: Member) -> None:
         """A peer stands still, as under SIGSTOP: its tasks and timers too."""

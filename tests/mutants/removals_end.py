@@ -9,6 +9,7 @@ import pytest
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import coordinator as coordination
+from swarmfree.trainer.coordinator import handoff
 from swarmfree.trainer.coordinator.handoff import tell_all_written
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
@@ -54,3 +55,10 @@ def everybody_knows_that_all_is_written(patch: pytest.MonkeyPatch) -> None:
             await tell_all_written(context, roster)
 
     patch.setattr(coordination, "tell_all_written", careless)
+
+
+def last_record_again(patch: pytest.MonkeyPatch) -> None:
+    """Who does not hold the last state of its stage as that is to be written goes on counting as
+    its holder (A run's life, 8).
+    """
+    patch.setattr(handoff, "_stands_elsewhere", lambda failure: False)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from swarmfree.protocol.messages import Farewell, Goodbye, Request
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, Farewell, Goodbye, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.coordinator import coordinator as coordination
@@ -65,6 +67,31 @@ def lost_stage_without_a_majority() -> object:
         return await coordinator._closing(), alone.context.now_s() - begun_s >= MANIFEST.timing.join_wait_s
 
     return lead(story, forced=True)
+
+
+def holder_of_an_older_state() -> object:
+    """The only holder of a stage is told to write and is behind: it missed the last record, or
+    further ones. Stages that nobody has written, and those that nobody holds.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, *, missed: int) -> tuple[list[int], set[int]]:
+        left = missed
+
+        def behind(to: Endpoint, request: Request) -> Reply:
+            nonlocal left
+            if isinstance(request, Goodbye) and (to != D or not left):
+                return Reply(Farewell())
+            if isinstance(request, Commit) and to == D:
+                if left > 1:
+                    raise Refused(RefusalKind.NOT_YET, "a record is missing here")
+                left = 0
+            return answer(to, request)
+
+        alone.line.answer = behind
+        written = await coordinator._write()
+        return sorted(written.missing), coordinator.roster.lost()
+
+    return [lead(partial(story, missed=missed)) for missed in (1, 2)]
 
 
 def who_knows_that_all_is_written() -> object:

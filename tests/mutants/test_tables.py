@@ -254,6 +254,7 @@ ROWS = (
     # the end
     Row(removals_end.time_for_who_is_cut_off, tables_end.lost_stage_without_a_majority, ({2}, True)),
     Row(removals_end.everybody_knows_that_all_is_written, tables_end.who_knows_that_all_is_written, ["a", "b", "c", "d"]),
+    Row(removals_end.last_record_again, tables_end.holder_of_an_older_state, [([], set()), ([2], {2})]),
     Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
 )
 

@@ -226,6 +226,25 @@ def test_whoever_is_back_for_a_while_counts(back_s: float, is_needless: bool) ->
     assert bool(story.order(MERGED)) == is_needless
 
 
+@pytest.mark.parametrize(("open_s", "is_needless"), [(None, False), (5.9, False), (6.1, True)])
+def test_where_nobody_listens_a_life_has_ended(open_s: float | None, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """A peer that nobody can call is like one that is dead to who calls it, and counts again six
+    seconds after it can be called; what a coordinator holds itself it needs no port for.
+    """
+    story, own = Story(), Story()
+    own.hold(LEADER, 2, LAST.lineage())
+    own.alive.remove(HOLDER)
+    own.history.shut(LEADER)
+    assert "although leader.1" in own.order(MERGED)
+    story.now_s = 80.0
+    story.history.shut(HOLDER)
+    if open_s is not None:
+        story.now_s = 100.0 - open_s
+        story.history.opened(HOLDER)
+    story.now_s = 100.0
+    assert bool(story.order(MERGED)) == is_needless
+
+
 def test_a_break_elsewhere_is_no_excuse() -> None:
     """Only what lies between the two counts."""
     story = Story()

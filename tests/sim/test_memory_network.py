@@ -95,6 +95,28 @@ def test_a_long_call_is_not_silent() -> None:
     in_world(story, HARMLESS)
 
 
+def test_who_cannot_be_called_is_refused_and_still_calls() -> None:
+    """Its port is closed: who calls it is told that nobody listens, as where a life has ended, and
+    the history knows of it; it calls others all the while.
+    """
+
+    async def story(world: World) -> None:
+        a, b = world.peer("a", Server().handle), world.peer("b", Server().handle)
+        world.hub.close_port(b.here.member)
+        with pytest.raises(PeerUnreachable) as caught:
+            await ask(a, b)
+        assert caught.value.refused
+        await ask(b, a)
+        assert world.hub.history.was_shut(b.here.member, 1.0)
+        assert not world.hub.history.was_shut(a.here.member, 1.0)
+        world.hub.open_port(b.here.member)
+        await ask(a, b)
+        await asyncio.sleep(1.0)
+        assert not world.hub.history.was_shut(b.here.member, 1.0)
+
+    in_world(story, HARMLESS)
+
+
 def test_a_lost_request_is_silence_and_no_handler() -> None:
     """The caller gives up after the silence limit; nothing ran."""
 

@@ -157,7 +157,7 @@ class Coordinator:
             while self.lead.iteration < iterations:
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            written = Written({}, {}) if begun < iterations else await write_weights(self._context, self.roster)
+            written = Written({}, {}) if begun < iterations else await self._write()
             # A successor that finds those of all stages written before, or now, and without a
             # majority, comes when some have ended well.
             is_done = written.all_before or (not written.missing and (any(written.by.values()) or self.lead.may_force))
@@ -477,9 +477,12 @@ class Coordinator:
         """
         while True:
             given_up = await self._closing()
-            written = await write_weights(self._context, self.roster)
+            written = await self._write()
             if self.roster.lost() & written.missing.keys() <= given_up:
                 return written
+
+    async def _write(self) -> Written:
+        return await write_weights(self._context, self.roster, self.lead.decided)
 
     async def _closing(self) -> set[int]:
         """A last evaluation: opened like an iteration, never sealed.

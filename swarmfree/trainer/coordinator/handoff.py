@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmfree.protocol.errors import CallFailed, PeerUnreachable, Refused
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import Farewell, Goodbye
 from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
@@ -36,20 +38,25 @@ class Written:
     all_before: bool = False
 
 
-async def write_weights(context: Context, roster: Roster) -> Written:
+async def write_weights(context: Context, roster: Roster, last: Record | None) -> Written:
     """Have the weights of every stage written before anybody ends: by one replica, and where that
     one cannot, by the next.
+
+    Args:
+        last: the record of the last iteration; who missed it steps with it first, or holds its
+            stage no more.
 
     Raises:
         Deposed: this peer leads no longer; what was written stays.
     """
     request = Goodbye(run_over=True, finished=True, why="every stage is written first", write_weights=True)
 
+    broadcast = Broadcast(context, roster)
     written: dict[Member, str] = {}
     missing: dict[int, str] = {}
     all_before = False
 
-    async def ask(participant: Participant) -> str:
+    async def ask(participant: Participant) -> CallFailed | None:
         """Why it has not written; it is asked again as long as it answers heartbeats."""
         nonlocal all_before
         waits, is_first = context.backoff_s(), True
@@ -57,14 +64,14 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             try:
                 answer = (await context.call(participant.endpoint, request)).expect(Farewell)
             except Refused as refusal:
-                return str(refusal)
+                return refusal
             except CallFailed as error:
                 if roster.get(participant.member) is not participant or roster.is_deposed:
-                    return str(error)
+                    return error
             else:
                 written[participant.member] = answer.note if is_first else ""
                 all_before |= answer.all_written
-                return ""
+                return None
             is_first = False
             await asyncio.sleep(next(waits))
 
@@ -82,9 +89,12 @@ async def write_weights(context: Context, roster: Roster) -> Written:
             if asked[participant]:
                 await asyncio.sleep(next(waits))
             asked[participant] += 1
-            why = await ask(participant)
-            if not why:
+            failure = await ask(participant)
+            if failure is None:
                 return
+            why = str(failure)
+            if last is not None and _stands_elsewhere(failure):
+                await broadcast.bring_up([participant], last)
             if asked[participant] == ASKED_MAX:
                 roster.excuse(participant)
         missing[stage] = why
@@ -92,6 +102,11 @@ async def write_weights(context: Context, roster: Roster) -> Written:
     await each(range(context.manifest.stage_count), write)
     roster.check()
     return Written(written, {} if all_before else missing, all_before)
+
+
+def _stands_elsewhere(failure: CallFailed) -> bool:
+    """Whether who was to write says that it does not hold the last state."""
+    return isinstance(failure, Refused) and failure.kind is RefusalKind.GONE
 
 
 async def tell_all_written(context: Context, roster: Roster) -> None:
