@@ -142,7 +142,10 @@ class ReplicaState:
         """Hold a state that was built here; `past` has the lineages before it, as far as they are
         known.
         """
-        self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
+        # A state that is kept as it is stays what it was; before all others the stage was let go
+        is_same = (stage, iteration, lineage) == (self.stage, self.iteration, self.lineage)
+        self.stage, self.iteration, self.lineage = stage, iteration, lineage
+        self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up = None, "", "", False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []

@@ -240,6 +240,11 @@ ROWS = (
         tables_copies.shadow_with_a_part_of_another_lineage,
         [("Built", 1, 1), ("disputed", -1, 0), ("disputed", -1, 0)],
     ),
+    Row(
+        removals_return.voucher_of_a_kept_state,
+        tables_copies.state_that_is_kept,
+        [("Built", True), ("Built", False), ("Built", False)],
+    ),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
     Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),
