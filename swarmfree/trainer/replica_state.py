@@ -33,8 +33,9 @@ class ReplicaState:
         stage: held, `NO_STAGE` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
-        is_committed_state: the state came out of a step that a record decided, or is what everybody
-            draws for iteration 0, or was opened by a plan in which its stage is not rebuilt;
+        is_committed_state: the state came out of a step that a record decided, or such a record
+            begins with it, or it is what everybody draws for iteration 0, or was opened by a plan
+            in which its stage is not rebuilt;
             another one that was just built is its lineage's only in the base it was built for.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.

@@ -87,6 +87,11 @@ ROWS = (
     Row(removals_member.average_that_was_asked_for, tables_member.average_of_another_digest, "gone"),
     Row(removals_member.members_of_a_roll, tables_member.contribution_of_a_stranger, "stale"),
     Row(removals_member.copy_in_a_plan, tables_member.copy_that_was_opened, [True, False]),
+    Row(
+        removals_member.copy_that_a_record_begins_with,
+        tables_member.copy_that_cannot_step,
+        [("gone", True), ("gone", False)],
+    ),
     # a coordinator
     Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
