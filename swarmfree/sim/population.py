@@ -325,13 +325,16 @@ class Cast:
         """Whether the swarm can go on without the `falling` peers.
 
         Enough sound peers for every stage must be left, one of which can feed data. If every dead
-        peer is replaced, the answer is always yes.
+        peer is replaced, the answer is always yes. Once all iterations are done nobody is waited
+        for longer than `join_wait_s`, so that who stands still may be back too late.
         """
         if self._stage.setup.faults.replaced_share == 1:
             return True
         left = [life for life in self.lives.values() if life.is_alive and life not in falling]
         sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
+        if self._stage.checks.is_complete:
+            sound = [life for life in sound if not self._stage.hub.is_frozen(life.member)]
         return len(sound) >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
 
     def looks_stuck(self, factor: float) -> bool:

@@ -33,8 +33,9 @@ class ReplicaState:
         stage: held, `NO_STAGE` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
-        is_committed_state: the state came out of a step that a record decided, or is what everybody
-            draws for iteration 0, or was opened by a plan in which its stage is not rebuilt;
+        is_committed_state: the state came out of a step that a record decided, or such a record
+            begins with it, or it is what everybody draws for iteration 0, or was opened by a plan
+            in which its stage is not rebuilt;
             another one that was just built is its lineage's only in the base it was built for.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
@@ -142,7 +143,10 @@ class ReplicaState:
         """Hold a state that was built here; `past` has the lineages before it, as far as they are
         known.
         """
-        self.stage, self.iteration, self.lineage, self.is_committed_state = stage, iteration, lineage, iteration == 0
+        # A state that is kept as it is stays what it was; before all others the stage was let go
+        is_same = (stage, iteration, lineage) == (self.stage, self.iteration, self.lineage)
+        self.stage, self.iteration, self.lineage = stage, iteration, lineage
+        self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up = None, "", "", False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []

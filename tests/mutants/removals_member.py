@@ -351,6 +351,23 @@ def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageMember, "_open", careless)
 
 
+def copy_that_a_record_begins_with(patch: pytest.MonkeyPatch) -> None:
+    """A member cannot vouch for what it has copied before it has stepped, though a decided record
+    begins with it (3.3).
+    """
+    apply = StageMember._apply
+
+    async def careless(self: StageMember, record: Record) -> None:
+        is_committed_state = self.replica_state.is_committed_state
+        try:
+            await apply(self, record)
+        except Refused:
+            self.replica_state.is_committed_state &= is_committed_state
+            raise
+
+    patch.setattr(StageMember, "_apply", careless)
+
+
 def place_on_its_way(patch: pytest.MonkeyPatch) -> None:
     """Work is refused at once from a member of another stage, whose new place is in a plan that is
     on its way (who may say what).

@@ -581,6 +581,17 @@ def state_of_a_leaver(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(assemblies, "_may_build", lambda participant, stage: not participant.leaving)
 
 
+def voucher_of_a_kept_state(patch: pytest.MonkeyPatch) -> None:
+    """Who keeps the present state of a lost stage cannot vouch for it from then on (3.3)."""
+    install = ReplicaState.install
+
+    def careless(self: ReplicaState, stage: int, iteration: int, *others: Any) -> None:
+        install(self, stage, iteration, *others)
+        self.is_committed_state = iteration == 0
+
+    patch.setattr(ReplicaState, "install", careless)
+
+
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     """A builder whose answer was lost is taken for one that leaves the coordinator behind as soon
     as it has stepped (3.4).

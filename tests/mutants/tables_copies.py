@@ -140,6 +140,23 @@ def build_asked_for_again() -> object:
     return play(story)
 
 
+def state_that_is_kept() -> object:
+    """A member is to keep its state: one that is the present state, one that it could not vouch
+    for before, one that a step is missing from; whether it vouches for it then.
+    """
+
+    async def story(alone: Alone, present: int, *, vouches: bool) -> tuple[str, bool]:
+        _standing(alone, 5, ())
+        alone.replica_state.is_committed_state = vouches
+        asked = replace(record(), iteration=present - 1)
+        past = ("", alone.replica_state.lineage) if present > 5 else ("",)
+        request = Build(at(2, iteration=present), Stay(1, 5, "it holds it"), present, asked.lineage(), asked, past)
+        return await word(alone.builder.build(A, request)), alone.replica_state.is_committed_state
+
+    asked = ((5, True), (5, False), (6, True))
+    return [play(partial(story, present=present, vouches=vouches)) for present, vouches in asked]
+
+
 def state_of_another_lineage() -> object:
     """A member is to keep its state of iteration 1: the answer where that is of this lineage, of
     one that counts more, of one that counts less.

@@ -621,3 +621,17 @@ def copy_that_was_opened() -> object:
         return alone.replica_state.is_committed_state
 
     return [play(partial(story, stage=stage)) for stage in (2, 1)]
+
+
+def copy_that_cannot_step() -> object:
+    """A joiner cannot have the average of a decided record, which begins with what it has copied,
+    or with another state: its answer, and what it vouches for.
+    """
+
+    async def story(alone: Alone, state: str) -> tuple[str, bool]:
+        last = replace(record(), iteration=4)
+        alone.replica_state.install(1, 5, last.lineage(), last)
+        commit = Commit(replace(record(state=state or alone.engine.state_digest(), before=last.lineage()), iteration=5))
+        return await word(alone.stage_member.commit(commit)), alone.replica_state.is_committed_state
+
+    return [play(partial(story, state=state)) for state in ("", "another")]

@@ -87,6 +87,11 @@ ROWS = (
     Row(removals_member.average_that_was_asked_for, tables_member.average_of_another_digest, "gone"),
     Row(removals_member.members_of_a_roll, tables_member.contribution_of_a_stranger, "stale"),
     Row(removals_member.copy_in_a_plan, tables_member.copy_that_was_opened, [True, False]),
+    Row(
+        removals_member.copy_that_a_record_begins_with,
+        tables_member.copy_that_cannot_step,
+        [("gone", True), ("gone", False)],
+    ),
     # a coordinator
     Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
@@ -239,6 +244,11 @@ ROWS = (
         removals_return.lineage_of_a_part,
         tables_copies.shadow_with_a_part_of_another_lineage,
         [("Built", 1, 1), ("disputed", -1, 0), ("disputed", -1, 0)],
+    ),
+    Row(
+        removals_return.voucher_of_a_kept_state,
+        tables_copies.state_that_is_kept,
+        [("Built", True), ("Built", False), ("Built", False)],
     ),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),

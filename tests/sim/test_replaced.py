@@ -1,4 +1,4 @@
-"""For whom somebody comes, where for some nobody does."""
+"""For whom somebody comes, where for some nobody does, and who may fall then."""
 
 from __future__ import annotations
 
@@ -16,35 +16,65 @@ from swarmfree.sim.setup import Setup
 from tests.sim.test_liveness import MANIFEST
 
 
+class Scene:
+    """A cast for which nobody comes; the first one is dead.
+
+    Attributes:
+        started: after how long somebody comes.
+        told: of whom something is told.
+        frozen: names of those that stand still.
+        is_complete: all iterations are done.
+    """
+
+    def __init__(self, others: int) -> None:
+        """The dead one and so many others."""
+        self.started, self.told = list[float](), list[str]()
+        self.frozen, self.is_complete = set[str](), False
+        hub = SimpleNamespace(
+            later=lambda delay_s, start: self.started.append(delay_s), is_frozen=lambda member: member.peer_id in self.frozen
+        )
+        stage = SimpleNamespace(setup=Setup(MANIFEST, replace(CALM, replaced_share=0.0)), hub=hub, checks=self)
+        transcript = SimpleNamespace(tell=lambda who, what: self.told.append(what))
+        self.troupe = Cast(cast("Any", stage), cast("Any", None), cast("Any", transcript), _stream)
+        self.lives: list[Any] = [_life(str(number), is_alive=number > 0) for number in range(others + 1)]
+        self.troupe.lives = cast("Any", {life.member.peer_id: life for life in self.lives})
+
+
+def _life(peer_id: str, *, is_alive: bool) -> SimpleNamespace:
+    return SimpleNamespace(
+        member=SimpleNamespace(peer_id=peer_id),
+        endpoint=SimpleNamespace(addresses=("",)),
+        can_feed=True,
+        standby=False,
+        is_alive=is_alive,
+        leaving=False,
+        pace=Pace(),
+    )
+
+
+def _stream(name: str) -> random.Random:
+    return random.Random(name)
+
+
 @pytest.mark.parametrize(("others", "is_left_out"), [(MANIFEST.stage_count, True), (MANIFEST.stage_count - 1, False)])
 def test_somebody_comes_for_whoever_ends_by_no_fault_where_too_few_are_left(others: int, is_left_out: bool) -> None:  # noqa: FBT001 - tables
     """A peer that was merely slow ends itself: the draw that takes peers down has not asked whether
     the rest can do without it.
     """
-    lives = [
-        SimpleNamespace(
-            member=SimpleNamespace(peer_id=str(number)),
-            endpoint=SimpleNamespace(addresses=("",)),
-            can_feed=True,
-            standby=False,
-            is_alive=number > 0,
-            leaving=False,
-            pace=Pace(),
-        )
-        for number in range(others + 1)
-    ]
-    started, told = list[float](), list[str]()
-    stage = SimpleNamespace(
-        setup=Setup(MANIFEST, replace(CALM, replaced_share=0.0)),
-        hub=SimpleNamespace(later=lambda delay_s, start: started.append(delay_s)),
-    )
-    troupe = Cast(
-        cast("Any", stage), cast("Any", None), cast("Any", SimpleNamespace(tell=lambda who, what: told.append(what))), _stream
-    )
-    troupe.lives = cast("Any", {life.member.peer_id: life for life in lives})
-    troupe._replace(cast("Any", lives[0]))
-    assert (bool(told), bool(started)) == (is_left_out, not is_left_out)
+    scene = Scene(others)
+    scene.troupe._replace(scene.lives[0])
+    assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
 
 
-def _stream(name: str) -> random.Random:
-    return random.Random(name)
+def test_who_stands_still_is_counted_on_until_all_iterations_are_done() -> None:
+    """A run waits for whoever is missing, but not at its end: there the rest have to be as many as
+    there are stages.
+    """
+    found = []
+    for others in (MANIFEST.stage_count, MANIFEST.stage_count + 1):
+        scene = Scene(others)
+        scene.frozen = {"1"}
+        before = scene.troupe.leaves_enough([])
+        scene.is_complete = True
+        found.append((before, scene.troupe.leaves_enough([])))
+    assert found == [(True, False), (True, True)]

@@ -416,6 +416,8 @@ class StageMember:
             # The stage was rebuilt while this peer was away
             replica_state.is_committed_state, replica_state.opened = False, ""
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {replica_state.stage} from another state")
+        # Also if the average cannot be had, so that it stays there
+        replica_state.is_committed_state = True
         activations = self._activations(record)
         # First, so that no round that is still under way writes into the average that is fetched
         await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
