@@ -194,8 +194,9 @@ class Heartbeat:
         waiting_for: what the swarm waits for, for people; empty if nothing.
         progress: grows whenever the coordinator gets somewhere; a lead that only heartbeats is
             none.
-        admitted: who has a place and is not in the newest plan: whoever stands by, builds or
-            copies. The member lets them have what it lets members have.
+        admitted: who has a place and is in no plan that the member has promised: whoever stands
+            by, builds or copies, and everybody where the newest plan has not reached it. The member
+            lets them have what it lets members have.
         lineage: of the last record before the position's iteration.
         forced: iterations of that lineage that were sealed without a majority.
     """

@@ -738,6 +738,18 @@ def office_after_a_past(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "judge", careless)
 
 
+def plan_that_did_not_come(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats name nobody who is in the newest plan, also to a member which that has not reached
+    (Who may say what).
+    """
+
+    def careless(self: Roster, participant: Participant) -> tuple[Member, ...]:
+        plan = self._lead.plan
+        return tuple(g.member for g in self.participants() if plan is None or plan.stage_of(g.member) is None)
+
+    patch.setattr(Roster, "_newly_admitted", careless)
+
+
 def record_that_is_ahead(patch: pytest.MonkeyPatch) -> None:
     """A coordinator leaves its office where a member has only heard first of the record that it is
     about to decide (3.4).

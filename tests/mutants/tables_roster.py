@@ -23,7 +23,7 @@ from swarmfree.protocol.messages import (
     Microloss,
     Request,
 )
-from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.trainer.context import Context
@@ -183,6 +183,32 @@ def member_that_is_past() -> object:
         _roster(partial(story, sealing=True), ME, D),
         _roster(inherited, ME, D),
     ]
+
+
+def admitted_beside_a_plan() -> object:
+    """A stranger has come, and somebody stands by. Of whom a heartbeat tells a member that has
+    promised the newest plan, one that has promised the plan before, and the one that stands by.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> list[str]:
+        roster.admit(endpoint("x"), Hello(False, False, ""), 1)
+        roster.admit(endpoint("s"), Hello(False, True, ""), NO_STAGE)
+        told: dict[str, str] = {}
+
+        def heard(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, Heartbeat)
+            told[to.member.peer_id] = "".join(member.peer_id for member in request.admitted)
+            return Reply(beat_answer(1))
+
+        alone.line.answer = heard
+        for one, promised in ((ME, at(1)), (SIBLING, at(0)), (endpoint("s"), None)):
+            participant = roster.get(one.member)
+            assert participant is not None
+            participant.opened = promised
+            await roster.ask(participant)
+        return [told["b"], told["c"], told["s"]]
+
+    return _roster(story, ME, SIBLING, D)
 
 
 def silence_beside_a_sibling() -> object:

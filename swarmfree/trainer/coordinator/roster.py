@@ -481,13 +481,17 @@ class Roster(Participants):
         with suppress(CallFailed):  # whoever watches it sees that, too
             await self._heartbeat(participant, 0.0)
 
-    def _newly_admitted(self) -> tuple[Member, ...]:
-        """Who is in no plan yet: members know the others. Where there are too many, those with a
-        stage come first, since they are about to ask for it.
+    def _newly_admitted(self, participant: Participant) -> tuple[Member, ...]:
+        """Who is in no plan that this participant has promised: a plan may have reached nobody.
+
+        A standby asks for the newest one itself. Where there are too many, those that build a stage
+        come first, since they are about to ask for it.
         """
         plan = self._lead.plan
+        if plan is not None and participant.stage != NO_STAGE and participant.opened != plan.position:
+            plan = None
         there = [g for g in self.participants() if plan is None or plan.stage_of(g.member) is None]
-        there.sort(key=lambda g: g.stage == NO_STAGE)
+        there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
 
     async def _heartbeat(self, participant: Participant, hold_s: float) -> HeartbeatAnswer:
@@ -497,7 +501,7 @@ class Roster(Participants):
         while True:
             present = self._lead.present
             forced = present.record.forced if present.record is not None else ()
-            news = (self.waiting_for, self._count_progress(), self._newly_admitted())
+            news = (self.waiting_for, self._count_progress(), self._newly_admitted(participant))
             request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced)
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)

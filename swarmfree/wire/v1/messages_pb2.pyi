@@ -423,7 +423,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
 
     @property
     def admitted(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.names_pb2.Member]:
-        """Who has a place and is not in the newest plan; empty if nobody."""
+        """Who has a place and is in no plan that the member has promised; empty if nobody."""
 
     @property
     def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
