@@ -17,8 +17,8 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
+from swarmfree.trainer.coordinator import broadcast, leadership, meetings
 from swarmfree.trainer.coordinator import coordinator as coordination
-from swarmfree.trainer.coordinator import leadership, meetings
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
 from swarmfree.trainer.coordinator.assignment import Assignment
@@ -755,3 +755,10 @@ def record_that_is_ahead(patch: pytest.MonkeyPatch) -> None:
     about to decide (3.4).
     """
     patch.setattr(Leadership, "may_have_decided", lambda self, present: False)
+
+
+def plan_before_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to build while it had still to answer an older plan is fenced for refusing that
+    (3.3).
+    """
+    patch.setattr(broadcast, "_obeys_a_later_word", lambda failure: False)

@@ -499,6 +499,13 @@ def holders_that_can_stay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(assemblies, "_kept", lambda participant, stage: participant.held(stage))
 
 
+def own_state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """Who holds an older state of its stage gives it up for a copy of one that is only called for
+    (3.3).
+    """
+    patch.setattr(assemblies, "_may_be_the_last", lambda participant, holders: False)
+
+
 def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 

@@ -870,6 +870,22 @@ def holder_that_cannot_stay() -> object:
     return _assignment(story)
 
 
+def older_state_beside_one_that_is_called_for() -> object:
+    """The last holder of a stage is only called for, and a member of it is one step behind; then
+    the first is heard: how often the other one was told to copy from it.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
+        last, behind, copies = roster.holders(1)[0], roster.admit(ME, Hello(False, False, ""), 1, is_ours=True), []
+        behind.answer = replace(beat_answer(1), iteration=4)
+        for last.silent_since_s in (alone.context.now_s(), None):
+            assignment.start_joins()
+            copies.append(len(assignment._joining))
+        return copies
+
+    return _assignment(story)
+
+
 def leaver_that_cannot_step() -> object:
     """The last member of a stage is about to leave, and nobody keeps the average that it needs; one
     that has just come is there, too: who is asked, and to do what.

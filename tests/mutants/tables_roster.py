@@ -21,6 +21,7 @@ from swarmfree.protocol.messages import (
     Meet,
     Met,
     Microloss,
+    Open,
     Request,
 )
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Term
@@ -28,6 +29,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
+from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant, Participants
@@ -209,6 +211,29 @@ def admitted_beside_a_plan() -> object:
         return [told["b"], told["c"], told["s"]]
 
     return _roster(story, ME, SIBLING, D)
+
+
+def plan_that_a_build_overtakes() -> object:
+    """A member refuses a plan, since it has promised a later word: whether it is there still, where
+    it was told to build meanwhile, and where it was not.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, builds: bool) -> bool:
+        participant = roster.get(ME.member)
+        assert participant is not None
+
+        def overtaken(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Open):
+                return answer(to, request)
+            if builds:
+                participant.begin_build()
+            raise Refused(RefusalKind.SUPERSEDED, "a later revision was promised")
+
+        alone.line.answer = overtaken
+        assert await Broadcast(alone.context, roster).one(participant, Open(plan(1))) is None
+        return roster.get(ME.member) is participant
+
+    return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
 
 
 def silence_beside_a_sibling() -> object:

@@ -358,12 +358,11 @@ class Assignment:
     def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile."""
         for participant in self._roster.participants():
-            donors = (
-                ()
-                if participant.stage == NO_STAGE
-                else tuple(g.endpoint for g in self._choice.current(self._roster.holders(participant.stage)))
-            )
+            holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
+            donors = tuple(g.endpoint for g in self._choice.current(holders))
             if participant.built or not donors or participant.member in self._joining:
+                continue
+            if _may_be_the_last(participant, holders):
                 continue
             action = Copy(participant.stage, donors, f"stage {participant.stage} has a live replica: copy it")
             self._joining.add(participant.member)
@@ -580,6 +579,13 @@ def _kept(participant: Participant, stage: int) -> int:
     it has none, or could not keep it: what it said last may be older than a copy it has begun.
     """
     return participant.held(stage) if participant.failed_builds < FAILED_STAYS_MAX else NO_ITERATION
+
+
+def _may_be_the_last(participant: Participant, holders: Sequence[Participant]) -> bool:
+    """Whether a newcomer has a state of its stage, and those that have a newer one are only called
+    for: a copy begins by giving up what is there.
+    """
+    return _kept(participant, participant.stage) != NO_ITERATION and not any(holder.is_heard for holder in holders)
 
 
 def _steps_held(action: BuildAction) -> int:

@@ -41,9 +41,9 @@ class Broadcast:
 
     async def one(self, participant: Participant, request: Request) -> Response | None:
         """One participant's answer, asked again while it is not ready; None, and it is fenced,
-        where it refuses or does not answer.
+        where it refuses or does not answer. One that was told to build meanwhile obeys that.
         """
-        waits = self._context.backoff_s()
+        waits, builds = self._context.backoff_s(), participant.builds
         failure: CallFailed | None = None
         for _ in range(ASKS):
             if self._roster.get(participant.member) is not participant or self._roster.is_deposed:
@@ -57,7 +57,7 @@ class Broadcast:
                 if not participant.is_heard:
                     break  # it is called for already, and the others need not wait for it
             await asyncio.sleep(next(waits))
-        if failure is not None:
+        if failure is not None and not (participant.builds > builds and _obeys_a_later_word(failure)):
             await self._roster.judge(participant, failure)
         return None
 
@@ -82,3 +82,8 @@ class Broadcast:
                 participant.reach(record.iteration + 1)
 
         await each(participants, one)
+
+
+def _obeys_a_later_word(failure: CallFailed) -> bool:
+    """Whether who was told to build meanwhile refuses for that alone."""
+    return isinstance(failure, Refused) and failure.kind is RefusalKind.SUPERSEDED
