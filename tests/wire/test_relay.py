@@ -237,7 +237,8 @@ async def test_a_relay_of_whom_nobody_admits_is_not_used() -> None:
         client.refusal = lambda proven: f"banned: peer {proven.peer_id}"
         for tried in (client.register(one.address, lambda: None), client.ask(one.address, peer.direct_address)):
             with pytest.raises(PeerUnreachable, match=f"it is not used: banned: peer {one.address.peer_id}"):
-                await tried
+                async with asyncio.timeout(3):
+                    await tried
         assert one.registered_count == 0
 
 
@@ -247,7 +248,8 @@ async def test_another_peers_relay_is_not_used() -> None:
         client, meant = client_of(peer, group), dataclasses.replace(one.address, peer_id=identity("another").peer_id)
         for tried in (client.register(meant, lambda: None), client.ask(meant, peer.direct_address)):
             with pytest.raises(PeerUnreachable, match="another peer answers there"):
-                await tried
+                async with asyncio.timeout(3):
+                    await tried
         assert one.registered_count == 0
 
 
