@@ -22,6 +22,7 @@ from pathlib import Path
 from swarmfree.cli.log_lines import bound_log
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_run import SystemClock
+from swarmfree.cli.process import allow_handles
 from swarmfree.cli.run_tickets import RunTickets, run_tickets
 from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
@@ -142,6 +143,7 @@ class Founding:
         Raises:
             ConfigError, DataError: what was asked for does not hold together.
         """
+        allow_handles()
         identity = load_or_create_identity(self._folder)
         organiser = self._organiser_key()
         manifest = await asyncio.to_thread(self._manifest, organiser)

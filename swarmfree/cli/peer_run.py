@@ -219,7 +219,8 @@ class PeerLife:
 
     def _reach(self, network: GrpcNetwork, directory: DhtDirectory, journal: Journal) -> ReachKeeper:
         """What keeps it true where this peer says that it is."""
-        client = RelayClient(self._order.invite.fingerprint, network.relay_context(), network.local_address, asyncio.TaskGroup())
+        run, context, here = self._order.invite.fingerprint, network.relay_context(), network.local_address
+        client = RelayClient(run, context, here, asyncio.TaskGroup(), refusal=network.refusal)
         tell = lambda what: journal.tell(Note(what))  # noqa: E731 - as below
         choice, rng = RelayChoice(self._order.local.relay), random.Random(secrets.randbits(64))
         return ReachKeeper(choice, network, client, directory.relays, tell, ReachTimes(), rng)

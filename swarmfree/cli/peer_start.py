@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from swarmfree.cli.options import Log
 from swarmfree.cli.peer_order import KEPT, PeerOrder
-from swarmfree.cli.process import keep_freed_memory, load_gently
+from swarmfree.cli.process import allow_handles, keep_freed_memory, load_gently
 
 if TYPE_CHECKING:
     from swarmfree.cli.peer_run import PeerLife
@@ -39,6 +39,7 @@ class PeerStart:
             SwarmfreeError: why the peer cannot be, or go on.
         """
         keep_freed_memory()
+        allow_handles()
         if self._order.log is not Log.TEXT:
             return await self._live(None)
         from swarmfree.cli import peer_screen  # noqa: PLC0415 - a peer of a local swarm has no screen

@@ -1,5 +1,5 @@
-"""What a long-lived peer asks of its own process: to start behind those that train, to reuse
-memory, to leave what never changes uncollected.
+"""What a long-lived peer asks of its own process: to start behind those that train, to open many
+connections, to reuse memory, to leave what never changes uncollected.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import gc
 import importlib
 import os
 import platform
+import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +20,22 @@ MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest that glibc takes on 64-bit machines."""
 TRIM_THRESHOLD_BYTES = 256 << 20
 YOUNG_OBJECTS_MAX = 10_000
+HANDLES_WANTED = 8192
+"""File handles: a peer and its relay use two thousand at most, p2pd has its own."""
 
 
 START_NICENESS = 5
 """A third of the processor of whoever trains, where both want the same one."""
+
+
+def allow_handles() -> None:
+    """Let this process open as many files and connections as it may want, where the system lets it:
+    a usual limit of 1,024 is a soft one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = HANDLES_WANTED if hard == resource.RLIM_INFINITY else min(HANDLES_WANTED, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def load_gently(*modules: str) -> None:

@@ -112,6 +112,11 @@ class PeerChannel:
         self._channel = grpc.aio.secure_channel(found.address.grpc_target, credentials, options=options)
 
     @property
+    def is_open(self) -> bool:
+        """Whether the peer has been found."""
+        return self._channel is not None
+
+    @property
     def is_usable(self) -> bool:
         """Whether it is not lost: a connection that broke is made again only after the peer has
         been looked for once more.
@@ -185,7 +190,7 @@ class Client:
         # Also those that are no more called but still have calls under way.
         self._open: set[PeerChannel] = set()
         self._is_closing = False
-        self._newest: dict[Member, Endpoint] = {}
+        self._newest: dict[str, Endpoint] = {}
         self.frames_received = 0
 
     async def call(
@@ -194,7 +199,8 @@ class Client:
         """Send an encoded request and its payload; see `protocol.ports.Network.call`."""
         if self._is_closing:
             raise PeerUnreachable(f"{rpc.name}: this peer is closing")
-        addresses = addresses_of(self._newest.get(to.member, to))
+        newest = self._newest.get(to.member.peer_id)
+        addresses = addresses_of(newest if newest is not None and newest.member == to.member else to)
         line = self._line(addresses)
         line.calls += 1
         conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
@@ -202,9 +208,11 @@ class Client:
             if rpc.shape is CallShape.UNARY:
                 return await conversation.unary(request, silence_s)
             return await conversation.stream(request, payload, silence_s, header_first=header_first)
-        except PeerUnreachable:
-            self._forget(addresses, line)
-            self._lost(to.member)
+        except CallFailed as error:
+            if isinstance(error, PeerUnreachable):
+                self._forget(addresses, line)
+            if isinstance(error, PeerUnreachable) or not line.is_open:
+                self._lost(to.member)
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -221,15 +229,15 @@ class Client:
         """A peer itself says where it is, and is called there from now on: plans may be older. What
         cannot be called is passed over.
         """
-        known = self._newest.pop(endpoint.member, None)
-        if known is None or known.addresses != endpoint.addresses:
+        known = self._newest.pop(endpoint.member.peer_id, None)
+        if known != endpoint:
             try:
                 addresses_of(endpoint)
             except PeerUnreachable:
                 if known is None:
                     return
                 endpoint = known
-        self._newest[endpoint.member] = endpoint
+        self._newest[endpoint.member.peer_id] = endpoint
         if len(self._newest) > NEWEST_MAX:
             del self._newest[next(iter(self._newest))]
 

@@ -457,11 +457,16 @@ class DhtDirectory:
         await self._store({self._key("relays"): relay_record_to_bytes((str(address),))}, expires_s)
 
     async def relays(self) -> tuple[Address, ...]:
-        """Where relays of the run are offered, the bootstrap node's first, then by owner."""
+        """Where relays of the run are offered, the bootstrap node's first, then by owner; none of
+        peers that are banned.
+        """
+        await self.founder()  # says who the bootstrap node is
         found = await self._read((self._key("relays"),), _CALL_LIMIT_S)
         node = "" if self._genesis is None else self._genesis.delegation.holder
         offers: list[Address] = []
         for record in sorted(found.get(self._key("relays"), ()), key=lambda record: (record.owner != node, record.owner)):
+            if self.bans is not None and record.owner in self.bans.peers:
+                continue
             try:
                 offers += map(parse_address, relay_record_from_bytes(record.value, record.owner)[:1])
             except ValueError as error:

@@ -50,7 +50,7 @@ class WireLimits(PeerLimits):
         keepalive_s: an otherwise quiet connection is pinged this often.
         ping_timeout_s: a ping without answer for so long breaks the connection. gRPC's keepalive
             timeout alone does not see a frozen peer.
-        connect_s: a connection must stand after so long.
+        connect_s: a connection must stand after so long, at either end.
         reconnect_s_max: a peer that comes back at its address is found after so long at the latest.
     """
 
@@ -108,6 +108,7 @@ class WireLimits(PeerLimits):
             *self._common_options(),
             ("grpc.so_reuseport", 0),
             ("grpc.max_concurrent_streams", self.streams_max),
+            ("grpc.server_handshake_timeout_ms", _ms(self.connect_s)),
             ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.keepalive_s) // 4),
             ("grpc.http2.max_ping_strikes", 0),
         ]

@@ -28,12 +28,14 @@ class ReachTimes:
     Args:
         recheck_s: a peer has itself dialled again after so long.
         look_s: relays are looked for again after so long, where there are too few.
+        ask_s: how long a relay may take to say whether this peer can be called.
         settle_s: how long to wait for a first relay before going on.
         avoid_s: a relay that was lost is not tried again before.
     """
 
     recheck_s: float = 60.0
     look_s: float = 5.0
+    ask_s: float = 7.0
     settle_s: float = 15.0
     avoid_s: float = 10.0
 
@@ -134,13 +136,12 @@ class ReachKeeper:
         await self._look()
         if self._choice is RelayChoice.AUTO:
             await self._check(doubts=1)
-        while not self._held and loop.time() < until_s:
-            self._fill()
-            if not self._lines and self.is_reachable:
-                break
+        self._fill()
+        while not self._held and loop.time() < until_s and (self._lines or not self.is_reachable):
             await self._wait(min(1.0, self._times.look_s))
             if not self._held and not self._lines:
                 await self._look()
+            self._fill()
         if self._choice is RelayChoice.ALWAYS and not self._held:
             raise SwarmfreeError(
                 "--relay always: none of the run's relays can be used; a bootstrap node offers one unless it was started with --no-relay"
@@ -184,12 +185,16 @@ class ReachKeeper:
             self._relays = (first, *rest)
 
     async def _check(self, doubts: int) -> None:
-        """Have itself dialled; the first relay that says anything is believed."""
+        """Have itself dialled by a few relays at once; the first of them that says anything is
+        believed.
+        """
         said: DialBack | None = None
-        for relay in self._relays[:ASKED_MAX]:
-            with contextlib.suppress(PeerUnreachable):
-                said = await self._client.ask(relay, self._network.direct_address)
-                break
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._ask(relay)) for relay in self._relays[:ASKED_MAX]]
+            for answer in asked:
+                said = said or await answer
+                if said is not None:
+                    answer.cancel()
         if said is None:
             return
         self._doubts = 0 if said.is_reachable else self._doubts + 1
@@ -197,6 +202,12 @@ class ReachKeeper:
             self.is_reachable = True
         elif self._doubts >= doubts:
             self.is_reachable, self._why = False, said.why
+
+    async def _ask(self, relay: Address) -> DialBack | None:
+        with contextlib.suppress(PeerUnreachable, TimeoutError):
+            async with asyncio.timeout(self._times.ask_s):
+                return await self._client.ask(relay, self._network.direct_address)
+        return None
 
     def _fill(self) -> None:
         """Register with as many relays as are wanted."""

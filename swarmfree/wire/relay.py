@@ -15,12 +15,12 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import resource
 import secrets
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -40,6 +40,10 @@ _RUN_LETTERS = 64
 _BACKLOG = 128
 FAREWELL_S = 1.0
 """So long whoever is refused may take to hear why."""
+ACCEPT_AGAIN_S = 1.0
+"""So long after the file handles have run out it is seen whether there are some again."""
+SOURCES_MAX = 4096
+"""Of which it is known how many handshakes they had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,13 @@ class RelayLimits:
         half_open_max: connections that have not said yet what they are.
         source_half_open_max: the same of one source.
         calls_max: pairs of connections, waiting ones too; each takes two file handles.
+        source_calls_max: the same from one source.
         peer_calls_max: the same to one peer.
-        source_calls_max: the same to one peer from one source.
+        peer_source_calls_max: the same to one peer from one source.
         controls_max: control connections.
         source_controls_max: the same of one source.
+        source_handshakes_per_s: of control connections of one source, averaged over `idle_s`; each
+            takes the event loop milliseconds, also of who is refused then.
         bytes_per_s: of all calls together.
         peer_bytes_per_s: of all calls to one peer.
         buffered_bytes_max: a peer that does not read what it is told is dropped.
@@ -87,24 +94,40 @@ class RelayLimits:
     half_open_max: int = 128
     source_half_open_max: int = 32
     calls_max: int = 256
+    source_calls_max: int = 96
     peer_calls_max: int = 64
-    source_calls_max: int = 16
+    peer_source_calls_max: int = 16
     controls_max: int = 256
     source_controls_max: int = 32
+    source_handshakes_per_s: float = 5.0
     bytes_per_s: float = 500e6
     peer_bytes_per_s: float = 250e6
     buffered_bytes_max: int = 1 << 16
     log_s: float = 10.0
+
+    def fitting(self, handles: int) -> RelayLimits:
+        """The same, or less of everything that takes file handles: half of a process's are left to
+        all else that it does.
+        """
+        share = min(1.0, handles / 2 / (self.half_open_max + 2 * self.calls_max + self.controls_max))
+        return replace(
+            self,
+            half_open_max=int(share * self.half_open_max),
+            source_half_open_max=int(share * self.source_half_open_max),
+            calls_max=int(share * self.calls_max),
+            source_calls_max=int(share * self.source_calls_max),
+            controls_max=int(share * self.controls_max),
+            source_controls_max=int(share * self.source_controls_max),
+        )
 
 
 @dataclass(slots=True)
 class _Registered:
     """A peer on its control connection."""
 
-    peer_id: str
+    proven: ProvenPeer
     lines: TlsServerLines
     bucket: Bucket
-    calls: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -128,7 +151,6 @@ class _Arrival(asyncio.Protocol):
         self._is_counted = False
         self.host = self.source = ""
         self.transport: asyncio.Transport | None = None
-        self.lost: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport), "TCP"
@@ -159,8 +181,6 @@ class _Arrival(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         del error
         self._is_known()
-        if self.lost is not None:
-            self.lost()
 
     def refuse(self, why: str, farewell: bytes = b"") -> None:
         """Say no, and end the connection."""
@@ -215,16 +235,18 @@ class Relay:
         self._refusal = refusal
         self._run, self._peer_id = run, peer_id
         self._host, self._port, self._announced = host, port, announced
-        self._limits = limits or RelayLimits()
+        self._limits = (limits or RelayLimits()).fitting(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._context = certificate.relay_context(is_server=True)
         self._group = asyncio.TaskGroup()
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._registered: dict[str, _Registered] = {}
         self._waiting: dict[str, _WaitingCall] = {}
-        self._splices: set[Splice] = set()
+        self._splices: dict[Splice, tuple[_Registered, str]] = {}
         self._openings: set[_Arrival] = set()
         self._controls: dict[asyncio.Task[None], str] = {}
         self._checking: set[str] = set()
+        self._tempos: dict[str, Bucket] = {}
         self._bucket = Bucket(self._limits.bytes_per_s)
         self._told: dict[str, tuple[float, int]] = {}
 
@@ -249,6 +271,11 @@ class Relay:
         """Pairs of connections, also those that wait for their second half."""
         return len(self._splices) + len(self._waiting)
 
+    @property
+    def _calls(self) -> list[tuple[_Registered, str]]:
+        """Of each pair of connections whom it leads to, and from which source."""
+        return [*self._splices.values(), *((waiting.peer, waiting.opening.source) for waiting in self._waiting.values())]
+
     async def start(self) -> None:
         """Open the port.
 
@@ -257,21 +284,23 @@ class Relay:
         """
         assert self._listener is None, "a relay is started once"
         await asyncio.to_thread(require_listening, self._host, self._port)
-        loop = asyncio.get_running_loop()
-        make = lambda: _Arrival(self, self._limits)  # noqa: E731 - one for each connection
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            self._listener = await loop.create_server(make, self._host, self._port, backlog=_BACKLOG)
+            listener = socket.create_server((self._host, self._port), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise SwarmfreeError(f"the relay cannot listen on {self._host}:{self._port}: {error.strerror or error}") from error
-        self._port = int(self._listener.sockets[0].getsockname()[1])
+        listener.setblocking(False)
+        self._port = int(listener.getsockname()[1])
         await self._group.__aenter__()
+        self._listener, self._accepting = listener, self._group.create_task(self._accept(listener))
 
     async def close(self) -> None:
         """End all connections. May be called twice."""
         if self._listener is None:
             return
+        assert self._accepting is not None, "since the start"
         listener, self._listener = self._listener, None
-        listener.close()
+        self._accepting.cancel()
         for task in tuple(self._controls):
             task.cancel()
         for opening in tuple(self._openings):
@@ -283,6 +312,7 @@ class Relay:
         for splice in tuple(self._splices):
             splice.abort()
         await self._group.__aexit__(None, None, None)
+        listener.close()
         await asyncio.sleep(0)  # for sockets that were given up to be closed
 
     async def __aenter__(self) -> Self:
@@ -294,8 +324,10 @@ class Relay:
     ) -> None:
         await self.close()
 
-    def log(self, why: str, host: str) -> None:
-        """Tell a refusal, or count it where the same was told a moment ago."""
+    def log(self, why: str, host: str, detail: str = "") -> None:
+        """Tell a refusal, or count it where the same was told a moment ago; `detail` may be others'
+        words, which make no other refusal of it.
+        """
         now_s = asyncio.get_running_loop().time()
         told_s, count = self._told.get(why, (float("-inf"), 0))
         if now_s - told_s < self._limits.log_s:
@@ -304,7 +336,21 @@ class Relay:
         self._told = {known: told for known, told in self._told.items() if now_s - told[0] < self._limits.log_s}
         self._told[why] = now_s, 0
         more = f" ({count} more in the last while)" if count else ""
-        _log.warning("relay: %s, from %s%s", shown(why), host, more)
+        _log.warning("relay: %s, from %s%s", shown(f"{why}: {detail}" if detail else why), host, more)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Take connections. asyncio's server would tell of each one for which there is no file
+        handle with a traceback, and of as many at once as may wait.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                with contextlib.suppress(ConnectionAbortedError):
+                    connection, _ = await loop.sock_accept(listener)
+                    await loop.connect_accepted_socket(lambda: _Arrival(self, self._limits), connection)
+            except OSError as error:
+                self.log("no connection can be taken", "anybody", error.strerror or str(error))
+                await asyncio.sleep(ACCEPT_AGAIN_S)
 
     # ---- openings --------------------------------------------------------------------------------
 
@@ -324,13 +370,20 @@ class Relay:
         if name == RELAY_NAME:
             self._begin_control(opening, data)
             return
-        peer, limits = self._registered.get(name), self._limits
+        peer, limits, calls = self._registered.get(name), self._limits, self._calls
+        if peer is not None and self._refusal(peer.proven):
+            peer.lines.abort()
+            peer = None
         if peer is None:
             opening.refuse("a caller asked for a peer that is not registered", UNRECOGNIZED_NAME)
-        elif self.call_count >= limits.calls_max:
+            return
+        to_peer = [source for called, source in calls if called.proven.peer_id == peer.proven.peer_id]
+        if len(calls) >= limits.calls_max:
             opening.refuse("too many calls in all", UNRECOGNIZED_NAME)
-        elif peer.calls.total() >= limits.peer_calls_max or peer.calls[opening.source] >= limits.source_calls_max:
-            opening.refuse(f"too many calls to peer {peer.peer_id[-6:]}", UNRECOGNIZED_NAME)
+        elif sum(source == opening.source for _, source in calls) >= limits.source_calls_max:
+            opening.refuse("too many calls from one source", UNRECOGNIZED_NAME)
+        elif len(to_peer) >= limits.peer_calls_max or to_peer.count(opening.source) >= limits.peer_source_calls_max:
+            opening.refuse(f"too many calls to peer {peer.proven.peer_id[-6:]}", UNRECOGNIZED_NAME)
         else:
             self._ring(opening, peer, data)
 
@@ -341,27 +394,20 @@ class Relay:
             opening.refuse("a call was taken that nobody waits for")
             return
         waiting.timer.cancel()
-        waiting.opening.lost = None
         caller, called = waiting.opening.transport, opening.transport
         assert caller is not None, "it has connected"
         assert called is not None, "it has connected"
         called.pause_reading()
-        peer, source = waiting.peer, waiting.opening.source
-
-        def ended(splice: Splice) -> None:
-            self._splices.discard(splice)
-            _uncount(peer.calls, source)
-
         splice = Splice(
             caller,
             called,
-            buckets=(peer.bucket, self._bucket),
+            buckets=(waiting.peer.bucket, self._bucket),
             handshake_s=self._limits.handshake_s,
             handshake_bytes=self._limits.handshake_bytes,
             silent_s=self._limits.silent_s,
-            ended=ended,
+            ended=self._splices.__delitem__,
         )
-        self._splices.add(splice)
+        self._splices[splice] = waiting.peer, waiting.opening.source
         splice.begin(waiting.data, data)
 
     def _ring(self, opening: _Arrival, peer: _Registered, data: bytes) -> None:
@@ -369,10 +415,8 @@ class Relay:
         token = secrets.token_hex(TOKEN_BYTES)
         assert opening.transport is not None, "it has connected"
         opening.transport.pause_reading()
-        peer.calls[opening.source] += 1
         timer = asyncio.get_running_loop().call_later(self._limits.call_s, self._not_taken, token)
         self._waiting[token] = _WaitingCall(opening, data, peer, timer)
-        opening.lost = lambda: self._not_taken(token)
         try:
             peer.lines.write(f"call {token}")
         except OSError:
@@ -383,8 +427,6 @@ class Relay:
         waiting = self._waiting.pop(token, None)
         if waiting is not None:
             waiting.timer.cancel()
-            waiting.opening.lost = None
-            _uncount(waiting.peer.calls, waiting.opening.source)
             waiting.opening.refuse("a call was not taken", UNRECOGNIZED_NAME)
 
     # ---- control connections ---------------------------------------------------------------------
@@ -394,6 +436,9 @@ class Relay:
         sources = list(self._controls.values())
         if len(sources) >= limits.controls_max or sources.count(opening.source) >= limits.source_controls_max:
             opening.refuse("too many control connections")
+            return
+        if not self._may_shake_hands(opening.source):
+            opening.refuse("too many handshakes of one source")
             return
         assert transport is not None, "it has connected"
         loop = asyncio.get_running_loop()
@@ -408,15 +453,27 @@ class Relay:
         self._controls[task] = opening.source
         task.add_done_callback(lambda done: self._controls.pop(done, None))
 
+    def _may_shake_hands(self, source: str) -> bool:
+        """Whether this source has had no more handshakes than it may; then it has another one."""
+        now_s = asyncio.get_running_loop().time()
+        tempo = self._tempos.pop(source, None) or Bucket(self._limits.source_handshakes_per_s)
+        self._tempos[source] = tempo  # At the end: the dictionary is ordered by last use.
+        if len(self._tempos) > SOURCES_MAX:
+            del self._tempos[next(iter(self._tempos))]
+        if tempo.take(0, now_s) > self._limits.idle_s:
+            return False
+        tempo.take(1, now_s)
+        return True
+
     async def _control(self, lines: TlsServerLines, host: str) -> None:
         try:
             async with asyncio.timeout(self._limits.hello_s):
                 peer = proven_peer(ssl.DER_cert_to_PEM_cert(await lines.shake_hands()).encode())
             if why := self._refusal(peer):
                 raise Malformed(why)  # noqa: TRY301 - said to the peer below
-            await self._converse(lines, peer.peer_id, host)
+            await self._converse(lines, peer, host)
         except Malformed as error:
-            self.log(f"a control connection was refused: {error}", host)
+            self.log("a control connection was refused", host, str(error))
             with contextlib.suppress(OSError):
                 lines.write(f"refused {shown(str(error))}")
                 await lines.close(FAREWELL_S)
@@ -427,17 +484,19 @@ class Relay:
         finally:
             lines.abort()
 
-    async def _converse(self, lines: TlsServerLines, peer_id: str, host: str) -> None:
+    async def _converse(self, lines: TlsServerLines, peer: ProvenPeer, host: str) -> None:
         """Answer a peer until it goes."""
         loop, limits = asyncio.get_running_loop(), self._limits
         tempo = Bucket(limits.lines_per_s)
-        is_greeted = False
+        is_greeted = is_registered = False
         with contextlib.ExitStack() as registered:
             while True:
                 async with asyncio.timeout(limits.idle_s):
                     line = await lines.read()
                 if tempo.take(1, loop.time()) > limits.idle_s:
                     raise Malformed("too many lines")
+                if why := self._refusal(peer):  # its ban, or its ticket's end, may have come since
+                    raise Malformed(why)
                 match line.split(" "):
                     case ["hello", version, run] if not is_greeted:
                         self._require_own_run(version, run)
@@ -446,9 +505,10 @@ class Relay:
                     case ["ping"] if is_greeted:
                         lines.write("pong")
                     case ["check", address] if is_greeted:
-                        lines.write(await self._checked(checked_address(address, peer_id), host))
-                    case ["register"] if is_greeted:
-                        registered.enter_context(self._registration(lines, peer_id))
+                        lines.write(await self._checked(checked_address(address, peer.peer_id), host))
+                    case ["register"] if is_greeted and not is_registered:
+                        registered.enter_context(self._registration(lines, peer))
+                        is_registered = True
                         lines.write("registered")
                     case _:
                         raise Malformed("a line that no peer says")
@@ -460,24 +520,26 @@ class Relay:
             raise Malformed("a peer of another run")
 
     @contextlib.contextmanager
-    def _registration(self, lines: TlsServerLines, peer_id: str) -> Iterator[None]:
+    def _registration(self, lines: TlsServerLines, peer: ProvenPeer) -> Iterator[None]:
         """Callers are led to this peer meanwhile. A peer that registers again has lost its first
-        connection.
+        connection; its rate is the one of its calls that go on. Those of a peer that is refused by
+        now are over with this.
         """
-        name = server_name_of(peer_id)
+        name = server_name_of(peer.peer_id)
         before = self._registered.get(name)
-        if before is None:
-            here = _Registered(peer_id, lines, Bucket(self._limits.peer_bytes_per_s))
-        else:
-            here = _Registered(peer_id, lines, before.bucket, before.calls)
-            if before.lines is not lines:
-                before.lines.abort()
+        of_peer = [call.bucket for call, _ in self._calls if call.proven.peer_id == peer.peer_id]
+        here = _Registered(peer, lines, of_peer[0] if of_peer else Bucket(self._limits.peer_bytes_per_s))
+        if before is not None:
+            before.lines.abort()
         self._registered[name] = here
         try:
             yield
         finally:
             if self._registered.get(name) is here:
                 del self._registered[name]
+            if self._refusal(peer):
+                for splice in [splice for splice, (called, _) in self._splices.items() if called.proven.peer_id == peer.peer_id]:
+                    splice.abort()
 
     async def _checked(self, address: Address, host: str) -> str:
         """Dial a peer back, at the address from where it asks and at no other."""
@@ -487,7 +549,7 @@ class Relay:
         self._checking.add(source)
         try:
             async with asyncio.timeout(2 * limits.check_s):
-                if host not in await _hosts_of(address):
+                if address.kind in {"ip4", "ip6"} and _plain_host(address.host) != host:
                     return f"unreachable it announces {address.host}, and is seen at {host}: a router stands between"
                 await find_peer((address_of(host, address.port, address.peer_id),), limits.check_s)
         except (CallFailed, TimeoutError) as error:
@@ -495,15 +557,6 @@ class Relay:
         finally:
             self._checking.discard(source)
         return "reachable"
-
-
-async def _hosts_of(address: Address) -> set[str]:
-    """IP addresses of a host."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {_plain_host(str(entry[4][0])) for entry in found}
 
 
 def _plain_host(host: str) -> str:
@@ -516,12 +569,6 @@ def _plain_host(host: str) -> str:
 def _source_of(host: str) -> str:
     address = ipaddress.ip_address(host)
     return host if address.version == 4 else str(ipaddress.ip_network((host, 64), strict=False))
-
-
-def _uncount(calls: Counter[str], source: str) -> None:
-    calls[source] -= 1
-    if calls[source] <= 0:
-        del calls[source]
 
 
 def _abort(opening: _Arrival) -> None:

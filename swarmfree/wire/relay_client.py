@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.remote_text import shown
 from swarmfree.wire.addresses import Address
-from swarmfree.wire.certificate import RELAY_NAME, proven_peer
+from swarmfree.wire.certificate import RELAY_NAME, ProvenPeer, proven_peer
 from swarmfree.wire.frames import Malformed
 from swarmfree.wire.relay_lines import LINE_BYTES_MAX, TOKEN, VERSION, call_opening, line_of
-from swarmfree.wire.splice import Splice, give_up
+from swarmfree.wire.server_certificate import anybody
+from swarmfree.wire.splice import Bucket, Splice, give_up
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class RelayClientLimits:
         check_s: the relay says within so long whether this peer can be reached.
         ping_s: how often a control connection is looked at; silent for twice as long, it is lost.
         calls_max: of calls that the relay leads here at once; more are not taken.
+        calls_per_s: the same of one relay, averaged over `calls_s`.
+        calls_s: see there.
         handshake_s: a caller has sent `handshake_bytes` within so long.
         handshake_bytes: of a TLS handshake, at least.
         silent_s: a call on which nothing moves for so long is cut.
@@ -41,6 +44,8 @@ class RelayClientLimits:
     check_s: float = 8.0
     ping_s: float = 5.0
     calls_max: int = 64
+    calls_per_s: float = 16.0
+    calls_s: float = 4.0
     handshake_s: float = 10.0
     handshake_bytes: int = 512
     silent_s: float = 60.0
@@ -69,6 +74,7 @@ class RelayClient:
         here: where its gRPC port is reached from this machine.
         group: owns the tasks that take calls.
         limits: bounds.
+        refusal: why a peer's relay is not used; None where it is.
         splices: calls that relays lead here.
         takers: of calls that are being taken.
     """
@@ -78,6 +84,7 @@ class RelayClient:
     here: tuple[str, int]
     group: asyncio.TaskGroup
     limits: RelayClientLimits = field(default_factory=RelayClientLimits)
+    refusal: Callable[[ProvenPeer], str | None] = anybody
     splices: set[Splice] = field(default_factory=set)
     takers: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -111,7 +118,7 @@ class RelayClient:
             async with asyncio.timeout(limits.connect_s):
                 _expect("registered", await _read(reader))
             held()
-            is_asked = False
+            is_asked, tempo = False, Bucket(limits.calls_per_s)
             while True:
                 try:
                     async with asyncio.timeout(limits.ping_s):
@@ -124,7 +131,9 @@ class RelayClient:
                     continue
                 is_asked = False
                 if word == "call" and TOKEN.fullmatch(rest):
-                    if len(self.takers) + len(self.splices) < limits.calls_max:
+                    now_s = asyncio.get_running_loop().time()
+                    if len(self.takers) + len(self.splices) < limits.calls_max and tempo.take(0, now_s) < limits.calls_s:
+                        tempo.take(1, now_s)
                         taker = self.group.create_task(self._take(relay, rest))
                         self.takers.add(taker)
                         taker.add_done_callback(self.takers.discard)
@@ -147,7 +156,7 @@ class RelayClient:
                 reader, writer = await asyncio.open_connection(
                     relay.host, relay.port, ssl=self.context, server_hostname=RELAY_NAME, limit=LINE_BYTES_MAX
                 )
-                _require(relay, writer)
+                self._require(relay, writer)
                 writer.write(f"hello {VERSION} {self.run}\n".encode("ascii"))
                 _expect("welcome", await _read(reader))
             yield reader, writer
@@ -158,6 +167,15 @@ class RelayClient:
         finally:
             if writer is not None:
                 writer.transport.abort()  # of TLS: it knows by itself whether it has ended
+
+    def _require(self, relay: Address, writer: asyncio.StreamWriter) -> None:
+        """The relay that is meant, of a peer that may take part, or Malformed."""
+        tls = writer.get_extra_info("ssl_object")
+        found = proven_peer(ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"").encode())
+        if found.peer_id != relay.peer_id:
+            raise Malformed(f"another peer answers there, {found.peer_id}")
+        if why := self.refusal(found):
+            raise Malformed(f"it is not used: {why}")
 
     async def _take(self, relay: Address, token: str) -> None:
         """Open the second half of a call, and lead it to this peer's own port."""
@@ -205,14 +223,6 @@ def _named(relay: Address) -> str:
 def _expect(word: str, answer: str) -> None:
     if answer != word:
         raise Malformed(f"{word!r} is expected, it says {shown(answer)!r}")
-
-
-def _require(relay: Address, writer: asyncio.StreamWriter) -> None:
-    """The relay that is meant, or Malformed."""
-    tls = writer.get_extra_info("ssl_object")
-    found = proven_peer(ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True) or b"").encode()).peer_id
-    if found != relay.peer_id:
-        raise Malformed(f"another peer answers there, {found}")
 
 
 async def _read(reader: asyncio.StreamReader) -> str:

@@ -71,7 +71,7 @@ def checked_address(text: str, peer_id: str) -> Address:
     try:
         address = parse_address(text)
     except ConfigError as error:
-        raise Malformed(str(error)) from error
+        raise Malformed("no address of a peer that is called directly") from error
     if address.peer_id != peer_id:
         raise Malformed("an address of another peer")
     return address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli.process import START_NICENESS, load_gently
+from swarmfree.cli.process import HANDLES_WANTED, START_NICENESS, allow_handles, load_gently
 
 PROBE = """
 import os, threading
@@ -76,3 +77,16 @@ async def test_what_is_loaded_needs_no_thread() -> None:
     before = threading.active_count()
     await load_gently("asyncio", "os")
     assert threading.active_count() == before
+
+
+def test_a_peer_may_open_what_the_system_lets_it() -> None:
+    """A low soft limit is raised as far as the hard one allows; a high one stays."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for before in (soft, min(soft, 1000)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+            allow_handles()
+            wanted = HANDLES_WANTED if hard == resource.RLIM_INFINITY else min(HANDLES_WANTED, hard)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (max(before, wanted), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -23,6 +23,7 @@ from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
+from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import Genesis, make_genesis
 from swarmfree.wire.identity import load_or_create_identity
@@ -113,16 +114,25 @@ async def test_a_forwarded_port_is_announced_and_not_listened_on(world: World) -
     assert bootstrap.port == port
 
 
-async def test_relays_are_found_and_moves_are_told(world: World) -> None:
-    """Who joined finds where relays are offered, the bootstrap node's first; and is told once of
-    each peer that announces where it is, and again when that changes.
+async def test_relays_are_found_and_moves_are_told(tmp_path: Path, small_manifest: Manifest) -> None:
+    """Who has just joined finds where relays are offered, the bootstrap node's first, and none of
+    who is banned; and is told once of each peer that announces where it is, and again when that
+    changes.
     """
+    drawn = {load_or_create_identity(tmp_path / name).peer_id: tmp_path / name for name in ("one", "two")}
+    for peer_id, name in zip(sorted(drawn), ("first", "bootstrap"), strict=True):
+        drawn[peer_id].rename(tmp_path / name)
+    async with world_of(tmp_path, small_manifest) as world:
+        await require_relays_and_moves(world)
+
+
+async def require_relays_and_moves(world: World) -> None:
+    """As above, where the bootstrap node's peer id is the last one."""
     bootstrap = await world.bootstrap()
     offers = []
     first, first_identity = await world.peer("first", bootstrap.addresses)
     await bootstrap.name_founder(Founder(1, first_identity.peer_id), 60.0)
     second, _ = await world.peer("second", bootstrap.addresses)
-    assert await second.founder() is not None
     for directory, identity in ((first, first_identity), (bootstrap, world.node)):
         offers.append(Address("ip4", "127.0.0.1", 4001 + len(offers), identity.peer_id))
         await directory.offer_relay(offers[-1], 60.0)
@@ -137,6 +147,9 @@ async def test_relays_are_found_and_moves_are_told(world: World) -> None:
         while [a.expires_s for a in await second.announcements()] != [expires_s]:
             await asyncio.sleep(0.05)
     assert heard == [said.endpoint, moved]
+    bans = longer_ban_list(world.organiser, world.manifest, None, peers=(first_identity.peer_id,), tickets=())
+    await second.publish_bans(bans, 60.0)
+    assert await second.relays() == (offers[1],)
 
 
 async def test_announcement_is_believed_until_it_expires(world: World) -> None:

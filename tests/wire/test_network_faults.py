@@ -215,3 +215,12 @@ async def test_a_failure_is_logged_though_nobody_waits_for_it(caplog: pytest.Log
         async with asyncio.timeout(5):
             while "seven is not eight" not in caplog.text:
                 await asyncio.sleep(0)
+
+
+async def test_who_connects_and_says_nothing_is_cut_off() -> None:
+    """A connection takes a file handle: it stands within so long, or is over."""
+    async with network("peer", limits=WireLimits(connect_s=0.3)) as peer:
+        reader, writer = await asyncio.open_connection(*peer.local_address)
+        async with asyncio.timeout(5):
+            assert await reader.read() == b""
+        writer.close()

@@ -5,6 +5,8 @@ them when a relay goes or the way is free.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import logging
 import random
 from collections.abc import Callable
@@ -22,8 +24,8 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.certificate import make_certificate, server_name_of
 from swarmfree.wire.reach_keeper import ReachKeeper
-from swarmfree.wire.relay import Relay, RelayLimits
-from swarmfree.wire.relay_client import DialBack
+from swarmfree.wire.relay import Relay, RelayLimits, _source_of
+from swarmfree.wire.relay_client import DialBack, RelayClientLimits
 
 PAYLOAD = random.Random(5).randbytes(3_000_001)
 
@@ -228,6 +230,86 @@ async def test_a_peer_of_another_run_is_not_led_to() -> None:
     ):
         with pytest.raises(PeerUnreachable, match="a peer of another run"):
             await client_of(peer, group).register(one.address, lambda: None)
+
+
+async def test_a_relay_of_whom_nobody_admits_is_not_used() -> None:
+    """Without a ticket, or banned, its owner is neither asked nor led by."""
+    async with relay() as one, network("peer") as peer, asyncio.TaskGroup() as group:
+        client = client_of(peer, group)
+        client.refusal = lambda proven: f"banned: peer {proven.peer_id}"
+        for tried in (client.register(one.address, lambda: None), client.ask(one.address, peer.direct_address)):
+            with pytest.raises(PeerUnreachable, match=f"it is not used: banned: peer {one.address.peer_id}"):
+                async with asyncio.timeout(3):
+                    await tried
+        assert one.registered_count == 0
+
+
+async def test_another_peers_relay_is_not_used() -> None:
+    """Who answers at a relay's address has to be the one that is meant."""
+    async with relay() as one, network("peer") as peer, asyncio.TaskGroup() as group:
+        client, meant = client_of(peer, group), dataclasses.replace(one.address, peer_id=identity("another").peer_id)
+        for tried in (client.register(meant, lambda: None), client.ask(meant, peer.direct_address)):
+            with pytest.raises(PeerUnreachable, match="another peer answers there"):
+                async with asyncio.timeout(3):
+                    await tried
+        assert one.registered_count == 0
+
+
+async def test_a_relay_that_answers_no_more_is_lost() -> None:
+    """Its connection stands, and nothing comes, also when it is pinged."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            for answer in ("welcome", "registered"):
+                await reader.readline()
+                writer.write(f"{answer}\n".encode())
+            await reader.read()
+        writer.close()
+
+    owner = identity("relay")
+    context = make_certificate(owner).relay_context(is_server=True)
+    async with (
+        await asyncio.start_server(silent, "127.0.0.1", 0, ssl=context) as server,
+        network("peer") as peer,
+        asyncio.TaskGroup() as group,
+    ):
+        there = Address("ip4", "127.0.0.1", server.sockets[0].getsockname()[1], owner.peer_id)
+        client = client_of(peer, group, RelayClientLimits(ping_s=0.1))
+        async with asyncio.timeout(5):
+            with pytest.raises(PeerUnreachable, match="does not answer any more"):
+                await client.register(there, lambda: None)
+
+
+async def test_a_peer_that_registers_again_is_led_to_there() -> None:
+    """Its first connection is over at once, and its end does not take the second one's place."""
+    async with relay() as one, network("peer") as peer, network("caller") as caller, asyncio.TaskGroup() as group:
+        peer.serve(echo)
+        client, held = client_of(peer, group), asyncio.Queue[int]()
+
+        async def hold(number: int) -> None:
+            with contextlib.suppress(PeerUnreachable):
+                await client.register(one.address, lambda: held.put_nowait(number))
+
+        first, second = (group.create_task(hold(number)) for number in (1, 2))
+        assert {await held.get(), await held.get()} == {1, 2}
+        async with asyncio.timeout(3):
+            await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
+        assert not (first.done() and second.done())
+        # The control connection is over at the relay, too, once this one has been answered.
+        await client.ask(one.address, peer.direct_address)
+        assert one.registered_count == 1
+        there = Endpoint(peer.here.member, (str(peer.direct_address.by_way_of(one.address)),))
+        assert await caller.call(there, GetPlan(), silence_s=5)
+        first.cancel()
+        second.cancel()
+        client.close()
+        await until(lambda: one.registered_count == 0)
+
+
+def test_a_source_is_an_address_or_half_of_one() -> None:
+    """Of IPv6 anybody has 2^64 addresses that begin alike: they are one source."""
+    assert _source_of("2001:db8::1") == _source_of("2001:db8::ff:2") != _source_of("2001:db8:0:1::1")
+    assert _source_of("192.0.2.1") != _source_of("192.0.2.2")
 
 
 async def test_closing_a_relay_ends_everything_of_it(caplog: pytest.LogCaptureFixture) -> None:
