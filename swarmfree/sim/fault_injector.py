@@ -79,7 +79,7 @@ class Mischief:
         plan: the newest that was sent, of those that go on where there are some.
         coordinators: everybody who ever sent a plan, the first one first.
         told: members of the newest plan that have promised a plan since the newest ones name them,
-            and its coordinator.
+            and its coordinator; of each whom of that plan it was told of so.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Mischief:
         self._ending = ShutdownFaults(hub, self._strike_last)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
-        self.told = frozenset[Member]()
+        self.told: dict[Member, frozenset[Member]] = {}
         self._knowing = set[Member]()
 
     @property
@@ -132,18 +132,19 @@ class Mischief:
             case _:
                 pass
 
-    def promised(self, member: Member) -> None:
-        """A member has promised a plan, so that it knows who else there is."""
+    def promised(self, member: Member, plan: Plan) -> None:
+        """A member has promised a plan, so that it knows who else is in that."""
         self._knowing.add(member)
         if self.plan is not None and self.plan.stage_of(member) is not None:
-            self.told |= {member}
+            self.told[member] = self.told.get(member, frozenset()) | (_named(plan) & _named(self.plan))
 
     def see(self, plan: Plan, sender: Member) -> None:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
         self.coordinators.setdefault(sender)
         if self.plan is None or (self._goes_on(plan), plan.position) > (self._goes_on(self.plan), self.plan.position):
             self.plan, self._cast.coordinator = plan, sender
-            self.told = (self.told | {sender}) & {endpoint.member for endpoint in plan.members()}
+            named = _named(plan)
+            self.told = {member: those & named for member, those in (self.told | {sender: named}).items() if member in named}
         if plan.iteration in self._opened_s:
             return
         now_s = self._hub.loop.time()
@@ -423,3 +424,7 @@ class Mischief:
 def _picked(fault: Fault, candidates: list[Life]) -> list[Life]:
     """One of them, as the fault says; nobody where there is nobody."""
     return [candidates[int(fault.pick * len(candidates))]] if candidates else []
+
+
+def _named(plan: Plan) -> frozenset[Member]:
+    return frozenset(endpoint.member for endpoint in plan.members())

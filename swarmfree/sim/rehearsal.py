@@ -276,7 +276,7 @@ class _Rehearsal:
         if isinstance(outcome, Refused) and outcome.kind is RefusalKind.FORBIDDEN:
             self._forbidden(sender.member, receiver.member, request, outcome)
         elif isinstance(request, Open) and isinstance(outcome, Reply) and self._mischief is not None:
-            self._mischief.promised(receiver.member)
+            self._mischief.promised(receiver.member, request.plan)
         elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply):
             self._left_s[receiver.member] = self.loop.time()
         self.checks.answered(receiver, request, outcome)
@@ -289,18 +289,19 @@ class _Rehearsal:
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
         leads another side. No more does one that was told to join another swarm a moment ago, since
-        it has dropped its plan, nor one that the newest plan has not got, nor one that was not told
-        of a plan since it is a member: whom it may obey it learns when it says hello, and that it
-        is let back is asked by N2.
+        it has dropped its plan, nor one that the newest plan has not got, nor one that has promised
+        no plan since it is a member, or since the sender is one: whom it may obey it learns when it
+        says hello, and that it is let back is asked by N2.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         plan = self._mischief.plan if self._mischief is not None else None
-        told = self._mischief.told if self._mischief is not None else ()
+        told = self._mischief.told.get(receiver) if self._mischief is not None else None
         left_s = self._left_s.get(receiver, -math.inf)
         known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
-        if known_s < bounds.REACHED_S or plan is None or receiver not in told:
+        if known_s < bounds.REACHED_S or plan is None or told is None:
             return
-        if plan.stage_of(sender) is not None or not isinstance(request, Reduce):
+        is_stranger = plan.stage_of(sender) is None
+        if sender in told or (is_stranger and not isinstance(request, Reduce)):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:

@@ -750,6 +750,25 @@ def plan_that_did_not_come(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_newly_admitted", careless)
 
 
+def stranger_on_the_roster(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator looks beyond whom it waits for only, though these forbid its words and follow
+    another one (3.4).
+    """
+    patch.setattr(Participant, "forbid", lambda self: None)
+
+
+def look_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator whose words are forbidden looks beyond no sooner than usual (3.4)."""
+    judge = Roster.judge
+
+    async def careless(self: Roster, participant: Participant, error: CallFailed) -> None:
+        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN:
+            participant.forbid()
+        await judge(self, participant, error)
+
+    patch.setattr(Roster, "judge", careless)
+
+
 def record_that_is_ahead(patch: pytest.MonkeyPatch) -> None:
     """A coordinator leaves its office where a member has only heard first of the record that it is
     about to decide (3.4).

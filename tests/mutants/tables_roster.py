@@ -664,6 +664,31 @@ def rival_behind_those_that_have_ended() -> object:
     return play(story, A)
 
 
+def rival_behind_one_that_forbids() -> object:
+    """The only holder of a stage forbids what is said to it, and follows another coordinator:
+    whether that one is visited within a second, and how often the holder was asked whom it follows.
+    """
+
+    class Directory:
+        async def announcements(self) -> list[Announcement]:
+            return [announced(ME, 1)]
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, int]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Meet):
+                return Reply(Met(9, "e" * 64, (), D, LATER, whole=True))
+            raise Refused(RefusalKind.FORBIDDEN, "none of asked, coordinator, member here")
+
+        alone.line.answer = one
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
+        alone.tasks.start(PartitionMerge(context, roster._lead, roster).keep(), "meet")
+        await asyncio.sleep(1.0)
+        met = [member for member, request in alone.line.asked if isinstance(request, Meet)]
+        return D.member in met, met.count(ME.member)
+
+    return _roster(story, ME)
+
+
 def run_that_ends_elsewhere() -> object:
     """A coordinator of another side ends the run, with nothing forced and then with two: what is
     said here, whom it tells, and how it ends.

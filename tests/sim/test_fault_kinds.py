@@ -221,6 +221,24 @@ def test_a_member_that_no_plan_has_reached_need_not_obey_a_claim(monkeypatch: py
     assert result.statistics.iterations == 4
 
 
+def test_a_claim_of_whom_a_plan_has_named_may_not_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator dies, and the others take a claim of a member that the plan which they have
+    promised names for a stranger's: that is found.
+    """
+    refusal = access_control.refusal
+    monkeypatch.setattr(
+        access_control,
+        "refusal",
+        lambda request, sender, view: (
+            "a Claim" if isinstance(request, Claim) and not request.only_asking else refusal(request, sender, view)
+        ),
+    )
+    script = Once(is_answered(Open, plan__iteration=1), lambda director, moment: director.kill(moment.sender.member))
+    result = rehearse(SEED, setup=replace(swarm(sources=2), feeders=2), script=script)
+    assert result.violation is not None
+    assert result.violation.invariant == "N3"
+
+
 def test_a_member_that_is_asked_to_leave_leaves() -> None:
     """A leaver ends with code 0, is not taken for dead, and is replaced; leaving may be drawn as
     well.

@@ -57,31 +57,40 @@ def test_a_plan_of_a_side_that_loses_names_nobody_who_has_to_hear_of_the_end() -
 
 def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None:
     """Of whom N3 asks that they forbid nobody: of the coordinator, of who has promised a plan,
-    also where a newer one names it that has not come, and not of who was left out meanwhile.
+    also where a newer one names it that has not come, and not of who was left out meanwhile. Whom
+    they may not forbid: those that the promised plans name, unless they were left out since.
     """
     scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
     mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
 
-    def see(revision: int, *names: str) -> None:
+    def see(revision: int, *names: str) -> Plan:
         leader, stages = Member("leader", "1"), tuple((Replica(Endpoint(Member(name, "1"), ())),) for name in names)
-        mischief.see(Plan(Position(Term(1, leader), 0, 0, revision), "0" * 16, "1" * 64, stages, (), None, 4), leader)
+        plan = Plan(Position(Term(1, leader), 0, 0, revision), "0" * 16, "1" * 64, stages, (), None, 4)
+        mischief.see(plan, leader)
+        return plan
 
-    def told() -> list[str]:
-        return sorted(member.peer_id for member in mischief.told)
+    def told() -> dict[str, list[str]]:
+        return {member.peer_id: sorted(one.peer_id for one in those) for member, those in mischief.told.items()}
 
-    see(1, "leader", "one", "two")
-    assert told() == ["leader"]
-    mischief.promised(Member("one", "1"))
-    assert told() == ["leader", "one"]
+    everybody = ["leader", "one", "two"]
+    first = see(1, "leader", "one", "two")
+    assert told() == {"leader": everybody}
+    mischief.promised(Member("one", "1"), first)
+    assert told() == {"leader": everybody, "one": everybody}
     see(2, "leader", "one", "two")
-    assert told() == ["leader", "one"]
+    assert told() == {"leader": everybody, "one": everybody}
     see(3, "leader", "two")
-    mischief.promised(Member("one", "1"))
-    see(4, "leader", "one", "two")
-    assert told() == ["leader"], "an earlier plan came late, and the one that calls it back is on its way"
-    mischief.promised(Member("one", "1"))
-    mischief.promised(Member("two", "1"))
-    assert told() == ["leader", "one", "two"]
+    mischief.promised(Member("one", "1"), first)
+    fourth = see(4, "leader", "one", "two")
+    assert told() == {"leader": everybody}, "an earlier plan came late, and the one that calls it back is on its way"
+    mischief.promised(Member("one", "1"), fourth)
+    mischief.promised(Member("two", "1"), fourth)
+    assert told() == dict.fromkeys(everybody, everybody)
+    see(5, "leader", "one")
+    sixth = see(6, "leader", "one", "two", "new")
+    assert told()["one"] == ["leader", "one"], "nobody has told it of the others since they are there"
+    mischief.promised(Member("one", "1"), sixth)
+    assert told()["one"] == ["leader", "new", "one", "two"]
     scene.loop.close()
 
 
@@ -99,9 +108,10 @@ def test_the_last_that_know_of_a_plan_live_where_nobody_names_another_founder() 
         mischief = Mischief(setup, (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
         leader = Member("leader", "1")
         stages = tuple((Replica(Endpoint(Member(name, "1"), ())),) for name in (*told, untold))
-        mischief.see(Plan(Position(Term(1, leader), iteration, 0, 1), "0" * 16, "1" * 64, stages, (), None, 4), leader)
+        plan = Plan(Position(Term(1, leader), iteration, 0, 1), "0" * 16, "1" * 64, stages, (), None, 4)
+        mischief.see(plan, leader)
         for name in told:
-            mischief.promised(Member(name, "1"))
+            mischief.promised(Member(name, "1"), plan)
         fallen = cast("Any", [lives[Member("one", "1")]])
         assert mischief._may_fall(1, fallen, 1)
         lives[leader].is_alive = False

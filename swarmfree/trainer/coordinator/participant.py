@@ -40,6 +40,7 @@ class Participant:
             for.
         cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able
             to.
+        forbids: this coordinator's words, since it answered last: it was away, or follows another.
     """
 
     endpoint: Endpoint
@@ -58,6 +59,7 @@ class Participant:
     is_ours: bool = False
     silent_since_s: float | None = None
     cannot_write: bool = False
+    forbids: bool = False
 
     def place(self, stage: int) -> None:
         """It serves this stage, or is to."""
@@ -101,7 +103,11 @@ class Participant:
 
     def hear(self, answer: HeartbeatAnswer) -> None:
         """It has answered a heartbeat."""
-        self.answer = answer
+        self.answer, self.forbids = answer, False
+
+    def forbid(self) -> None:
+        """It forbids what this coordinator says."""
+        self.forbids = True
 
     def miss(self, since_s: float | None) -> None:
         """It is waited for since then; None, it is heard again."""

@@ -1,8 +1,8 @@
 """Two lineages of one run, after a forced continuation, find each other, and one gives way.
 
-Every `remeet_s` the coordinator calls announced peers that are not in its swarm, until one follows
-somebody else. Nothing is done about a peer that follows nobody else: it says hello by itself.
-Source: protocol section 3.4.
+Every `remeet_s`, and as soon as a participant forbids its words, the coordinator calls announced
+peers that are not in its swarm, or forbid its words, until one follows somebody else. Nothing is
+done about a peer that follows nobody else: it says hello by itself. Source: protocol section 3.4.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PartitionMerge:
     def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
         """Nobody was met."""
         self._context, self._lead, self._roster = context, lead, roster
-        self._called = Signal()
+        self._called = roster.rivalry
         self._heard: Rival | None = None
         self._winner: Rival | None = None
         self._turn = 0
@@ -176,7 +176,8 @@ class PartitionMerge:
         return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole, met.follows)
 
     def _is_stranger(self, endpoint: Endpoint) -> bool:
-        return endpoint.member != self._context.me and self._roster.get(endpoint.member) is None
+        participant = self._roster.get(endpoint.member)
+        return endpoint.member != self._context.me and (participant is None or participant.forbids)
 
     async def _meet(self, endpoint: Endpoint) -> Met | None:
         return await meet(self._context, self._lead, self._roster, endpoint)

@@ -61,6 +61,8 @@ class Roster(Participants):
             they hear of it by the next plan only.
         waiting_for: what the swarm waits for; told to everyone with the heartbeats.
         told: last answer of each source to the present base, those that are gone since included.
+        rivalry: told when another coordinator may lead: a participant forbids what this one says,
+            or that one has called.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
     """
 
@@ -76,7 +78,7 @@ class Roster(Participants):
         self._progress, self._progress_of = 0, ""
         self.calls = Calls(context)
         self.must_replan = False
-        self.changed = Signal()
+        self.changed, self.rivalry = Signal(), Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
@@ -374,6 +376,9 @@ class Roster(Participants):
         """
         if self._participants.get(participant.member) is not participant:
             return
+        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN and not participant.forbids:
+            participant.forbid()
+            self.rivalry.tell()
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
             await self.yield_to(participant.member, error)
         elif isinstance(error, Refused) and error.kind is RefusalKind.PAST:
