@@ -347,6 +347,8 @@ class Relay:
             try:
                 with contextlib.suppress(ConnectionAbortedError):
                     connection, _ = await loop.sock_accept(listener)
+                    # Asyncio does it where a socket names its protocol; `create_server` names none.
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     await loop.connect_accepted_socket(lambda: _Arrival(self, self._limits), connection)
             except OSError as error:
                 self.log("no connection can be taken", "anybody", error.strerror or str(error))

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import random
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -50,6 +51,17 @@ async def test_a_peer_is_called_by_way_of_a_relay() -> None:
             assert b"".join(reply.pieces) == PAYLOAD
         assert one.call_count == 1
     assert one.call_count == 0
+
+
+async def test_what_a_relay_is_to_pass_on_does_not_wait() -> None:
+    """Its connections send small pieces at once: else each answer takes 40 ms more."""
+    async with relay() as one, asyncio.timeout(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        await until(lambda: len(one._openings) == 1)
+        (opening,) = one._openings
+        assert opening.transport is not None
+        assert opening.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
 
 
 async def test_a_server_name_is_a_dns_label_for_each_peer() -> None:
