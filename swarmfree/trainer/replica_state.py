@@ -15,7 +15,7 @@ from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Position, WorkKey, WorkKind
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
@@ -42,6 +42,7 @@ class ReplicaState:
         base: of the work under way; empty while it changes.
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
+        known_in: term of the coordinator that had the state built, or opened it last.
         promises: what is promised, and to whom; only what `policy.promises` allows takes its place.
         records: the last applied ones, newest last.
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer
@@ -73,6 +74,7 @@ class ReplicaState:
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.has_given_up = False
+        self.known_in: Term | None = None
         self.moved = Signal()
         self.ends_iteration, self.ends_lineage = NO_ITERATION, ""
         self.shadows: tuple[KeptShadow, ...] = ()

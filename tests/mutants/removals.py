@@ -184,7 +184,13 @@ def term_at_members(patch: pytest.MonkeyPatch) -> None:
 
 
 def vouched_state(patch: pytest.MonkeyPatch) -> None:
-    """A state that was just rebuilt says hello as if a record had decided it."""
+    """A state that was just rebuilt says hello as if a record had decided it, and follows any plan.
+
+    The second rule alone would be enough; it has a table.
+    """
+
+    async def known(self: StageMember, plan: Plan) -> None:
+        return
 
     def hello(self: Membership) -> Hello:
         replica_state, is_committed_state = self._stage_member.replica_state, self._stage_member.replica_state.is_committed_state
@@ -196,6 +202,7 @@ def vouched_state(patch: pytest.MonkeyPatch) -> None:
 
     _hello = Membership.hello
     patch.setattr(Membership, "hello", hello)
+    patch.setattr(StageMember, "_require_known", known)
 
 
 def own_pause(patch: pytest.MonkeyPatch) -> None:

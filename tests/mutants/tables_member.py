@@ -10,9 +10,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
+from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Average,
+    Build,
+    Built,
     Claim,
     Commit,
     GetAverage,
@@ -38,9 +41,9 @@ from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
-from swarmfree.trainer.member.member import TICK_S
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import SumKind
-from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, A, Alone, D, at, plan, play, record, word
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, word
 
 
 def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotation: int = 0) -> Roll:
@@ -85,12 +88,32 @@ def stored_before_load() -> object:
 
     async def story(alone: Alone) -> float | None:
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
-        await alone.stage_member.install(1, 0, record().before, None)
+        await alone.stage_member.install(TERM, 1, 0, record().before, None)
         promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
 
     return play(story)
+
+
+def build_that_nobody_told_of() -> object:
+    """A coordinator has a stage built after a record, and dies before its plan: the answer to the
+    next one's plan, which knows nothing of that; to one that names other bytes for the stage, and
+    to one that names these; and to the plan of the one that had it built.
+    """
+
+    async def story(alone: Alone, term: Term, digest: str | None) -> str:
+        last = record()
+        build = Build(at(2, iteration=1), Fresh(1, 0, "draw it"), 1, last.lineage(), last, (GENESIS_LINEAGE,))
+        built = (await alone.builder.build(A, build)).message
+        assert isinstance(built, Built)
+        rebuilt = () if digest is None else (Rebuilt(1, digest or built.state_digest, rate_scaled=False),)
+        alone.stage_member.silent_ticks = SILENT_FOR_LONG
+        opened = replace(plan(3, term, "b1", iteration=1, lineage=last.lineage()), rebuilt=rebuilt)
+        return await word(alone.stage_member.open(D if term == LATER else A, Open(opened)))
+
+    cases = ((LATER, None), (LATER, "other"), (LATER, ""), (TERM, None))
+    return [play(partial(story, term=term, digest=digest)) for term, digest in cases]
 
 
 def claim_beside_a_coordinator() -> object:
@@ -615,6 +638,7 @@ def copy_that_was_opened() -> object:
 
     async def story(alone: Alone, stage: int) -> bool:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
+        alone.replica_state.known_in = TERM
         opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=(Rebuilt(stage, "state", rate_scaled=False),))
         await alone.stage_member.open(A, Open(opened))
         await alone.stage_member.rejoin(A, D)

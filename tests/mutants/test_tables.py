@@ -86,6 +86,11 @@ ROWS = (
     Row(removals_member.lineage_of_a_step, tables_member.step_of_another_lineage, "gone"),
     Row(removals_member.average_that_was_asked_for, tables_member.average_of_another_digest, "gone"),
     Row(removals_member.members_of_a_roll, tables_member.contribution_of_a_stranger, "stale"),
+    Row(
+        removals_member.build_for_another_coordinator,
+        tables_member.build_that_nobody_told_of,
+        ["gone", "gone", "Promise", "Promise"],
+    ),
     Row(removals_member.copy_in_a_plan, tables_member.copy_that_was_opened, [True, False]),
     Row(
         removals_member.copy_that_a_record_begins_with,

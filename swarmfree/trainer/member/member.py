@@ -34,7 +34,8 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Term
+from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
@@ -162,15 +163,16 @@ class StageMember:
         return await self._in_turn(lambda: self._commit(request.record))
 
     async def install(
-        self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
+        self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
     ) -> None:
-        """Hold a stage's state that was built here, with what the build's sender knows of the
-        past.
+        """Hold a stage's state that was built here for the coordinator of this term, with what that
+        one knows of the past.
         """
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
             self.replica_state.install(stage, iteration, lineage, record, past)
+            self.replica_state.known_in = term
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
@@ -363,6 +365,7 @@ class StageMember:
         if replica_state.iteration == plan.iteration - 1 and plan.last_record is not None:
             await self._apply(plan.last_record)
         promises.begin(replica_state.promises, request, replica_state.held())
+        await self._require_known(plan)
         if plan != replica_state.plan:
             new_base = plan.base != replica_state.base
             if new_base:
@@ -375,6 +378,7 @@ class StageMember:
                 plan,
                 plan.base,
             )
+            replica_state.known_in = plan.position.term
             replica_state.is_committed_state |= replica_state.stage not in {
                 rebuilt.stage for rebuilt in plan.rebuilt
             }  # what the last record left
@@ -397,6 +401,24 @@ class StageMember:
                 replica_state.is_committed_state,
             )
         )
+
+    async def _require_known(self, plan: Plan) -> None:
+        """Whether the plan's coordinator knows what is held here: it is a committed state, was
+        opened in this base before, or it or the plan says what was built.
+
+        Another one may take the member for one that still holds what the last record left.
+
+        Raises:
+            Refused: `gone`, it does not.
+        """
+        replica_state = self.replica_state
+        if replica_state.is_committed_state or plan.base == replica_state.opened or replica_state.known_in == plan.position.term:
+            return
+        digests = [rebuilt.state_digest for rebuilt in plan.rebuilt if rebuilt.stage == replica_state.stage]
+        if await self.averaging.state_digest() not in digests:
+            raise Refused(
+                RefusalKind.GONE, f"what was built here for iteration {plan.iteration} is not what this plan begins with"
+            )
 
     async def _seal(self, request: Seal) -> Reply:
         replica_state = self.replica_state

@@ -24,7 +24,7 @@ from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint, Term
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
@@ -84,8 +84,12 @@ class Books(Protocol):
     async def let_go(self) -> None:
         """Drop the stage that the member holds."""
 
-    async def install(self, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]) -> None:
-        """Hold the stage that was built, ready for `iteration` after the record of `lineage`."""
+    async def install(
+        self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]
+    ) -> None:
+        """Hold the stage that was built in this term, ready for `iteration` after the record of
+        `lineage`.
+        """
 
 
 KeepUp = Callable[[tuple[Endpoint, ...]], Awaitable[None]]
@@ -162,7 +166,7 @@ class Builder:
             level, record = await self._make(request, building)
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
-            await self._stage_member.install(request.action.stage, level, lineage, record, building.past)
+            await self._stage_member.install(request.position.term, request.action.stage, level, lineage, record, building.past)
             self._stage_member.activation_log.forget_former()
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
