@@ -54,7 +54,8 @@ def _commit(number: int) -> dict[str, Any]:
 
 def _behaviour(tmp_path: Path, **steps: list[Any]) -> None:
     done = [{"exit": 0, "line": ""}]
-    first = [_commit(0), _commit(1), *done]
+    # The run is not over before the last of them has been started
+    first = [{"until": "report/peers/peer-4/lives"}, _commit(0), _commit(1), *done]
     (tmp_path / "behaviour.json").write_text(json.dumps({"*": done, "bootstrap": ["swarmfree1x"], "peer-1": first, **steps}))
 
 
