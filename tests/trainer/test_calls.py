@@ -69,3 +69,25 @@ def test_nobody_is_called_once_they_are_closed() -> None:
             await calls.call(ONE, GetPlan())
 
     run_virtual(main)
+
+
+def test_calls_are_given_up_in_the_order_in_which_they_were_made() -> None:
+    """Also where many end at once: a rehearsal tells the same story in every process."""
+    peers = [Endpoint(Member(f"peer-{number * 37 % 40}", "0" * 16), ("/memory/x",)) for number in range(40)]
+
+    async def main() -> list[str]:
+        calls, told = Calls(Slow()), []  # type: ignore[arg-type]
+
+        async def one(to: Endpoint) -> None:
+            with pytest.raises(PeerSilent):
+                await calls.call(to, GetPlan())
+            told.append(to.member.peer_id)
+
+        async with asyncio.TaskGroup() as group:
+            for to in peers:
+                group.create_task(one(to))
+            await asyncio.sleep(1.0)
+            calls.keep(())
+        return told
+
+    assert run_virtual(main) == [peer.member.peer_id for peer in peers]
