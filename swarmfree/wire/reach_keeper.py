@@ -27,7 +27,8 @@ class ReachTimes:
 
     Args:
         recheck_s: a peer has itself dialled again after so long.
-        look_s: relays are looked for again after so long, where there are too few.
+        look_s: relays are looked for again after so long, where none is held.
+        few_s: the same where some are held, and fewer than are wanted.
         ask_s: how long a relay may take to say whether this peer can be called.
         settle_s: how long to wait for a first relay before going on.
         avoid_s: a relay that was lost is not tried again before.
@@ -35,6 +36,7 @@ class ReachTimes:
 
     recheck_s: float = 60.0
     look_s: float = 5.0
+    few_s: float = 15.0
     ask_s: float = 7.0
     settle_s: float = 15.0
     avoid_s: float = 10.0
@@ -166,7 +168,14 @@ class ReachKeeper:
 
     @property
     def _look_again_s(self) -> float:
-        return self._times.recheck_s if self._lines else min(self._times.look_s, self._times.recheck_s)
+        times = self._times
+        after_s = times.look_s if not self._lines else times.few_s if len(self._lines) < self._wanted else times.recheck_s
+        return min(after_s, times.recheck_s)
+
+    @property
+    def _wanted(self) -> int:
+        """So many relays."""
+        return RELAYS_WANTED_DIRECT if self.is_reachable else RELAYS_WANTED
 
     async def _wait(self, within_s: float) -> None:
         """Until a relay is won or lost."""
@@ -212,9 +221,8 @@ class ReachKeeper:
     def _fill(self) -> None:
         """Register with as many relays as are wanted."""
         now_s = asyncio.get_running_loop().time()
-        wanted = RELAYS_WANTED_DIRECT if self.is_reachable else RELAYS_WANTED
         for relay in self._relays:
-            if len(self._lines) < wanted and relay not in self._lines and self._avoided.get(relay, now_s) <= now_s:
+            if len(self._lines) < self._wanted and relay not in self._lines and self._avoided.get(relay, now_s) <= now_s:
                 self._lines[relay] = self._group.create_task(self._line(relay))
 
     async def _line(self, relay: Address) -> None:

@@ -97,6 +97,23 @@ async def test_a_newcomer_registers_however_long_it_looked() -> None:
         await until(lambda: bool(client.registered), "it registers", 1.0)
 
 
+async def test_a_relay_that_is_offered_later_is_found_soon() -> None:
+    """A peer that nobody can call holds one relay, since there was no second one as it came: it
+    does not wait for that as long as one that has all it wants.
+    """
+    offered = list(RELAYS[:1])
+
+    async def find() -> tuple[Address, ...]:
+        return tuple(offered)
+
+    client, peer = MemoryClient(lambda _: DialBack(is_reachable=False, why="closed")), MemoryNetwork()
+    times, rng = ReachTimes(recheck_s=FOR_EVER, look_s=FOR_EVER, few_s=0.05), random.Random(1)
+    async with ReachKeeper(RelayChoice.AUTO, cast("Any", peer), cast("Any", client), find, lambda _: None, times, rng):
+        assert client.registered == offered
+        offered.append(RELAYS[1])
+        await until(lambda: client.registered == offered, "it holds both", 2.0)
+
+
 async def test_one_word_against_a_reachable_peer_is_not_believed() -> None:
     """Two in a row are; a good one between them makes the next bad one the first again."""
     said: list[bool] = []
