@@ -214,7 +214,8 @@ def _replay(
     """Replay this stage and the lost ones next to it.
 
     All of them need full shadows of one iteration, and the logs of both outer boundaries have to
-    reach back to it.
+    reach back to it. Where the ends are lost next to them there is nothing to replay from: a shadow
+    that is as new as the record is restored by itself.
     """
     first = last = stage
     while first > 1 and not replicas[first - 1]:
@@ -230,7 +231,7 @@ def _replay(
     newest = max(common)
     count, holders = present - newest, tuple(held[s, newest] for s in stages)
     kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
-    if (count and not all(kept)) or count * len(stages) * logs.stage_s > logs.limit_s:
+    if not (before and after) or (count and not all(kept)) or count * len(stages) * logs.stage_s > logs.limit_s:
         return None
     alone = "" if first == last else f" together with stages {first} to {last},"
     packed = f" kept as {logs.packed}" if logs.packed and count else ""

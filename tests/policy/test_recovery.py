@@ -305,6 +305,18 @@ def test_adjacent_lost_stages_are_replayed_from_one_iteration() -> None:
     assert isinstance(choose_recovery(2, replicas, record, RECOVERY, (), shadows[:1], logs), Restore)
 
 
+def test_nothing_is_replayed_next_to_lost_ends() -> None:
+    """The last stages and the ends, which come after them, are lost: a full shadow that is as new
+    as the record is the state all the same.
+    """
+    replicas, record = _replicas(0, 1, 0, 0), _record([1] * 4)
+    shadows = _full(replicas, (1, 2, 8), (1, 3, 8))
+    for stage in (2, 3):
+        action = choose_recovery(stage, replicas, record, RECOVERY, (), shadows, _logs(replicas, -1, 8, -1, -1))
+        assert isinstance(action, Restore)
+        assert (action.iteration, action.full) == (8, True)
+
+
 def test_a_replay_begins_with_the_newest_shadow() -> None:
     """Of two that are left, whatever the order in which they are told: fewer iterations are
     computed again.
