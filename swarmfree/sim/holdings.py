@@ -213,7 +213,8 @@ class Holdings:
             elif held.lineage == build.lineage:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
-                yield member, "the state one step before"
+                if held.made is None or _lost(action, build.iteration) > _lost(held.made, build.iteration):
+                    yield member, "the state one step before"
             elif is_drawn and held.lineage in past and not isinstance(held.made, Fresh):
                 yield member, "an older state"
         if is_drawn:

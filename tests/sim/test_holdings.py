@@ -48,10 +48,11 @@ class Story:
         build = Build(POSITION, Copy(stage, (AT[OTHER],), ""), 7, lineage, None)
         self.holdings.built(member, build, lineage, self.now_s)
 
-    def made(self, member: Member, action: BuildAction) -> None:
-        """A member has made the lost stage 2, and a plan has the member."""
-        self.holdings.built(member, Build(POSITION, action, 7, LAST.lineage(), LAST), LAST.lineage(), self.now_s)
-        self.holdings.opened(Plan(POSITION, "0" * 16, LAST.lineage(), ((), (), (Replica(AT[member]),)), (), LAST, 4))
+    def made(self, member: Member, action: BuildAction, record: Record = LAST) -> None:
+        """A member has made the lost stage 2 after this record, and a plan has the member."""
+        lineage = record.lineage()
+        self.holdings.built(member, Build(POSITION, action, record.iteration + 1, lineage, record), lineage, self.now_s)
+        self.holdings.opened(Plan(POSITION, "0" * 16, lineage, ((), (), (Replica(AT[member]),)), (), record, 4))
 
     def is_alive(self, member: Member) -> bool:
         """As the story says."""
@@ -185,6 +186,9 @@ def test_what_was_made_and_has_not_stepped_may_be_made_again(first: BuildAction,
     copied.holdings.lost(OTHER)
     copied.now_s += 9.0
     assert not copied.order(first), "a copy of what was made is no better than that"
+    before = Story(stage=1)
+    before.made(OTHER, first, BEFORE)
+    assert bool(before.order(again)) == is_needless, "also one step later, where it was not there for that step"
 
 
 def test_another_lineage_is_no_present_state() -> None:
