@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from swarmfree.protocol.messages import Goodbye, Open, Request
+from swarmfree.protocol.messages import Claim, Goodbye, Open, Reduce, Request
 from swarmfree.protocol.names import NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
@@ -131,6 +131,20 @@ class Mischief:
                 self._ending.told(receiver, writes=writes)
             case _:
                 pass
+
+    def may_not_forbid(self, sender: Member, receiver: Member, request: Request) -> bool:
+        """Whether an honest receiver that has heard the honest sender for a while takes this.
+
+        It need not where the newest plan has not got it, nor where it has promised no plan since it
+        is a member, or since the sender is one: whom it may obey it learns when it says hello, and
+        that it is let back is asked by N2. A sender that the newest plan has not got any more may
+        still take itself for a replica, and sum up with its siblings, or claim the lead with what
+        it was promised before.
+        """
+        told = self.told.get(receiver)
+        if self.plan is None or told is None:
+            return False
+        return sender in told or (self.plan.stage_of(sender) is None and not isinstance(request, Claim | Reduce))
 
     def promised(self, member: Member, plan: Plan) -> None:
         """A member has promised a plan, so that it knows who else is in that."""

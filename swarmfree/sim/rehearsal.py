@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Goodbye, Open, Reduce, Request, TakeRoll
+from swarmfree.protocol.messages import Goodbye, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -284,24 +284,20 @@ class _Rehearsal:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """All peers here are honest. A replica may still believe that it has a sibling that the
-        newest plan has not got.
+        """All peers here are honest; see `Mischief.may_not_forbid`.
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
         leads another side. No more does one that was told to join another swarm a moment ago, since
-        it has dropped its plan, nor one that the newest plan has not got, nor one that has promised
-        no plan since it is a member, or since the sender is one: whom it may obey it learns when it
-        says hello, and that it is let back is asked by N2.
+        it has dropped its plan.
         """
         self.statistics.forbidden[type(request).__name__] += 1
-        plan = self._mischief.plan if self._mischief is not None else None
-        told = self._mischief.told.get(receiver) if self._mischief is not None else None
         left_s = self._left_s.get(receiver, -math.inf)
         known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
-        if known_s < bounds.REACHED_S or plan is None or told is None:
-            return
-        is_stranger = plan.stage_of(sender) is None
-        if sender in told or (is_stranger and not isinstance(request, Reduce)):
+        if (
+            known_s >= bounds.REACHED_S
+            and self._mischief is not None
+            and self._mischief.may_not_forbid(sender, receiver, request)
+        ):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:

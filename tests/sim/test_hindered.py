@@ -10,6 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from swarmfree.protocol.messages import Claim, GetPlan, Redo
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import partitions
@@ -91,6 +92,28 @@ def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None
     assert told()["one"] == ["leader", "one"], "nobody has told it of the others since they are there"
     mischief.promised(Member("one", "1"), sixth)
     assert told()["one"] == ["leader", "new", "one", "two"]
+    scene.loop.close()
+
+
+def test_what_a_member_may_not_forbid() -> None:
+    """Nothing of whom it was told; of one that was left out since, all but what that one does while
+    it has not heard so: a claim, and sums.
+    """
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+    leader, one, two = (Member(name, "1") for name in ("leader", "one", "two"))
+    at = Position(Term(1, leader), 0, 0, 1)
+    claim, question, order = Claim(at, only_asking=False), GetPlan(), Redo(at, "0" * 16, ())
+    for revision, names, owed in ((1, (leader, one, two), (claim, question, order)), (2, (leader, one), (question, order))):
+        stages = tuple((Replica(Endpoint(member, ())),) for member in names)
+        position = Position(Term(1, leader), 0, 0, revision)
+        plan = Plan(position, "0" * 16, "1" * 64, stages, (), None, 4)
+        assert not mischief.may_not_forbid(two, one, question), "nothing is promised"
+        mischief.see(plan, leader)
+        mischief.promised(one, plan)
+        assert tuple(r for r in (claim, question, order) if mischief.may_not_forbid(two, one, r)) == owed
+        assert mischief.may_not_forbid(leader, one, claim)
+        mischief.told = {}
     scene.loop.close()
 
 
