@@ -29,6 +29,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.participant import Participant, Participants
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
@@ -586,6 +587,15 @@ def hope_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
 def state_of_a_leaver(patch: pytest.MonkeyPatch) -> None:
     """What a member holds that is about to leave counts as lost as soon as it cannot step (3.2)."""
     patch.setattr(assemblies, "_may_build", lambda participant, stage: not participant.leaving)
+
+
+def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks a donor that gives nothing, and could not be reached, whom it follows (3.4)."""
+
+    async def blind(self: PartitionMerge, stranger: Endpoint) -> None:
+        del self, stranger
+
+    patch.setattr(PartitionMerge, "look_at", blind)
 
 
 def voucher_of_a_kept_state(patch: pytest.MonkeyPatch) -> None:

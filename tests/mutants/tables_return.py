@@ -30,6 +30,8 @@ from swarmfree.protocol.messages import (
     HeartbeatAnswer,
     Hello,
     KeptShadow,
+    Meet,
+    Met,
     Place,
     Promise,
     RecordAnswer,
@@ -901,6 +903,32 @@ def leaver_that_cannot_step() -> object:
         return builder.member.peer_id, type(action).__name__
 
     return _assignment(story)
+
+
+def donor_that_leads_others() -> object:
+    """The last holder of a stage, out of the coordinator's reach till now, gives its state to
+    nobody of another side, since it leads its own, in this term and in a later one: who visits it,
+    and what is built while it may give way.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, term: Term) -> tuple[int, list[str]]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Meet) and to == SIBLING:
+                return Reply(Met(5, LINEAGE, (), SIBLING, term, whole=False))
+            if isinstance(request, Build):
+                raise Refused(RefusalKind.FAILED, "build of stage 1: not_yet")
+            return answer(to, request)
+
+        alone.line.answer = one
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        roster.admit(ME, Hello(False, False, ""), 1)
+        alone.tasks.start(assignment.fill(), "fill")
+        await asyncio.sleep(2.0)
+        built = [type(request.action).__name__ for _, request in alone.line.asked if isinstance(request, Build)]
+        return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked), built
+
+    return [_assignment(partial(story, term=Term(number, SIBLING.member))) for number in (1, 2)]
 
 
 def least_patience() -> object:

@@ -80,6 +80,16 @@ class PartitionMerge:
             self._kin_heard_s = self._context.now_s()
         self._called.tell()
 
+    async def look_at(self, stranger: Endpoint) -> None:
+        """See at once whom a peer follows that holds a stage of this lineage: it may lead others
+        itself.
+        """
+        met = await self._meet(stranger)
+        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+            rival = await self._visit(met.coordinator)
+            if rival is not None:
+                self.hear(rival)
+
     def expects_members(self) -> bool:
         """Whether another coordinator of this lineage, or of its beginning, has just called, whose
         swarm does not go on; or one that wins.
