@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable
 from typing import assert_never
 
-from swarmfree.protocol.messages import Claim, Goodbye, Open, Reduce, Request
+from swarmfree.policy.permissions import term_of
+from swarmfree.protocol.messages import Commit, Goodbye, Open, Reduce, Request
 from swarmfree.protocol.names import NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
@@ -138,13 +139,14 @@ class Mischief:
         It need not where the newest plan has not got it, nor where it has promised no plan since it
         is a member, or since the sender is one: whom it may obey it learns when it says hello, and
         that it is let back is asked by N2. A sender that the newest plan has not got any more may
-        still take itself for a replica, and sum up with its siblings, or claim the lead with what
-        it was promised before.
+        still take itself for a replica, and sum up with its siblings, or lead as if it had not been
+        left out.
         """
         told = self.told.get(receiver)
         if self.plan is None or told is None:
             return False
-        return sender in told or (self.plan.stage_of(sender) is None and not isinstance(request, Claim | Reduce))
+        is_order = isinstance(request, Commit | Goodbye | Reduce) or term_of(request) is not None
+        return sender in told or (self.plan.stage_of(sender) is None and not is_order)
 
     def promised(self, member: Member, plan: Plan) -> None:
         """A member has promised a plan, so that it knows who else is in that."""

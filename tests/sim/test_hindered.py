@@ -97,14 +97,14 @@ def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None
 
 def test_what_a_member_may_not_forbid() -> None:
     """Nothing of whom it was told; of one that was left out since, all but what that one does while
-    it has not heard so: a claim, and sums.
+    it has not heard so: it claims, leads, and sums up.
     """
     scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
     mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
     leader, one, two = (Member(name, "1") for name in ("leader", "one", "two"))
     at = Position(Term(1, leader), 0, 0, 1)
     claim, question, order = Claim(at, only_asking=False), GetPlan(), Redo(at, "0" * 16, ())
-    for revision, names, owed in ((1, (leader, one, two), (claim, question, order)), (2, (leader, one), (question, order))):
+    for revision, names, owed in ((1, (leader, one, two), (claim, question, order)), (2, (leader, one), (question,))):
         stages = tuple((Replica(Endpoint(member, ())),) for member in names)
         position = Position(Term(1, leader), 0, 0, revision)
         plan = Plan(position, "0" * 16, "1" * 64, stages, (), None, 4)
