@@ -104,6 +104,7 @@ class Holdings:
         self._inherited: dict[Member, Plan | None] = {}
         self._plan: Plan | None = None
         self._bases: dict[Term, set[str]] = {}
+        self._known: dict[Member, Plan] = {}
 
     # -- what is told
     def lost(self, member: Member) -> None:
@@ -138,6 +139,7 @@ class Holdings:
         """A plan names its members: what they hold is the swarm's."""
         self._plan = plan if self._plan is None or plan.position > self._plan.position else self._plan
         self._bases.setdefault(plan.position.term, set()).add(plan.base)
+        self.knows(plan.position.term.member, plan)
         for stage, replicas in enumerate(plan.replicas):
             for replica in replicas:
                 held = self._held.get(replica.endpoint.member)
@@ -148,9 +150,18 @@ class Holdings:
         """A member has promised this plan: whoever claims next hears in which base its state was
         opened.
         """
+        self.knows(member, plan)
         held = self._held.get(member)
         if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
             self._held[member] = replace(held, is_vouched=True, base=plan.base)
+
+    def knows(self, member: Member, plan: Plan) -> None:
+        """A member has made this plan, has promised it, or was told of it by whom it asked to
+        follow: where it leads before it has opened any, it goes on from the newest of these.
+        """
+        known = self._known.get(member)
+        if known is None or plan.position > known.position:
+            self._known[member] = plan
 
     def heartbeat_came(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
         """A member tells of its copy of the ends, and of the last record in it; `NO_ITERATION` for
@@ -206,7 +217,8 @@ class Holdings:
                 continue
             if held.lineage == build.lineage and held.made is not None:
                 term = build.position.term
-                if held.term != term and held.base not in self._bases.get(term, {held.base}):
+                known = self._known.get(term.member)
+                if held.term != term and held.base not in self._bases.get(term, {known.base if known is not None else held.base}):
                     continue  # made under another coordinator, whose plan did not come to this one
                 if _lost(action, build.iteration) > _lost(held.made, build.iteration):
                     yield member, "what was made with less loss"

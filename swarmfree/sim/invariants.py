@@ -267,7 +267,9 @@ class Checks:
             case Sealed() if isinstance(request, Seal):
                 lineage = self._lineage_of(request.record)
                 self._found_fault("I3", self._votes.stored(member, request.position, lineage, self._now_s()))
-            case Promise(sealed=sealed, sealed_at=sealed_at):
+            case Promise(sealed=sealed, sealed_at=sealed_at, plan=plan):
+                if isinstance(request, Claim) and plan is not None:
+                    self._holdings.knows(request.position.term.member, plan)
                 if sealed is not None and sealed_at is not None:
                     self._learn(sealed)
                     self._votes.told(member, sealed_at, self._lineage_of(sealed))

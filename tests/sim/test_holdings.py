@@ -329,3 +329,23 @@ def test_what_another_coordinator_had_made_counts_for_who_goes_on_from_it(base: 
     story.now_s = 100.0
     build = Build(position, MERGED, 7, LAST.lineage(), LAST)
     assert bool(story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless
+
+
+@pytest.mark.parametrize(("base", "is_needless"), [("0" * 16, True), ("1" * 16, False)])
+def test_who_has_opened_nothing_goes_on_from_the_newest_plan_that_it_knows(base: str, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """A coordinator leads again after a split; what was made in its earlier term was promised on
+    the other side meanwhile, in a plan of another base that nobody has told it of.
+    """
+    story = Story(stage=1)
+    story.now_s = 50.0
+    story.made(OTHER, Restore(2, AT[HOLDER], 5, ""))
+    elsewhere = Position(Term(2, HOLDER), 7, 0, 1)
+    stages = ((), (), (Replica(AT[OTHER]),))
+    story.holdings.promised(OTHER, Plan(elsewhere, base, LAST.lineage(), stages, (), LAST, 4))
+    position = replace(POSITION, term=Term(2, LEADER))
+    story.holdings.took_over(LEADER, 60.0)
+    build = Build(position, MERGED, 7, LAST.lineage(), LAST)
+    assert bool(story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless
+    story.holdings.knows(LEADER, Plan(elsewhere, base, LAST.lineage(), stages, (), LAST, 4))
+    build = replace(build, position=replace(position, revision=2))
+    assert story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})
