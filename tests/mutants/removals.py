@@ -28,7 +28,8 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import Membership
-from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
+from swarmfree.trainer.pipeline.gradient_sums import Half, SumBook, SumKind
+from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.pipeline.work_table import Work, WorkItem, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -240,11 +241,11 @@ def half_contributions(patch: pytest.MonkeyPatch) -> None:
     did (3.7).
     """
 
-    def half(self: SumBook, number: int, offset: int) -> None:
-        halves = self._halves.setdefault(number, set())
+    def one(self: SumBook, number: int, offset: int, half: Half) -> None:
+        halves = self._halves.setdefault(number, {})
         if offset not in halves:
             self.enter(number, offset)
-        halves.add(offset)
+        halves[offset] = half
 
     def partial_sums(self: SumBook) -> tuple[PartialSum, ...]:
         kept, self._halves = self._halves, {}
@@ -254,5 +255,19 @@ def half_contributions(patch: pytest.MonkeyPatch) -> None:
             self._halves = kept
 
     _partial_sums = SumBook.partial_sums
-    patch.setattr(SumBook, "half", half)
+    patch.setattr(SumBook, "half", one)
     patch.setattr(SumBook, "partial_sums", partial_sums)
+
+
+def embedding_half_again(patch: pytest.MonkeyPatch) -> None:
+    """A source that begins a share anew in the same base adds the embedding's half once more, and
+    takes that for the loss's (3.7).
+    """
+    half = SumBook.half
+
+    def any_half(self: SumBook, number: int, offset: int, kind: Half) -> None:
+        there = self._halves.get(number, {}).get(offset)
+        half(self, number, offset, kind if there is None else next(one for one in Half if one is not there))
+
+    patch.setattr(Source, "_has_embedded", lambda self, offset: False)
+    patch.setattr(SumBook, "half", any_half)

@@ -37,12 +37,13 @@ from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, Work
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Executor, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
+from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
-from swarmfree.trainer.pipeline.gradient_sums import SumKind
+from swarmfree.trainer.pipeline.gradient_sums import Half, SumKind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, word
 
 
@@ -602,10 +603,43 @@ def contribution_of_a_source() -> object:
     async def story(alone: Alone) -> list[tuple[int, ...]]:
         book = alone.stage_member.book
         number = book.number_for(0, 3)
-        book.half(number, 3)
+        book.half(number, 3, Half.LOSS)
         return [partial_sum.order for partial_sum in book.partial_sums()]
 
     return play(story)
+
+
+def share_that_is_begun_anew() -> object:
+    """The base changes as a source fetches what its loss is computed from, and comes back with the
+    next plan: the microbatches that it tells of before its loss is there, and after.
+    """
+
+    async def story(alone: Alone) -> list[list[tuple[int, ...]]]:
+        context, source, other = alone.context, alone.stage_member.source, IntegerEngine(alone.context.manifest)
+        tokens = IntegerTokens(context.manifest, 9)
+        context.ports = replace(context.ports, tokens=tokens)
+        for engine in (alone.engine, other):
+            engine.draw(0, 0)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        text, told = tokens.microbatch(3), list[list[tuple[int, ...]]]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Train):
+                return Reply(Trained(), other.loss(other.embed_only(text), text, 0)[0])
+            raise Refused(kinds[0], "the last stage has nothing")
+
+        alone.line.answer = one
+        kinds, shares = [RefusalKind.STALE, RefusalKind.GONE], (Share(A.member, (3,), (), 1),)
+        for revision in (1, 2):
+            await alone.stage_member.open(A, Open(replace(plan(revision), shares=shares)))
+            await asyncio.sleep(0.5)
+            kinds.reverse()
+        told.append([partial_sum.order for partial_sum in alone.stage_member.book.partial_sums()])
+        await source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, 3, 0)), PayloadAtHand(other.embed_only(text)))
+        told.append([partial_sum.order for partial_sum in alone.stage_member.book.partial_sums()])
+        return told
+
+    return play(story, A)
 
 
 def loss_of_another_share() -> object:

@@ -81,6 +81,7 @@ ROWS = (
     Row(removals.frozen_partial_sums, tables_member.sum_in_a_roll, 1),
     Row(removals_member.share_put_back, tables_member.share_that_a_stage_refused, [True, True]),
     Row(removals.half_contributions, tables_member.contribution_of_a_source, []),
+    Row(removals.embedding_half_again, tables_member.share_that_is_begun_anew, [[], [(3,)]]),
     Row(removals_member.share_of_a_loss, tables_member.loss_of_another_share, ["LossAnswer", "stale"]),
     Row(removals_member.term_of_a_roll, tables_member.roll_of_an_old_term, "behind"),
     Row(removals_member.lineage_of_a_step, tables_member.step_of_another_lineage, "gone"),

@@ -24,6 +24,13 @@ class SumKind(enum.StrEnum):
     SPARE = "spare"
 
 
+class Half(enum.Enum):
+    """What of a source's contribution is added: the gradient of its loss, or of its embedding."""
+
+    LOSS = enum.auto()
+    EMBEDDING = enum.auto()
+
+
 class SumBook:
     """The partial sums of one member for one base.
 
@@ -43,7 +50,7 @@ class SumBook:
         self._next = self.entered_count = 0
         self._open: dict[SumKind | int, int] = {}
         self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
-        self._halves: dict[int, set[int]] = {}
+        self._halves: dict[int, dict[int, Half]] = {}
 
     def number_for(self, kind: SumKind | int, offset: int) -> int:
         """Return the number of the open partial sum of this kind, or open a new one.
@@ -68,18 +75,18 @@ class SumBook:
         self._sets[number] = (*self._sets[number], offset)
         self.entered_count += 1
 
-    def half(self, number: int, offset: int) -> None:
-        """Note that half of a source's contribution is in sum `number`: the loss's or the
-        embedding's.
+    def half(self, number: int, offset: int, half: Half) -> None:
+        """Note that half of a source's contribution is in sum `number`.
 
-        The microbatch is entered with its second half.
+        The microbatch is entered with its second half; the same one twice would be a wrong sum.
         """
-        halves = self._halves.setdefault(number, set())
+        halves = self._halves.setdefault(number, {})
+        assert halves.get(offset) is not half, f"the {half.name} half of microbatch {offset} is already in partial sum {number}"
         if offset in halves:
-            halves.discard(offset)
+            del halves[offset]
             self.enter(number, offset)
         else:
-            halves.add(offset)
+            halves[offset] = half
 
     def partial_sums(self) -> tuple[PartialSum, ...]:
         """List the partial sums that hold a whole contribution, by number.

@@ -21,7 +21,7 @@ from swarmfree.protocol.records import Evaluation, Microloss, bits_float64, floa
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
+from swarmfree.trainer.pipeline.gradient_sums import Half, SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
@@ -66,6 +66,7 @@ class Source:
         self._news = news
         self._routes = routes_of(context.manifest)
         self._sums: dict[int, int] = {}
+        self._embedded: set[int] = set()
         self._losses: dict[int, float] = {}
         self.share_done = False
         self.evaluation: Evaluation | None = None
@@ -77,7 +78,7 @@ class Source:
     def stop(self) -> None:
         """Stop feeding and forget the share."""
         self._tasks.cancel_all()
-        self._sums, self._losses = {}, {}
+        self._sums, self._embedded, self._losses = {}, set(), {}
         self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
         self.share_done, self.evaluation = False, None
 
@@ -136,7 +137,7 @@ class Source:
             found = engine.loss(activations, text, number)
             # Before it counts: whoever sees it counted finds its loss, too
             self._losses[offset] = found[1]
-            self._book.half(number, offset)
+            self._book.half(number, offset, Half.LOSS)
             return found
 
         entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
@@ -209,8 +210,21 @@ class Source:
 
     async def _drive_work(self, entry: WorkItem, text: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
+        offset = self._replica_state.offset_of(key)
+        if self._has_embedded(offset):
+            # The share is begun anew, as its base has come back: only the loss's half may lack
+            entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed_only(text))
+        else:
+            await self._embedding_half(entry, text)
+        await self._loss_half(key, offset)
+
+    def _has_embedded(self, offset: int) -> bool:
+        return offset in self._embedded
+
+    async def _embedding_half(self, entry: WorkItem, text: bytes) -> None:
+        key, engine = entry.key, self._context.ports.engine
         ticket, offset = key.microbatch, self._replica_state.offset_of(key)
-        entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed(ticket, text))
+        entry.output = await self._device.run(Rank.FORWARD, ticket, lambda: engine.embed(ticket, text))
         try:
             gradient = await self._round(key, offset, entry.output)
         except Refused:
@@ -220,10 +234,10 @@ class Source:
         def work() -> None:
             number = self._number_for(offset)
             engine.embed_backward(ticket, gradient, number)
-            self._book.half(number, offset)
+            self._book.half(number, offset, Half.EMBEDDING)
+            self._embedded.add(offset)
 
-        await self._device.run(Rank.BACKWARD, key.microbatch, work)
-        await self._loss_half(key, offset)
+        await self._device.run(Rank.BACKWARD, ticket, work)
 
     async def _loss_half(self, key: WorkKey, offset: int) -> bool:
         """Where another source computed this loss, and is gone: compute it again from the last
