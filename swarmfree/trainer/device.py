@@ -12,6 +12,7 @@ import asyncio
 import enum
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -60,7 +61,7 @@ class Device:
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
         self._running: Rank | None = None
-        self._ran_s = 0.0
+        self._ran_s, self._tick_s = 0.0, math.inf
         self._measured: dict[Rank, deque[float]] = {rank: deque(maxlen=MEASURED_MAX) for rank in Rank}
         self.done_count = 0
 
@@ -123,7 +124,8 @@ class Device:
             else:
                 if not future.done():
                     future.set_result(result)
-            took_s = self._clock.now_s() - begun_s
+            # Without the time for which the process stood still: a later piece might hang as long
+            took_s = min(self._clock.now_s() - begun_s, self._ran_s + self._tick_s)
             self.done_count += 1
             self._measured[self._running].append(took_s)
             self._running = None
@@ -139,6 +141,7 @@ class Device:
             tick_s: since the last tick.
             least_s: see `policy.deadline`.
         """
+        self._tick_s = tick_s
         if self._running is None:
             return ""
         self._ran_s += tick_s

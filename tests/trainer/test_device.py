@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from swarmfree.policy.deadline import MEASURED_MIN
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 
 T = TypeVar("T")
@@ -74,6 +75,44 @@ async def test_work_whose_caller_was_cancelled_is_skipped() -> None:
         await device.run(Rank.FORWARD, 1, lambda: done.append("kept"))
         serving.cancel()
     assert done == ["kept"]
+
+
+class Stopped(Here):
+    """Its clock goes on for an hour in each piece of work, as the process stands still."""
+
+    def __init__(self) -> None:
+        """At the beginning."""
+        self.time_s = 0.0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it, an hour later."""
+        await asyncio.sleep(0)
+        self.time_s += 3600.0
+        return work()
+
+    def now_s(self) -> float:
+        """By that clock."""
+        return self.time_s
+
+
+async def test_time_for_which_the_process_stood_still_is_not_measured() -> None:
+    """A piece of work may hang for a multiple of what others took, by ticks of its own process."""
+    machine, hung = Stopped(), Held()
+    device = Device(machine, machine)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        assert not device.count_tick(0.25, 1.0)
+        for number in range(MEASURED_MIN):
+            await device.run(Rank.BOOKS, number, lambda: None)
+        device._executor = hung
+        work = group.create_task(device.run(Rank.BOOKS, 0, lambda: None))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        told = [device.count_tick(0.25, 1.0) for _ in range(20)]
+        assert told[-1] == "a books piece of work has run for 5 s, 2 s is the most"
+        hung.go.set()
+        await work
+        serving.cancel()
 
 
 class Held(Here):
