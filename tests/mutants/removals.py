@@ -28,7 +28,7 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import Membership
-from swarmfree.trainer.pipeline.gradient_sums import Half, SumBook, SumKind
+from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumBook, SumKind
 from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.pipeline.work_table import Work, WorkItem, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
@@ -241,7 +241,7 @@ def half_contributions(patch: pytest.MonkeyPatch) -> None:
     did (3.7).
     """
 
-    def one(self: SumBook, number: int, offset: int, half: Half) -> None:
+    def one(self: SumBook, number: int, offset: int, half: GradientHalf) -> None:
         halves = self._halves.setdefault(number, {})
         if offset not in halves:
             self.enter(number, offset)
@@ -265,9 +265,9 @@ def embedding_half_again(patch: pytest.MonkeyPatch) -> None:
     """
     half = SumBook.half
 
-    def any_half(self: SumBook, number: int, offset: int, kind: Half) -> None:
+    def any_half(self: SumBook, number: int, offset: int, kind: GradientHalf) -> None:
         there = self._halves.get(number, {}).get(offset)
-        half(self, number, offset, kind if there is None else next(one for one in Half if one is not there))
+        half(self, number, offset, kind if there is None else next(one for one in GradientHalf if one is not there))
 
     patch.setattr(Source, "_has_embedded", lambda self, offset: False)
     patch.setattr(SumBook, "half", any_half)

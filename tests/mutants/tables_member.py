@@ -43,7 +43,7 @@ from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
-from swarmfree.trainer.pipeline.gradient_sums import Half, SumKind
+from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, word
 
 
@@ -603,7 +603,7 @@ def contribution_of_a_source() -> object:
     async def story(alone: Alone) -> list[tuple[int, ...]]:
         book = alone.stage_member.book
         number = book.number_for(0, 3)
-        book.half(number, 3, Half.LOSS)
+        book.half(number, 3, GradientHalf.LOSS)
         return [partial_sum.order for partial_sum in book.partial_sums()]
 
     return play(story)

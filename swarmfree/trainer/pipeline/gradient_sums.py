@@ -24,7 +24,7 @@ class SumKind(enum.StrEnum):
     SPARE = "spare"
 
 
-class Half(enum.Enum):
+class GradientHalf(enum.Enum):
     """What of a source's contribution is added: the gradient of its loss, or of its embedding."""
 
     LOSS = enum.auto()
@@ -50,7 +50,7 @@ class SumBook:
         self._next = self.entered_count = 0
         self._open: dict[SumKind | int, int] = {}
         self._sets: dict[int, tuple[int, ...]] = {}  # offsets in the order in which they were added
-        self._halves: dict[int, dict[int, Half]] = {}
+        self._halves: dict[int, dict[int, GradientHalf]] = {}
 
     def number_for(self, kind: SumKind | int, offset: int) -> int:
         """Return the number of the open partial sum of this kind, or open a new one.
@@ -75,7 +75,7 @@ class SumBook:
         self._sets[number] = (*self._sets[number], offset)
         self.entered_count += 1
 
-    def half(self, number: int, offset: int, half: Half) -> None:
+    def half(self, number: int, offset: int, half: GradientHalf) -> None:
         """Note that half of a source's contribution is in sum `number`.
 
         The microbatch is entered with its second half; the same one twice would be a wrong sum.

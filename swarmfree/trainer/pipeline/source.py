@@ -21,7 +21,7 @@ from swarmfree.protocol.records import Evaluation, Microloss, bits_float64, floa
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
-from swarmfree.trainer.pipeline.gradient_sums import Half, SumBook, SumKind
+from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
@@ -137,7 +137,7 @@ class Source:
             found = engine.loss(activations, text, number)
             # Before it counts: whoever sees it counted finds its loss, too
             self._losses[offset] = found[1]
-            self._book.half(number, offset, Half.LOSS)
+            self._book.half(number, offset, GradientHalf.LOSS)
             return found
 
         entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
@@ -234,7 +234,7 @@ class Source:
         def work() -> None:
             number = self._number_for(offset)
             engine.embed_backward(ticket, gradient, number)
-            self._book.half(number, offset, Half.EMBEDDING)
+            self._book.half(number, offset, GradientHalf.EMBEDDING)
             self._embedded.add(offset)
 
         await self._device.run(Rank.BACKWARD, ticket, work)
