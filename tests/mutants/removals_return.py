@@ -598,6 +598,18 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "look_at", blind)
 
 
+def state_of_one_that_is_past(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer holds that has stepped since it was asked counts for nothing (3.2)."""
+    refused = Assignment._refused
+
+    async def careless(self: Assignment, participant: Participant, request: Build, refusal: Refused) -> None:
+        is_ours = participant.is_ours
+        await refused(self, participant, request, refusal)
+        participant.is_ours = is_ours
+
+    patch.setattr(Assignment, "_refused", careless)
+
+
 def voucher_of_a_kept_state(patch: pytest.MonkeyPatch) -> None:
     """Who keeps the present state of a lost stage cannot vouch for it from then on (3.3)."""
     install = ReplicaState.install

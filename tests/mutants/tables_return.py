@@ -905,6 +905,29 @@ def leaver_that_cannot_step() -> object:
     return _assignment(story)
 
 
+def joiner_that_is_past() -> object:
+    """A joiner's answer was lost, and it has stepped with the others as it is told once more to
+    build the state of before; then its only sibling dies: how the stage comes back.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> str:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build):
+                raise Refused(RefusalKind.PAST, "lineage 0 at iteration 4 gives way to 1 at 5, held here")
+            return answer(to, request)
+
+        alone.line.answer = one
+        participant = roster.admit(ME, Hello(False, False, ""), 1)
+        participant.answer = replace(beat_answer(1), iteration=5)
+        before = Present(4, "0" * 64, replace(record(), iteration=3))
+        await assignment._build(participant, Copy(1, (SIBLING,), "copy it"), before, limit_s=None)
+        roster.fence(SIBLING.member, "nobody listens")
+        ((_, action),) = assignment._work()
+        return type(action).__name__
+
+    return _assignment(story)
+
+
 def donor_that_leads_others() -> object:
     """The last holder of a stage, out of the coordinator's reach till now, gives its state to
     nobody of another side, since it leads its own, in this term and in a later one: who visits it,

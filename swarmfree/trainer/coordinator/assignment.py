@@ -494,9 +494,10 @@ class Assignment:
             return
         if refusal.kind is RefusalKind.PAST:
             # A majority went on without this peer: whoever claims next finds what it decided. Else
-            # it has only heard first of what this peer decides.
+            # it has only heard first of what this peer decides, and holds that.
             if request.iteration == self._lead.iteration and not self._lead.is_sealing:
                 self._roster.depose(f"{participant.member}: {refusal}")
+            participant.vouch()
             return
         if refusal.kind is RefusalKind.DISPUTED and not await self._choice.stands(request):
             self._context.tell(Note(f"gives up the lead: {refusal}"))
