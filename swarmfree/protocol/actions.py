@@ -108,7 +108,8 @@ class Stay:
     """Keep the older state of the lost stage that the builder holds itself, moments included.
 
     Args:
-        iteration: that this state is ready for; the steps since are lost.
+        iteration: that this state is ready for, at least, as its holder told last; the steps since
+            are lost.
     """
 
     stage: int

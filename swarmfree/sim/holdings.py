@@ -173,13 +173,14 @@ class Holdings:
             self._copies.pop(member, None)
 
     # -- what follows
-    def needless(self, sender: Member, build: Build, now_s: float, past: Collection[str]) -> str:
+    def needless(self, sender: Member, build: Build, now_s: float, past: Collection[str], builder: Member | None = None) -> str:
         """A sentence if `sender` orders a state to be made although somebody within its reach holds
         a better one.
 
         Args:
             past: lineages that what is built goes back to; a state or copy of another one, or of
                 what came later, is of no use to it.
+            builder: where it is known, and keeps what it holds: its own state stays.
         """
         action = build.action
         # Nothing is made, no step is lost
@@ -197,7 +198,7 @@ class Holdings:
         for member, what in self._better(build, now_s, past):
             if is_new and plan is not None and plan.stage_of(member) != action.stage:
                 continue
-            where = self._reach(sender, member, now_s)
+            where = self._reach(sender, member, now_s) if member != builder else ""
             if where:
                 return (
                     f"{sender} has stage {action.stage} made by {type(action).__name__} for iteration {build.iteration}, "

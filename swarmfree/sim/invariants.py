@@ -253,8 +253,8 @@ class Checks:
                     self._commit(self._lineage_of(plan.last_record))
             case Build():
                 self._found_fault("I2", self._rebuilds.asked(request))
-                past = {GENESIS_LINEAGE, *self._chain.back_from(request.lineage).values()}
-                self._found_fault("N1", self._holdings.needless(sender.member, request, self._now_s(), past))
+                if not isinstance(request.action, Stay):
+                    self._require_need(request)
             case _:
                 pass
 
@@ -305,11 +305,16 @@ class Checks:
         lineage = self._rebuilds.lineage_of(build, built)
         self._found_fault("I2", self._rebuilds.check(member, build, built))
         if isinstance(build.action, Stay):
+            self._require_need(build, member)  # only now is it known whose state stays
             self._ready.pop(member, None)  # it goes on from an older state
         # A repeated answer comes after steps at times
         self._ready.setdefault(member, built.iteration)
         self._holdings.built(member, build, lineage, self._now_s())
         self.made_count += 1
+
+    def _require_need(self, build: Build, builder: Member | None = None) -> None:
+        past = {GENESIS_LINEAGE, *self._chain.back_from(build.lineage).values()}
+        self._found_fault("N1", self._holdings.needless(build.position.term.member, build, self._now_s(), past, builder))
 
     def took_over(self, member: Member) -> None:
         """A member coordinates from now on."""

@@ -558,6 +558,15 @@ def state_that_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Builder, "_make", careless)
 
 
+def newer_state_that_stays(patch: pytest.MonkeyPatch) -> None:
+    """A member keeps its state only if that is exactly as old as its coordinator knew (3.2)."""
+    patch.setattr(
+        Builder,
+        "_is_kept",
+        lambda self, request, action: self._stage_member.replica_state.iteration == action.iteration,
+    )
+
+
 def state_of_any_lineage(patch: pytest.MonkeyPatch) -> None:
     """A member that is to keep its state says yes whatever lineage that belongs to (3.10)."""
     patch.setattr(Builder, "_check_lineage", lambda self, lineage, record: None)

@@ -56,6 +56,21 @@ def older_state_than_asked() -> object:
     return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None))
 
 
+def newer_state_than_asked() -> object:
+    """A member is to keep its state of iteration 4, and has stepped twice since it told of that:
+    for a present of 6, and of 5.
+    """
+
+    async def story(alone: Alone, present: int) -> tuple[str, int]:
+        _standing(alone, 6, ())
+        newest = alone.replica_state.records[-1]
+        past, lineage = ((), newest.before) if present == 5 else (("",), newest.lineage())
+        request = Build(at(2, iteration=present), Stay(1, 4, "it holds it"), present, lineage, newest, past)
+        return await word(alone.builder.build(A, request)), alone.replica_state.iteration
+
+    return [play(partial(story, present=present)) for present in (6, 5)]
+
+
 def _standing(alone: Alone, iteration: int, forced: tuple[int, ...], lineage: str = "") -> None:
     """It holds what the record before this iteration left; `lineage` is that of iteration 1."""
     newest = replace(record(forced=forced), iteration=iteration - 1)

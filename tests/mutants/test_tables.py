@@ -252,6 +252,7 @@ ROWS = (
     Row(removals_return.most_of_a_build, tables_return.builder_that_never_ends, True),
     Row(removals_return.frames_as_they_come, tables_return.frames_of_a_long_answer, 1),
     Row(removals_return.state_that_stays, tables_copies.older_state_than_asked, ("failed", 1, 0)),
+    Row(removals_return.newer_state_that_stays, tables_copies.newer_state_than_asked, [("Built", 6), ("failed", 6)]),
     Row(removals_return.state_of_any_lineage, tables_copies.state_of_another_lineage, ["Built", "past", "gone"]),
     Row(
         removals_return.lineage_of_a_part,

@@ -131,7 +131,7 @@ class Builder:
         # Nothing is waited for until it is stored
         promises = self._stage_member.promised_build(sender, request)
         past = dict(enumerate((*request.past, request.lineage), request.iteration - len(request.past)))
-        if isinstance(request.action, Stay) and replica_state.iteration == request.action.iteration:
+        if isinstance(request.action, Stay) and self._is_kept(request, request.action):
             self._check_lineage(past.get(replica_state.iteration, replica_state.lineage), request.record)
         current = self._building
         if current is None or current.request != request:
@@ -145,6 +145,12 @@ class Builder:
             replica_state.promises = promises
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
+
+    def _is_kept(self, request: Build, action: Stay) -> bool:
+        """Whether the state here is as new as the coordinator knew, or newer: this peer may have
+        stepped since it told.
+        """
+        return action.iteration <= self._stage_member.replica_state.iteration <= request.iteration
 
     def _check_lineage(self, lineage: str, record: Record | None) -> None:
         """A state of another lineage is not kept as one of this; where it counts more, whoever asks
@@ -186,9 +192,9 @@ class Builder:
         """Make the state; the iteration it is ready for and the record before that."""
         engine, device, stage = self._context.ports.engine, self._stage_member.device, request.action.stage
         match request.action:
-            case Stay(iteration=iteration):
+            case Stay() as action:
                 held = self._stage_member.replica_state
-                if (held.stage, held.iteration) != (stage, iteration):
+                if held.stage != stage or not self._is_kept(request, action):
                     raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
             case Fresh(salt=salt):
                 await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
