@@ -56,20 +56,27 @@ def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[
     return before
 
 
-def may_lead(plan: Plan, electorate: Sequence[Member], me: Member, there: Collection[Member], *, is_over: bool) -> bool:
+def may_lead(
+    plan: Plan, electorate: Sequence[Member], me: Member, there: Collection[Member], *, is_over: bool, has_waited: bool
+) -> bool:
     """Whether this peer may claim the lead among those who answer: they obey nobody who is a
     stranger to them.
 
-    Who has dropped out of the plan leads only where nothing is left to decide and its own stage may
-    not be written: as an elector, or alone.
+    Who has dropped out of the plan leads only as an elector or alone where nothing is left to
+    decide and its own stage may not be written, and only as an elector who is alone for long where
+    something is: all that the plan names may have ended, and it may hold what is left.
 
     Args:
         plan: the newest one known, of those who answer too.
         electorate: of the next commit.
         there: who would promise.
         is_over: this peer has done all iterations of the run.
+        has_waited: nobody has led it for so long that one alone may go on.
     """
-    return plan.stage_of(me) is not None or (is_over and (me in electorate or not {*there} - {me}))
+    if plan.stage_of(me) is not None:
+        return True
+    is_alone = not {*there} - {me}
+    return (me in electorate or is_alone) if is_over else (has_waited and me in electorate and is_alone)
 
 
 def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member, ...]:

@@ -212,8 +212,8 @@ class Election:
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_lead(self, plan: Plan, poll: Poll) -> bool:
-        is_over = self._stage_member.replica_state.is_over
-        return may_lead(plan, self._electorate(plan), self._context.me, poll.members(), is_over=is_over)
+        is_over, electorate = self._stage_member.replica_state.is_over, self._electorate(plan)
+        return may_lead(plan, electorate, self._context.me, poll.members(), is_over=is_over, has_waited=self._has_waited)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)

@@ -607,6 +607,14 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "look_at", blind)
 
 
+def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Whom the newest plan does not name leads nobody before the run is over, though all that it
+    names have ended (3.2).
+    """
+    may_lead = election.may_lead
+    patch.setattr(election, "may_lead", lambda *known, is_over, has_waited: may_lead(*known, is_over=is_over, has_waited=False))
+
+
 def state_of_one_that_is_past(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer holds that has stepped since it was asked counts for nothing (3.2)."""
     refused = Assignment._refused

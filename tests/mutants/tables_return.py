@@ -41,6 +41,7 @@ from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Foun
 from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
+from swarmfree.trainer import election
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Present
@@ -134,6 +135,20 @@ def candidate_without_majority() -> object:
         return leads, not all(claim.only_asking for claim in asked)
 
     return _campaign(_silent, judge)
+
+
+def candidate_that_was_left_out() -> object:
+    """The newest plan does not name a peer that votes, or one that does not: whether it may lead at
+    once, after a long wait, and after that beside a peer that promises.
+    """
+    stages = tuple((Replica(one),) for one in (A, SIBLING, D))
+    others, alone, beside = replace(plan(1), replicas=stages), {ME.member}, {ME.member, D.member}
+    electorate = tuple(one.member for one in (A, ME, SIBLING, D))
+    asked = ((electorate, alone, False), (electorate, alone, True), (electorate, beside, True), (electorate[2:], alone, True))
+    return [
+        election.may_lead(others, electors, ME.member, there, is_over=False, has_waited=has_waited)
+        for electors, there, has_waited in asked
+    ]
 
 
 def candidate_that_is_called_elsewhere() -> object:
