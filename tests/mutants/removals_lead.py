@@ -668,6 +668,17 @@ def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "expects_members", lambda self: False)
 
 
+def rival_that_calls_again(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is made anew as long as a coordinator of this lineage goes on calling (3.4)."""
+    hear = PartitionMerge.hear
+
+    def careless(self: PartitionMerge, rival: Rival) -> None:
+        self._kin_since_s.clear()
+        hear(self, rival)
+
+    patch.setattr(PartitionMerge, "hear", careless)
+
+
 def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves is let go though whoever replaces it has just died (Leaving)."""
     release = Coordinator.release

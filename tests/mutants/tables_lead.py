@@ -195,6 +195,23 @@ def rival_that_gives_way() -> object:
     return lead(story)
 
 
+def rival_that_never_gives_way() -> object:
+    """Another coordinator of this lineage calls ten times in the time in which one of the two
+    should give way, and goes on for six times that: whether its members are waited for at first,
+    and whether for less than half of the calls.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+        coordinator.lead.past[2], timing, found = "d" * 64, alone.context.timing, list[bool]()
+        for _ in range(60):
+            coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
+            found.append(coordinator.partition_merge.expects_members())
+            await asyncio.sleep((timing.coordinator_silence_s + timing.silence_s) / 10)
+        return found[0], sum(found) < len(found) / 2
+
+    return lead(story)
+
+
 def leaver_beside_a_dead_sibling() -> object:
     """A member leaves, and its sibling has promised a plan without it: whether it stays, where that
     one has just died, and where it has not.

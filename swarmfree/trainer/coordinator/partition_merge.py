@@ -8,20 +8,24 @@ done about a peer that follows nobody else: it says hello by itself. Source: pro
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import dataclass
 
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import LineageDropped
 from swarmfree.protocol.messages import Goodbye, Met
-from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.names import Endpoint, Member, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import is_whole, meet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Signal, each
+
+KIN_AGAIN, KIN_MAX = 4, 64
+"""A coordinator of this lineage that calls is waited for again after so many times the wait; so
+many of them are known at once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class PartitionMerge:
         self._winner: Rival | None = None
         self._turn = 0
         self._is_yielding, self._settled = False, Signal()
-        self._kin_heard_s = -math.inf
+        self._kin_since_s: dict[Member, float] = {}
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -77,7 +81,10 @@ class PartitionMerge:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
         if not rival.is_whole and self._lead.past.get(rival.tip.iterations) == rival.tip.lineage:
-            self._kin_heard_s = self._context.now_s()
+            now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
+            self._kin_since_s = {member: since_s for member, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
+            if len(self._kin_since_s) < KIN_MAX:
+                self._kin_since_s.setdefault(rival.coordinator.member, now_s)
         self._called.tell()
 
     async def look_at(self, stranger: Endpoint) -> None:
@@ -95,10 +102,15 @@ class PartitionMerge:
         swarm does not go on; or one that wins.
 
         One of the two gives way once it has looked a second time; until its members have said
-        hello, nothing that they may hold is made anew.
+        hello, nothing that they may hold is made anew. One that calls again and again, and does not
+        give way, is waited for once, and not before long again.
         """
-        timing = self._context.timing
-        return self._is_yielding or self._context.now_s() - self._kin_heard_s < timing.coordinator_silence_s + timing.silence_s
+        now_s = self._context.now_s()
+        return self._is_yielding or any(now_s - since_s < self._yields_within_s for since_s in self._kin_since_s.values())
+
+    @property
+    def _yields_within_s(self) -> float:
+        return self._context.timing.coordinator_silence_s + self._context.timing.silence_s
 
     async def keep(self) -> None:
         """Look beyond, until another coordinator wins; then this peer is deposed.
