@@ -101,8 +101,6 @@ class Holdings:
         self._copies: dict[Member, tuple[int, str]] = {}
         self._looked_at: dict[object, None] = {}
         self._led_since_s: dict[Member, float] = {}
-        self._inherited: dict[Member, Plan | None] = {}
-        self._plan: Plan | None = None
         self._bases: dict[Term, set[str]] = {}
         self._known: dict[Member, Plan] = {}
 
@@ -130,14 +128,13 @@ class Holdings:
         self._held[member] = Holding(stage, lineage, now_s, is_copy=is_copy, made=made, term=build.position.term)
 
     def took_over(self, member: Member, now_s: float) -> None:
-        """A member coordinates from now on: of those that the newest plan till then has not got it
+        """A member coordinates from now on: of those that the newest plan it knows has not got it
         knows what they have told it since.
         """
-        self._led_since_s[member], self._inherited[member] = now_s, self._plan
+        self._led_since_s[member] = now_s
 
     def opened(self, plan: Plan) -> None:
         """A plan names its members: what they hold is the swarm's."""
-        self._plan = plan if self._plan is None or plan.position > self._plan.position else self._plan
         self._bases.setdefault(plan.position.term, set()).add(plan.base)
         self.knows(plan.position.term.member, plan)
         for stage, replicas in enumerate(plan.replicas):
@@ -192,9 +189,7 @@ class Holdings:
             del self._looked_at[next(iter(self._looked_at))]
         led_since_s = self._led_since_s.get(sender, -math.inf)
         is_new = now_s - led_since_s < bounds.REACHED_S
-        is_own = self._plan is not None and self._plan.position.term == build.position.term
-        # One that was deposed may send plans since
-        plan = self._plan if is_own else self._inherited.get(sender, self._plan)
+        plan = self._known.get(sender)
         for member, what in self._better(build, now_s, past):
             if is_new and plan is not None and plan.stage_of(member) != action.stage:
                 continue

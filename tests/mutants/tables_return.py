@@ -945,16 +945,16 @@ def joiner_that_is_past() -> object:
 
 def donor_that_leads_others() -> object:
     """The last holder of a stage, out of the coordinator's reach till now, gives its state to
-    nobody of another side, since it leads its own, in this term and in a later one: who visits it,
-    and what is built while it may give way.
+    nobody of another side, since it leads its own, in this term and in a later one; or the builder
+    cannot reach it, either: how often it is visited, and what is built first.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, term: Term) -> tuple[int, list[str]]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, term: Term, why: RefusalKind) -> tuple[int, list[str]]:
         def one(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Meet) and to == SIBLING:
                 return Reply(Met(5, LINEAGE, (), SIBLING, term, whole=False))
             if isinstance(request, Build):
-                raise Refused(RefusalKind.FAILED, "build of stage 1: not_yet")
+                raise Refused(why, "build of stage 1 came to nothing")
             return answer(to, request)
 
         alone.line.answer = one
@@ -964,9 +964,10 @@ def donor_that_leads_others() -> object:
         alone.tasks.start(assignment.fill(), "fill")
         await asyncio.sleep(2.0)
         built = [type(request.action).__name__ for _, request in alone.line.asked if isinstance(request, Build)]
-        return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked), built
+        return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked), built[:2]
 
-    return [_assignment(partial(story, term=Term(number, SIBLING.member))) for number in (1, 2)]
+    asked = (1, RefusalKind.NOT_YET), (2, RefusalKind.NOT_YET), (2, RefusalKind.FAILED)
+    return [_assignment(partial(story, term=Term(number, SIBLING.member), why=why)) for number, why in asked]
 
 
 def least_patience() -> object:

@@ -30,7 +30,7 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant(removals.single_flight, situations.calls_twice, "I7 at"),
+    Mutant(removals.single_flight, situations.calls_twice, "I6 at"),
     Mutant(removals.partial_sum_for_retries, situations.answers_lost, "Repaired iteration=1"),
     Mutant(removals.disjoint_cover, situations.answers_lost, "microbatch 7 counts 2 times"),
     Mutant(removals.repair, situations.dies_with_its_sum, "counts 0 times"),

@@ -243,7 +243,11 @@ ROWS = (
     Row(removals_return.state_of_a_leaver, tables_return.leaver_that_cannot_step, ("c", "Stay")),
     Row(removals_return.left_out_for_ever, tables_return.candidate_that_was_left_out, [False, True, False, False]),
     Row(removals_return.state_of_one_that_is_past, tables_return.joiner_that_is_past, "Stay"),
-    Row(removals_return.donor_on_its_own_side, tables_return.donor_that_leads_others, [(2, ["Copy"]), (2, ["Copy"])]),
+    Row(
+        removals_return.donor_on_its_own_side,
+        tables_return.donor_that_leads_others,
+        [(2, ["Copy"]), (2, ["Copy"]), (0, ["Copy", "CopyNeighbour"])],
+    ),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "xbcds", "xs"]),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),

@@ -88,7 +88,9 @@ def test_whoever_keeps_the_present_state_makes_nothing() -> None:
 
 @pytest.mark.parametrize(("led_s", "is_needless"), [(1.0, False), (7.0, True)])
 def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
-    """It knows the last plan's members at once, and others when they have said hello."""
+    """It knows the members of the last plan that has come to it at once, and others when they have
+    said hello.
+    """
     story = Story()
     story.holdings.took_over(LEADER, 100.0 - led_s)
     assert story.order(MERGED)
@@ -100,7 +102,8 @@ def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_ne
     late = Story()  # one that was deposed names the holder in a plan of its own after that
     late.holdings.opened(other)
     late.holdings.took_over(LEADER, 100.0 - led_s)
-    late.hold(HOLDER, 2, LAST.lineage(), revision=9)
+    deposed = replace(POSITION, term=Term(1, OTHER), revision=9)
+    late.holdings.opened(replace(other, position=deposed, replicas=((), (), (Replica(AT[HOLDER]),))))
     build = Build(replace(POSITION, term=Term(2, LEADER)), MERGED, 7, LAST.lineage(), LAST)
     assert bool(late.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})) == is_needless
 

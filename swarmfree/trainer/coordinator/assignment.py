@@ -503,8 +503,8 @@ class Assignment:
             self._context.tell(Note(f"gives up the lead: {refusal}"))
             await self._roster.hand_over()
         action = request.action
-        if isinstance(action, Copy) and not self._roster.holders(action.stage):
-            for donor in action.donors:  # that this peer could not reach: it may live, and give to its own side only
+        if isinstance(action, Copy) and refusal.kind is RefusalKind.NOT_YET and not self._roster.holders(action.stage):
+            for donor in action.donors:  # this peer could not reach it, and it gives to its own side only
                 await self._partition_merge.look_at(donor)
         if isinstance(action, Replay) and refusal.kind is RefusalKind.FAILED:
             # Whoever gave nothing may have died: after a heartbeat that is known, and the next try

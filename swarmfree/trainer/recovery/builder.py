@@ -42,9 +42,9 @@ PARTS_IN_FLIGHT = 3
 CALLS_IN_FLIGHT = 2
 """To each donor, of some parts each."""
 ASKS = 6
-FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
+TOLD = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED, RefusalKind.NOT_YET})
 """What a coordinator has to know of a build that failed: it is not to be tried in the same way
-again.
+again, or the donor lives, and gives nothing to this side.
 """
 
 
@@ -176,7 +176,7 @@ class Builder:
             self._stage_member.activation_log.forget_former()
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
-            kind = error.kind if isinstance(error, Refused) and error.kind in FINAL else own
+            kind = error.kind if isinstance(error, Refused) and error.kind in TOLD else own
             building.done.set_exception(Refused(kind, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
             self._building = None
