@@ -38,5 +38,7 @@ def main(folder: Path, first: int, last: int, norms: tuple[float, float], out: P
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 7:
+        sys.exit(__doc__)
     source, begin, end, before, after, target = sys.argv[1:]
     main(Path(source), int(begin), int(end), (float(before), float(after)), Path(target))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
+from swarmfree.cli.finished_run import note_finished, require_unfinished
 from swarmfree.cli.log_lines import bound_log, log_descriptor
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
@@ -109,8 +110,17 @@ class PeerLife:
             Exit code of the trainer.
 
         Raises:
+            RunEnded: this peer has taken part in this run to its end before.
             SwarmfreeError: why the peer cannot be, or go on.
         """
+        folder, run = self._order.local.folder, self._order.invite.fingerprint
+        require_unfinished(folder, run)
+        code = await self._live(screen)
+        if code == 0 and not self._leave.is_set():
+            note_finished(folder, run)
+        return code
+
+    async def _live(self, screen: PeerScreen | None) -> int:
         asyncio.get_running_loop().add_signal_handler(KEEP_SIGNAL, self._keep.set)
         local, journal = self._order.local, screen or open_journal(self._order.log, sys.stdout)
         await load_gently(

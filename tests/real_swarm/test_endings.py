@@ -262,6 +262,10 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
             await processes.waiters.until(lambda: knows("bootstrap-again"), "it knows that from before")
     node.send(signal.SIGINT)
     assert await code_of(node, 10) == 0
+    # Nobody is left who knows of the end, but for who was there
+    again = await processes.start("again", *peer, *folder("peer-1"))
+    assert await code_of(again, UP_WITHIN_S) == 3
+    assert "the run is over: this peer took part in it to its end" in processes.words("again")[0]
     await processes.require_nothing_left()
 
 
