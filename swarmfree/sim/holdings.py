@@ -109,6 +109,13 @@ class Holdings:
         """A member's engine is being filled with something else."""
         self._held.pop(member, None)
 
+    def let_go(self, name: str) -> None:
+        """The member of this name was told that it may leave, as another one holds its stage."""
+        for member, held in tuple(self._held.items()):
+            others = (other for other, its in self._held.items() if other != member and its.stage == held.stage)
+            if str(member) == name and any(map(self._lives.is_alive, others)):
+                del self._held[member]
+
     def stepped(self, member: Member, stage: int, lineage: str, now_s: float) -> None:
         """A member's engine stepped by this record."""
         held = self._held.get(member)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from swarmfree.protocol.actions import Stay
-from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped
+from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
     Build,
@@ -322,6 +322,8 @@ class Checks:
 
     def told(self, event: Event) -> None:
         """A peer's journal got an event."""
+        if isinstance(event, MemberLeft):
+            self._holdings.let_go(event.member)
         if isinstance(event, IterationCommitted):
             if event.lineage in self._records:
                 self._commit(event.lineage)

@@ -155,6 +155,21 @@ def test_the_dead_and_the_stuck_hold_nothing() -> None:
     assert [story.order(MERGED) for story in (dead, stuck, filled)] == ["", "", ""]
 
 
+def test_who_was_let_go_is_not_called_back() -> None:
+    """The other holder of its stage dies while the leaver is on its way out; one that was let go
+    although it was the last one still counts.
+    """
+    story = Story()
+    story.hold(OTHER, 2, LAST.lineage(), revision=2)
+    story.now_s += 9.0
+    story.holdings.let_go(str(HOLDER))
+    story.alive.remove(OTHER)
+    assert not story.order(MERGED)
+    last = Story()
+    last.holdings.let_go(str(HOLDER))
+    assert last.order(MERGED)
+
+
 def test_a_copy_counts_after_a_moment() -> None:
     """A joiner that has just copied may not be known yet; three seconds later it is."""
     story = Story(lineage=BEFORE.lineage())
