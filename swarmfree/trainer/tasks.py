@@ -54,14 +54,21 @@ class Tasks:
 
 
 class Signal:
-    """Wakes all tasks that wait for a change; they look up what has changed."""
+    """Wakes all tasks that wait for a change; they look up what has changed.
+
+    Attributes:
+        count: how often it was told; who was busy meanwhile sees by it that it has missed
+            something.
+    """
 
     def __init__(self) -> None:
         """Nobody waits yet."""
         self._waiting: dict[asyncio.Future[bool], None] = {}
+        self.count = 0
 
     def tell(self) -> None:
         """Wake all tasks that wait now."""
+        self.count += 1
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             _wake(waiter, told=True)

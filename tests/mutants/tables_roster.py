@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
 
+from swarmfree.policy.fork_choice import Tip
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
@@ -685,6 +686,33 @@ def rival_behind_one_that_forbids() -> object:
         await asyncio.sleep(1.0)
         met = [member for member, request in alone.line.asked if isinstance(request, Meet)]
         return D.member in met, met.count(ME.member)
+
+    return _roster(story, ME)
+
+
+def rival_heard_of_while_it_looks() -> object:
+    """The only holder of a stage forbids what is said to it, and follows another coordinator, while
+    a third one that has called is looked at and is silent: whether that other one is visited within
+    two seconds.
+    """
+    silent = endpoint("x")
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == silent:
+                raise PeerSilent("it hangs")
+            if isinstance(request, Meet):
+                return Reply(Met(9, "e" * 64, (), D, LATER, whole=True))
+            raise Refused(RefusalKind.FORBIDDEN, "none of asked, coordinator, member here")
+
+        alone.line.answer = one
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(ME, 1)]))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        merge = PartitionMerge(context, roster._lead, roster)
+        merge.hear(Rival(Tip((0,), 1, "f" * 64), LATER, silent, is_whole=False))
+        alone.tasks.start(merge.keep(), "meet")
+        await asyncio.sleep(2.0)
+        return D.member in [member for member, request in alone.line.asked if isinstance(request, Meet)]
 
     return _roster(story, ME)
 

@@ -119,9 +119,11 @@ class PartitionMerge:
         still leads.
         """
         timing = self._context.timing
+        called = self._called.count
         while self._winner is None:
-            if self._heard is None:
+            if self._heard is None and not self._was_called_since(called):
                 await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
+            called = self._called.count
             heard, self._heard = self._heard, None
             rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
             if rival is None:
@@ -137,6 +139,9 @@ class PartitionMerge:
                 self._settled.tell()
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
                 self._heard = None  # it has only looked back
+
+    def _was_called_since(self, count: int) -> bool:
+        return self._called.count != count
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
