@@ -1,0 +1,123 @@
+"""What a member holds that was built for one coordinator, and the plans of another one: two bases
+would be one else, and gradients through both states would count in one sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open
+from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.plan import Plan, Rebuilt
+from swarmfree.trainer.coordinator.assignment import _may_be_the_last
+from swarmfree.trainer.coordinator.participant import Participant
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, plan, play, record, word
+from tests.mutants.alone import beat_answer as heartbeat
+
+ITERATION = 5
+
+
+def _holding(alone: Alone) -> str:
+    """It holds what the coordinator of `TERM` had it build, not opened yet; the digest."""
+    alone.replica_state.install(1, ITERATION, OTHER_LINEAGE, replace(record(), iteration=ITERATION - 1))
+    alone.replica_state.known_in = TERM
+    return alone.engine.state_digest()
+
+
+def _plan(term: Term, base: str = "b0", *rebuilt: Rebuilt) -> Plan:
+    return replace(plan(1, term, base, iteration=ITERATION, lineage=OTHER_LINEAGE), rebuilt=rebuilt)
+
+
+def _built(stage: int, digest: str) -> Rebuilt:
+    return Rebuilt(stage, digest, rate_scaled=False)
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_right", "answer"),
+    [(None, True, "gone"), (1, True, "Promise"), (1, False, "gone"), (2, True, "gone")],
+    ids=["nothing", "these bytes", "others", "at another stage"],
+)
+def test_another_coordinators_plan_has_to_name_what_was_built(stage: int | None, is_right: bool, answer: str) -> None:  # noqa: FBT001 - tables
+    """Bytes of the very stage."""
+
+    async def story(alone: Alone) -> str:
+        digest = _holding(alone) if is_right else "ab" * 32
+        _holding(alone)
+        rebuilt = () if stage is None else (_built(stage, digest),)
+        return await word(alone.stage_member.open(D, Open(_plan(LATER, "b1", *rebuilt))))
+
+    assert play(story) == answer
+
+
+def test_the_base_in_which_it_was_opened_is_known_and_whoever_opened_it_knows_it() -> None:
+    """Opened by the first coordinator as rebuilt; the next one goes on in that base, and then in
+    another one, which it may, since it knows by then what is held here.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        mine = _built(1, _holding(alone))
+        plans: list[tuple[Endpoint, Plan]] = [
+            (A, _plan(TERM, "b0", mine)),
+            (D, _plan(LATER, "b0", _built(1, "ab" * 32))),
+            (D, replace(_plan(LATER, "b1"), position=replace(_plan(LATER).position, revision=2))),
+        ]
+        found = []
+        for sender, one in plans:
+            found.append(await word(alone.stage_member.open(sender, Open(one))))
+            alone.stage_member.lose_coordinator()
+        return found
+
+    assert play(story) == ["Promise"] * 3
+
+
+def test_a_state_of_another_lineage_is_not_what_it_was() -> None:
+    """To be kept as the decided one it takes more than the same stage and iteration."""
+
+    async def story(alone: Alone, lineage: str) -> bool:
+        _holding(alone)
+        alone.replica_state.is_committed_state = True
+        alone.replica_state.install(1, ITERATION, lineage, None)
+        return alone.replica_state.is_committed_state
+
+    assert [play(partial(story, lineage=lineage)) for lineage in (OTHER_LINEAGE, "e" * 64)] == [True, False]
+
+
+def test_a_record_that_begins_with_another_state_takes_the_voucher() -> None:
+    """It says that the stage was rebuilt while this member was away."""
+
+    async def story(alone: Alone) -> tuple[str, bool, str]:
+        _holding(alone)
+        state = alone.replica_state
+        state.is_committed_state, state.opened = True, "b0"
+        other = replace(record(state="ab" * 32, before=OTHER_LINEAGE), iteration=ITERATION)
+        return await word(alone.stage_member.commit(Commit(other))), state.is_committed_state, state.opened
+
+    assert play(story) == ("gone", False, "")
+
+
+def _participant(endpoint: Endpoint, answer: HeartbeatAnswer | None, *, is_heard: bool = True) -> Participant:
+    found = Participant(endpoint, Hello(False, False, ""), 1, 0, answer=answer, is_ours=True)
+    found.miss(None if is_heard else 1.0)
+    return found
+
+
+def test_a_newcomer_keeps_a_state_that_may_be_the_last() -> None:
+    """It copies nothing while all that hold a newer one are only called for; one that has none, or
+    beside one that is heard, does.
+    """
+    heard, called_for = _participant(SIBLING, None), _participant(D, None, is_heard=False)
+    keeps, has_none = _participant(ME, heartbeat(1)), _participant(ME, None)
+    assert _may_be_the_last(keeps, [called_for])
+    assert not _may_be_the_last(keeps, [called_for, heard])
+    assert not _may_be_the_last(has_none, [called_for])
+
+
+def test_a_participant_that_answers_forbids_no_more() -> None:
+    """It was away, and follows again."""
+    participant = _participant(ME, None)
+    participant.forbid()
+    participant.hear(heartbeat(1))
+    assert not participant.forbids
