@@ -107,6 +107,10 @@ class Nowhere:
         """Nobody has said so."""
         return False
 
+    async def announcements(self) -> tuple[()]:
+        """Nobody is announced."""
+        return ()
+
 
 class Alone:
     """One peer in virtual time, with its line, its device and its books; it holds stage 1 in first

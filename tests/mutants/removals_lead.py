@@ -679,6 +679,11 @@ def rival_that_calls_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "hear", careless)
 
 
+def word_alone(patch: pytest.MonkeyPatch) -> None:
+    """A stage is put off as often as somebody says that it leads a swarm that wins (3.4)."""
+    patch.setattr(PartitionMerge, "_was_refuted", lambda self, rival: False)
+
+
 def word_of_who_replaces(patch: pytest.MonkeyPatch) -> None:
     """A member that leaves is let go though whoever replaces it has just died (Leaving)."""
     release = Coordinator.release

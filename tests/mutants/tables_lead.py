@@ -212,6 +212,24 @@ def rival_that_never_gives_way() -> object:
     return lead(story)
 
 
+def word_that_is_refuted() -> object:
+    """One calls all the time as the coordinator of a swarm that wins, and leads nobody when it is
+    asked: whether a lost stage is put off at first, and whether for less than half of the time.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+        met, found = Met(9, "e" * 64, (), None, None, whole=False), list[bool]()
+        alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
+        alone.tasks.start(coordinator.partition_merge.keep(), "meet strangers")
+        for _ in range(60):
+            coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+            await asyncio.sleep(alone.context.timing.coordinator_silence_s / 10)
+            found.append(coordinator.partition_merge.expects_members())
+        return found[0], sum(found) < len(found) / 2
+
+    return lead(story)
+
+
 def leaver_beside_a_dead_sibling() -> object:
     """A member leaves, and its sibling has promised a plan without it: whether it stays, where that
     one has just died, and where it has not.

@@ -945,14 +945,17 @@ def joiner_that_is_past() -> object:
 
 def donor_that_leads_others() -> object:
     """The last holder of a stage, out of the coordinator's reach till now, gives its state to
-    nobody of another side, since it leads its own, in this term and in a later one; or the builder
-    cannot reach it, either: how often it is visited, and what is built first.
+    nobody of another side, since it leads its own, in this term and in a later one, or follows one
+    that does; or the builder cannot reach it, either: how often its coordinator is visited, and
+    what is built first.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, term: Term, why: RefusalKind) -> tuple[int, list[str]]:
+        leader = SIBLING if term.member == SIBLING.member else D
+
         def one(to: Endpoint, request: Request) -> Reply:
-            if isinstance(request, Meet) and to == SIBLING:
-                return Reply(Met(5, LINEAGE, (), SIBLING, term, whole=False))
+            if isinstance(request, Meet) and to in {SIBLING, leader}:
+                return Reply(Met(5, LINEAGE, (), leader, term, whole=False))
             if isinstance(request, Build):
                 raise Refused(why, "build of stage 1 came to nothing")
             return answer(to, request)
@@ -964,10 +967,12 @@ def donor_that_leads_others() -> object:
         alone.tasks.start(assignment.fill(), "fill")
         await asyncio.sleep(2.0)
         built = [type(request.action).__name__ for _, request in alone.line.asked if isinstance(request, Build)]
-        return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked), built[:2]
+        visits = sum(isinstance(request, Meet) and to == leader.member for to, request in alone.line.asked)
+        return min(visits, 1), built[:2]
 
-    asked = (1, RefusalKind.NOT_YET), (2, RefusalKind.NOT_YET), (2, RefusalKind.FAILED)
-    return [_assignment(partial(story, term=Term(number, SIBLING.member), why=why)) for number, why in asked]
+    late, not_yet = Term(2, SIBLING.member), RefusalKind.NOT_YET
+    asked = (Term(1, SIBLING.member), not_yet), (late, not_yet), (LATER, not_yet), (late, RefusalKind.FAILED)
+    return [_assignment(partial(story, term=term, why=why)) for term, why in asked]
 
 
 def least_patience() -> object:

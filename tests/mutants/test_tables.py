@@ -156,6 +156,7 @@ ROWS = (
     Row(removals_lead.state_behind_a_bar, tables_roster.holder_whose_bar_has_just_ended, True),
     Row(removals_lead.iteration_of_a_joiner, tables_lead.joiner_of_a_successor, [3]),
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
+    Row(removals_lead.word_alone, tables_lead.word_that_is_refuted, (True, True)),
     Row(removals_lead.rival_that_calls_again, tables_lead.rival_that_never_gives_way, (True, True)),
     Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, False, True, False]),
     Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),
@@ -246,7 +247,7 @@ ROWS = (
     Row(
         removals_return.donor_on_its_own_side,
         tables_return.donor_that_leads_others,
-        [(2, ["Copy"]), (2, ["Copy"]), (0, ["Copy", "CopyNeighbour"])],
+        [(1, ["Copy"]), (1, ["Copy"]), (1, ["Copy"]), (0, ["Copy", "CopyNeighbour"])],
     ),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "xbcds", "xs"]),

@@ -59,6 +59,7 @@ class PartitionMerge:
         self._turn = 0
         self._is_yielding, self._settled = False, Signal()
         self._kin_since_s: dict[Member, float] = {}
+        self._refuted_s: dict[Member, float] = {}
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -125,20 +126,31 @@ class PartitionMerge:
                 await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
             called = self._called.count
             heard, self._heard = self._heard, None
-            rival = await (self._look_beyond() if heard is None else self._visit(heard.coordinator)) or heard
+            found = await (self._look_beyond() if heard is None else self._visit(heard.coordinator))
+            rival = found or heard
             if rival is None:
                 continue
-            if self._gives_way_to(rival):
+            if self._gives_way_to(rival) and not (found is None and self._was_refuted(rival)):
                 self._is_yielding = True
                 await asyncio.sleep(timing.coordinator_silence_s)
                 # That one, though a third may have called meanwhile
                 confirmed = await self._visit(rival.coordinator)
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
+                else:
+                    self._refuted_s[rival.coordinator.member] = self._context.now_s()
                 self._is_yielding = False
                 self._settled.tell()
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
                 self._heard = None  # it has only looked back
+
+    def _was_refuted(self, rival: Rival) -> bool:
+        """Whether this one said of itself that it wins, and did not lead at a second look, not long
+        ago: on its word alone nothing is put off again.
+        """
+        now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
+        self._refuted_s = {member: since_s for member, since_s in self._refuted_s.items() if now_s - since_s < again_s}
+        return rival.coordinator.member in self._refuted_s
 
     def _was_called_since(self, count: int) -> bool:
         return self._called.count != count

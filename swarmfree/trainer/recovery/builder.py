@@ -42,10 +42,12 @@ PARTS_IN_FLIGHT = 3
 CALLS_IN_FLIGHT = 2
 """To each donor, of some parts each."""
 ASKS = 6
-TOLD = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED, RefusalKind.NOT_YET})
+FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
 """What a coordinator has to know of a build that failed: it is not to be tried in the same way
-again, or the donor lives, and gives nothing to this side.
+again.
 """
+OF_A_COPY = FINAL | {RefusalKind.NOT_YET}
+"""Of a copy also that the donor lives, and gives nothing to this side."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +178,8 @@ class Builder:
             self._stage_member.activation_log.forget_former()
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
-            kind = error.kind if isinstance(error, Refused) and error.kind in TOLD else own
+            told = OF_A_COPY if isinstance(request.action, Copy) else FINAL
+            kind = error.kind if isinstance(error, Refused) and error.kind in told else own
             building.done.set_exception(Refused(kind, f"build of stage {request.action.stage}: {error}"))
             building.done.exception()
             self._building = None
