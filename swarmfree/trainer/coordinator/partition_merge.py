@@ -111,7 +111,8 @@ class PartitionMerge:
 
     @property
     def _yields_within_s(self) -> float:
-        return self._context.timing.coordinator_silence_s + self._context.timing.silence_s
+        """Two looks of the one that gives way, on slow links, and a hello of its members."""
+        return 2 * (self._context.timing.coordinator_silence_s + self._context.timing.silence_s)
 
     async def keep(self) -> None:
         """Look beyond, until another coordinator wins; then this peer is deposed.
