@@ -785,9 +785,9 @@ def look_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "judge", careless)
 
 
-def called_while_it_looks(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that is called while it looks beyond goes on as if it had not been (3.4)."""
-    patch.setattr(PartitionMerge, "_was_called_since", lambda self, count: False)
+def forbidden_while_it_looks(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator whose words are forbidden while it looks beyond does not look again (3.4)."""
+    patch.setattr(PartitionMerge, "_was_forbidden_since", lambda self, count: False)
 
 
 def record_that_is_ahead(patch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ class PartitionMerge:
     def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
         """Nobody was met."""
         self._context, self._lead, self._roster = context, lead, roster
-        self._called = roster.rivalry
+        self._called, self._hears = roster.rivalry, 0
         self._heard: Rival | None = None
         self._winner: Rival | None = None
         self._turn = 0
@@ -86,6 +86,7 @@ class PartitionMerge:
             self._kin_since_s = {member: since_s for member, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
             if len(self._kin_since_s) < KIN_MAX:
                 self._kin_since_s.setdefault(rival.coordinator.member, now_s)
+        self._hears += 1
         self._called.tell()
 
     async def look_at(self, stranger: Endpoint) -> None:
@@ -121,11 +122,11 @@ class PartitionMerge:
         still leads.
         """
         timing = self._context.timing
-        called = self._called.count
+        forbidden = self._forbidden
         while self._winner is None:
-            if self._heard is None and not self._was_called_since(called):
+            if self._heard is None and not self._was_forbidden_since(forbidden):
                 await self._called.wait(timing.remeet_s * (0.75 + 0.5 * self._context.rng.random()))
-            called = self._called.count
+            forbidden = self._forbidden
             heard, self._heard = self._heard, None
             found = await (self._look_beyond() if heard is None else self._visit(heard.coordinator))
             rival = found or heard
@@ -153,8 +154,15 @@ class PartitionMerge:
         self._refuted_s = {member: since_s for member, since_s in self._refuted_s.items() if now_s - since_s < again_s}
         return rival.coordinator.member in self._refuted_s
 
-    def _was_called_since(self, count: int) -> bool:
-        return self._called.count != count
+    @property
+    def _forbidden(self) -> int:
+        """How often a participant began to forbid this one's words; a rival that called stays heard
+        by itself, and one that only looks back when it is looked at would begin it anew for ever.
+        """
+        return self._called.count - self._hears
+
+    def _was_forbidden_since(self, count: int) -> bool:
+        return self._forbidden != count
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
