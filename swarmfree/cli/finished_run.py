@@ -22,11 +22,7 @@ def require_unfinished(folder: str, fingerprint: str) -> None:
         ConfigError: the folder cannot be read.
     """
     path = Path(folder) / FINISHED_FILE
-    try:
-        noted = path.read_text(encoding="utf-8", errors="replace").split() if path.exists() else []
-    except OSError as error:
-        raise ConfigError(f"{path}: it cannot be read whether this run is over ({error})") from error
-    if fingerprint in noted:
+    if fingerprint in _noted(path):
         raise RunEnded(
             f"the run is over: this peer took part in it to its end, as {path} says; "
             "to train it anew, from its first weights, give another folder with --folder"
@@ -37,8 +33,14 @@ def note_finished(folder: str, fingerprint: str) -> None:
     """Note that a life in this folder has taken part in this run to its end.
 
     Raises:
-        SwarmfreeError: the folder cannot be written.
+        SwarmfreeError: the folder cannot be read or written.
     """
     path = Path(folder) / FINISHED_FILE
-    noted = path.read_text(encoding="utf-8", errors="replace").split() if path.exists() else []
-    write_whole(path, "".join(f"{run}\n" for run in dict.fromkeys((*noted, fingerprint))).encode())
+    write_whole(path, "".join(f"{run}\n" for run in dict.fromkeys((*_noted(path), fingerprint))).encode())
+
+
+def _noted(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").split() if path.exists() else []
+    except OSError as error:
+        raise ConfigError(f"{path}: it cannot be read which runs are over for this peer ({error})") from error

@@ -115,6 +115,18 @@ async def test_time_for_which_the_process_stood_still_is_not_measured() -> None:
         serving.cancel()
 
 
+async def test_work_between_two_ticks_is_measured_by_the_clock() -> None:
+    """A piece that ends before the next tick has not taken nothing."""
+    machine = Stopped()
+    device = Device(machine, machine)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(device.serve())
+        device.count_tick(0.25, 1.0)
+        await device.run(Rank.BOOKS, 0, lambda: None)
+        serving.cancel()
+    assert list(device._measured[Rank.BOOKS]) == [0.25], "an hour by the clock, less than one tick by its own"
+
+
 class Held(Here):
     """Runs work when it is let."""
 
