@@ -607,6 +607,17 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "look_at", blind)
 
 
+def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
+    """Nobody calls the last holder of a stage, that could not be reached, once the stage was made
+    from something else (3.4).
+    """
+
+    async def blind(self: Assignment, holder: Endpoint) -> None:
+        del self, holder
+
+    patch.setattr(Assignment, "_look_for", blind)
+
+
 def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Whom the newest plan does not name leads nobody before the run is over, though all that it
     names have ended (3.2).

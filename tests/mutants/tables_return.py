@@ -17,7 +17,7 @@ from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.messages import (
     Build,
@@ -973,6 +973,38 @@ def donor_that_leads_others() -> object:
     late, not_yet = Term(2, SIBLING.member), RefusalKind.NOT_YET
     asked = (Term(1, SIBLING.member), not_yet), (late, not_yet), (LATER, not_yet), (late, RefusalKind.FAILED)
     return [_assignment(partial(story, term=term, why=why)) for term, why in asked]
+
+
+def last_holder_of_a_rebuilt_stage() -> object:
+    """The last holder of a stage could not be reached, and the stage was built from a neighbour:
+    whether it is called again and again before the Seal, and after it.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[bool, bool]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == SIBLING:
+                raise PeerUnreachable("no way to it")
+            if isinstance(request, Build):
+                if isinstance(request.action, Copy):
+                    raise Refused(RefusalKind.FAILED, "it cannot be reached from here, either")
+                return Reply(Built(5, "c" * 64, 0.1, 0, exact=False))
+            return answer(to, request)
+
+        def calls() -> int:
+            return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked)
+
+        alone.line.answer = one
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        roster.admit(ME, Hello(False, False, ""), 1)
+        alone.tasks.start(assignment.fill(), "fill")
+        await asyncio.sleep(8.0)
+        before = calls()
+        assignment._lead.seal()
+        await asyncio.sleep(8.0)
+        return before > 1, calls() > before
+
+    return _assignment(story)
 
 
 def least_patience() -> object:

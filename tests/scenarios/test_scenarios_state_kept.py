@@ -201,11 +201,19 @@ class ComesBack(Once):
         returns: when it is there again.
         fits: when it is lost.
         is_cut: it is cut off.
+        later_s: so long after that.
     """
 
-    def __init__(self, returns: Callable[[Moment], bool], fits: Callable[[Moment], bool] = WORK, *, is_cut: bool = False) -> None:
+    def __init__(
+        self,
+        returns: Callable[[Moment], bool],
+        fits: Callable[[Moment], bool] = WORK,
+        *,
+        is_cut: bool = False,
+        later_s: float = 0.0,
+    ) -> None:
         super().__init__(fits, lambda director, _: self._lose(director))
-        self._returns, self._is_cut = returns, is_cut
+        self._returns, self._is_cut, self._later_s = returns, is_cut, later_s
         self.lost: Member | None = None
         self.is_back = False
 
@@ -221,8 +229,12 @@ class ComesBack(Once):
         super().see(director, moment)
         if self.lost is not None and not self.is_back and self._returns(moment):
             self.is_back = True
-            director.heal()
-            director.thaw(self.lost)
+            director.after(self._later_s, lambda: self._give_back(director))
+
+    def _give_back(self, director: Director) -> None:
+        assert self.lost is not None
+        director.heal()
+        director.thaw(self.lost)
 
 
 def slow(setup: Setup) -> Setup:
@@ -238,16 +250,19 @@ def built_stage_2(moment: Moment) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("fits", "is_cut"), [(WORK, False), (WORK, True), (ROUND, False)], ids=["frozen", "cut", "frozen-after-its-work"]
+    ("fits", "is_cut", "later_s"),
+    [(WORK, False, 0.0), (WORK, True, 0.0), (WORK, True, 2.0), (WORK, True, 4.0), (ROUND, False, 0.0)],
+    ids=["frozen", "cut", "cut-for-2-s-more", "cut-for-4-s-more", "frozen-after-its-work"],
 )
 def test_a_replica_that_comes_back_before_the_seal_takes_its_stage_again(
     fits: Callable[[Moment], bool],
     is_cut: bool,  # noqa: FBT001 - two ways to be away
+    later_s: float,
 ) -> None:
     """It was waited for in vain, and its stage merged: its own bytes replace what was made, and not
-    a step is lost.
+    a step is lost; also where it leads a side of its own by then.
     """
-    script = ComesBack(built_stage_2, fits, is_cut=is_cut)
+    script = ComesBack(built_stage_2, fits, is_cut=is_cut, later_s=later_s)
     result = play(slow(alone()), script)
     assert script.is_back
     assert script.lost is not None

@@ -75,6 +75,7 @@ class Assignment:
         self._begun_s = context.now_s()
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._lost_since_s: dict[int, float] = {}
+        self._last_holder: dict[int, Endpoint] = {}
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -96,6 +97,7 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
+        self._last_holder = {}
         self._choice.commit()
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
@@ -413,7 +415,8 @@ class Assignment:
         iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
-        self._roster.out_of_reach.pop(stage, None)  # asked once, whatever comes of it
+        if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
+            self._last_holder[stage] = cut_off
         if lost:
             self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
@@ -458,6 +461,8 @@ class Assignment:
             is_scaled = record is not None and not is_as_it_was
             self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
             self._void_joins(stage)
+            if stage in self._last_holder:
+                self._tasks.start(self._look_for(self._last_holder.pop(stage)), f"look for the last holder of stage {stage}")
         self._context.tell(
             StageBuilt(
                 stage,
@@ -470,6 +475,15 @@ class Assignment:
                 built.exact,
             )
         )
+
+    async def _look_for(self, holder: Endpoint) -> None:
+        """Who held a rebuilt stage, and was waited for in vain, may lead a side of its own by now:
+        call it until the Seal. What it holds counts where one of the two gives way in time.
+        """
+        iteration = self._lead.iteration
+        while self._lead.iteration == iteration and not self._lead.is_sealing and self._roster.get(holder.member) is None:
+            await self._partition_merge.look_at(holder)
+            await asyncio.sleep(self._context.timing.silence_s)
 
     def _timed_out(self, participant: Participant, action: BuildAction, limit_s: float, *, is_endless: bool) -> None:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it
