@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from swarmfree.policy.fork_choice import Tip
+from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.messages import Meet, Met, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
@@ -41,3 +42,28 @@ def test_two_coordinators_that_look_at_each_other_do_not_go_on_for_ever() -> Non
         return sum(isinstance(request, Meet) for _, request in alone.line.asked)
 
     assert _roster(story, ME) <= 2
+
+
+def test_a_second_look_is_taken_again_where_its_answer_was_lost() -> None:
+    """Who waits for the one that gives way waits for two looks: a third one would come too late."""
+
+    async def story(alone: Alone, roster: Roster) -> tuple[int, bool]:
+        looks = 0
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            nonlocal looks
+            if not isinstance(request, Meet):
+                return answer(to, request)
+            looks += 1
+            if looks == 2:
+                raise PeerSilent("its answer was lost")
+            return Reply(Met(winner.iterations, winner.lineage, winner.forced, D, replace(LATER, member=D.member), whole=True))
+
+        alone.line.answer, winner = one, Tip((), 9, "e" * 64)
+        merge = PartitionMerge(alone.context, roster._lead, roster)
+        merge.hear(Rival(winner, LATER, D, is_whole=True))
+        alone.tasks.start(merge.keep(), "meet")
+        await asyncio.sleep(alone.context.timing.coordinator_silence_s + 0.5)
+        return looks, roster.is_deposed
+
+    assert _roster(story, ME) == (3, True)

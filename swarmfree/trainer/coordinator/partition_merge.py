@@ -135,8 +135,8 @@ class PartitionMerge:
             if self._gives_way_to(rival) and not (found is None and self._was_refuted(rival)):
                 self._is_yielding = True
                 await asyncio.sleep(timing.coordinator_silence_s)
-                # That one, though a third may have called meanwhile
-                confirmed = await self._visit(rival.coordinator)
+                # That one, though a third may have called meanwhile; again where a call was lost
+                confirmed = await self._visit(rival.coordinator) or await self._visit(rival.coordinator)
                 if confirmed is not None and self._gives_way_to(confirmed):
                     self._concede(confirmed)
                 else:
