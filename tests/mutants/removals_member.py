@@ -223,6 +223,20 @@ def stalled_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageMember, "is_stalled", False)
 
 
+def silence_that_is_no_stall(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that fell silent counts, after long enough, as one that gets nowhere: nobody
+    asks it for a place (3.2).
+    """
+    count = StageMember.count_tick
+
+    def careless(self: StageMember) -> None:
+        stalled = self._stalled_ticks
+        count(self)
+        self._stalled_ticks = stalled + 1
+
+    patch.setattr(StageMember, "count_tick", careless)
+
+
 def state_before_the_step(patch: pytest.MonkeyPatch) -> None:
     """A member steps whatever state it is in (3.1)."""
     commit = StageMember.commit

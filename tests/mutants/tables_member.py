@@ -300,6 +300,20 @@ def coordinator_gets_nowhere() -> object:
     return play(story)
 
 
+def coordinator_falls_silent() -> object:
+    """No heartbeat has come for longer than a coordinator may get nowhere: whether it is heard, and
+    whether a peer that looks for a place passes it over.
+    """
+
+    async def story(alone: Alone) -> tuple[bool, bool]:
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0, progress=1))
+        for _ in range(int(alone.context.timing.stall_s / TICK_S) + 1):
+            alone.stage_member.count_tick()
+        return alone.stage_member.hears_coordinator, alone.stage_member.is_stalled
+
+    return play(story)
+
+
 def step_from_another_state() -> object:
     """A record is decided that starts this stage from another state than the member's: its answer,
     and the iteration that it is at.

@@ -70,6 +70,7 @@ ROWS = (
     Row(removals_member.windows_begun_once, tables_member.plans_of_one_base, []),
     Row(removals_member.promise_after_a_wait, tables_member.overtaken_open, ("behind", 2)),
     Row(removals_member.stalled_coordinator, tables_member.coordinator_gets_nowhere, False),
+    Row(removals_member.silence_that_is_no_stall, tables_member.coordinator_falls_silent, (False, False)),
     Row(removals_member.state_before_the_step, tables_member.step_from_another_state, ("gone", 0)),
     Row(removals_member.digest_of_an_average, tables_member.average_of_a_sibling, "gone"),
     Row(removals_member.round_of_a_missed_average, tables_member.average_of_the_round_before, 0),

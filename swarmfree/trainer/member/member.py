@@ -247,15 +247,19 @@ class StageMember:
 
         The time is counted in this peer's own ticks.
         """
-        timing = self.context.timing
-        return self.silent_ticks * TICK_S < timing.coordinator_silence_s and not self.is_stalled
+        return not self._is_silent and not self.is_stalled
+
+    @property
+    def _is_silent(self) -> bool:
+        return self.silent_ticks * TICK_S >= self.context.timing.coordinator_silence_s
 
     @property
     def is_stalled(self) -> bool:
         """Whether the coordinator sends heartbeats and waits for nothing, but made no progress for
         `stall_s`.
 
-        The time is counted in this peer's own ticks.
+        The time is counted in this peer's own ticks. One that is silent does not stall: it may lead
+        again, and is asked for a place then.
         """
         return self._stalled_ticks * TICK_S >= self.context.timing.stall_s
 
@@ -274,7 +278,7 @@ class StageMember:
         """Count one more `TICK_S` without a heartbeat."""
         heard = self.hears_coordinator
         self.silent_ticks += 1
-        self._stalled_ticks += 1
+        self._stalled_ticks = 0 if self._is_silent else self._stalled_ticks + 1
         if heard and not self.hears_coordinator:
             self.tied.tell()
 
