@@ -487,6 +487,28 @@ def short_contribution() -> object:
     return play(story)
 
 
+def roll_of_a_later_attempt() -> object:
+    """A member has finished a round, and is asked for the same one again: how often it gives its
+    contribution to a sibling that sums the other part, in the same attempt and in a later one.
+    """
+
+    async def story(alone: Alone, attempt: int) -> int:
+        averaging, engine = alone.stage_member.averaging, alone.engine
+        partial_sums = (PartialSum(PartialSumId(ME.member, 0), MicrobatchSet.of([0]), (0,)),)
+        roll = _roll(ME, SIBLING, partial_sums=partial_sums)
+        averaging._freeze = lambda roll: None  # type: ignore[method-assign]
+        engine.contribution = lambda numbers, part: bytes(engine.sum_bytes(part))  # type: ignore[method-assign]
+        alone.line.answer = lambda to, request: Reply(Reduced(float64_bits(1.0)), bytes(engine.sum_bytes(1)))
+        await alone.stage_member.open(A, Open(plan(1)))
+        for position in (at(2), replace(at(3), attempt=attempt)):
+            await averaging.take(TakeRoll(position, roll))
+        await asyncio.sleep(1.0)
+        given = [to for to, request in alone.line.asked if isinstance(request, Reduce)]
+        return len(given) // len([part for part in range(engine.part_count(1)) if roll.owner(part) == SIBLING])
+
+    return [play(partial(story, attempt=attempt)) for attempt in (0, 1)]
+
+
 def roll_of_an_old_term() -> object:
     """A coordinator whose term is over has a stage averaged."""
 

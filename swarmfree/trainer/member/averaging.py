@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import math
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -49,9 +50,10 @@ class Sum:
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """One try at averaging one roll at this peer."""
+    """One try at averaging one roll at this peer, asked for at `position`."""
 
     roll: Roll
+    position: Position
     outcome: asyncio.Future[Report | RoundFailed]
     detailed: bool = False
     sums: dict[int, Sum] = field(default_factory=dict)
@@ -145,9 +147,12 @@ class Averaging:
                 raise Refused(RefusalKind.STALE, f"the work of iteration {roll.iteration}, base {roll.base} has ended")
             if self._round is None or self._round.roll.round() != roll.round():
                 self.stop(Refused(RefusalKind.SUPERSEDED, "another roll took its place"))
-                self._round = Round(roll, asyncio.get_running_loop().create_future(), request.detailed)
+                self._round = Round(roll, request.position, asyncio.get_running_loop().create_future(), request.detailed)
                 self._began.tell()
                 self._tasks.start(self._average(self._round), f"round {roll.round()}")
+        elif _is_later_attempt(request.position, self._round.position):
+            self._round.position = request.position
+            self._tasks.start(self._give_again(self._round), f"round {roll.round()} again")
         outcome = await asyncio.shield(self._round.outcome)
         return Reply(outcome)
 
@@ -291,6 +296,24 @@ class Averaging:
         if not current.outcome.done():
             current.outcome.set_result(outcome)
 
+    async def _give_again(self, current: Round) -> None:
+        """Give this peer's contributions once more: a sibling that was in a plan of another base in
+        between has lost what it was given, and waits for it.
+        """
+        roll = current.roll
+        numbers = tuple(a.id.number for a in roll.of(self._context.me))
+
+        async def one(part: int) -> None:
+            with suppress(CallFailed):  # whoever waits for it fails the round
+                await self._one_part(current, numbers, part)
+
+        others = [
+            part
+            for part in range(self._context.ports.engine.part_count(roll.stage))
+            if roll.owner(part).member != self._context.me
+        ]
+        await each(others if numbers else (), one, PARTS_IN_FLIGHT)
+
     async def _one_part(self, current: Round, numbers: tuple[int, ...], part: int) -> tuple[bytes, float]:
         engine, owner = self._context.ports.engine, current.roll.owner(part)
         contribution = b""
@@ -320,6 +343,10 @@ class Averaging:
                     raise ProtocolViolation(f"its sum of part {part} has {told}; {wanted_bytes:,} bytes expected")
                 return reply.payload, norm
         raise PeerSilent(f"owner {owner.member} did not take part {part}")
+
+
+def _is_later_attempt(position: Position, before: Position) -> bool:
+    return (position.term, position.attempt) > (before.term, before.attempt)
 
 
 def _end(ended: Round, why: Refused) -> None:
