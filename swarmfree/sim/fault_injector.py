@@ -281,13 +281,14 @@ class Mischief:
 
     def _refusal(self, life: Life) -> Callable[[int], bool]:
         """Its disk is full for as long as another replica of the stage is there that could write,
-        or has ended although nobody had written.
+        or has ended although nobody had written; one whose device is broken never could.
         """
 
         def refuses(stage: int) -> bool:
             assert self.plan is not None, "faults follow plans"
             others = [replica.endpoint.member for replica in self.plan.replicas[stage]]
-            return any(other != life.member and other not in self._cast.killed | self._cast.full for other in others)
+            unable = self._cast.killed | self._cast.full | self._cast.broken
+            return any(other != life.member and other not in unable for other in others)
 
         return refuses
 

@@ -36,6 +36,7 @@ class Cast:
         lives: living ones, and those that ended since `bury` was last called.
         killed: everybody who ever was.
         full: whose weights cannot be written.
+        broken: whose device never comes back, or raises at the next piece of work.
         hindered_s: peer id -> until when it last stood still or was cut off; infinite while that
             lasts.
         faults: kinds of falls, counted.
@@ -60,6 +61,7 @@ class Cast:
         self._newest: dict[str, Member] = {}
         self.killed: set[Member] = set()  # only asked for membership, as the next one
         self.full: set[Member] = set()
+        self.broken: set[Member] = set()
         self.hindered_s: dict[str, float] = {}
         self.faults: Counter[str] = Counter()
         self.coordinator: Member | None = None
@@ -216,6 +218,7 @@ class Cast:
         """The next piece of work of a peer's device raises."""
         self._transcript.tell(str(life.member), "its device raises an exception")
         self.disturbed("device error")
+        self.broken.add(life.member)
         life.pace.raises = True
 
     def fill(self, life: Life, refuses: Callable[[int], bool]) -> None:
@@ -265,6 +268,7 @@ class Cast:
         """
         self._transcript.tell(str(life.member), "its device is stuck")
         self.disturbed("stuck device")
+        self.broken.add(life.member)
         life.pace.stuck = True
 
     def slow(self, life: Life, factor: float, duration_s: float, *, disk: bool) -> None:

@@ -140,3 +140,20 @@ def test_the_last_that_know_of_a_plan_live_where_nobody_names_another_founder() 
         lives[leader].is_alive = False
         assert mischief._may_fall(1, fallen, 1) == may_fall
         scene.loop.close()
+
+
+def test_a_disk_has_room_where_the_device_of_every_sibling_is_broken() -> None:
+    """A disk is full only beside a sibling that could write: one that hangs never could."""
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    full, sibling = Member("one", "1"), Member("two", "1")
+    nobody = set[Member]()
+    troupe = SimpleNamespace(killed=nobody, full={full}, broken=set[Member]())
+    mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", troupe), cast("Any", silent), lambda plan: True)
+    leader = Member("leader", "1")
+    stages = (tuple(Replica(Endpoint(member, ())) for member in (full, sibling)),)
+    mischief.see(Plan(Position(Term(1, leader), 5, 0, 1), "0" * 16, "1" * 64, stages, (), None, 4), leader)
+    refuses = mischief._refusal(cast("Any", SimpleNamespace(member=full)))
+    assert refuses(0)
+    troupe.broken.add(sibling)
+    assert not refuses(0)
+    scene.loop.close()
