@@ -21,6 +21,7 @@ class InheritedParticipant:
     holds.
 
     Args:
+        is_committed_state: its state is that of this lineage, in any base.
         returned: the iteration that this state is ready for, `NO_ITERATION` for a member of the
             plan.
     """
@@ -68,7 +69,8 @@ class Takeover:
         holds.
 
         A member whose state is more than one record behind, or of another stage, must load its
-        state again.
+        state again. One that was opened in the base of the last record, and missed that, holds what
+        the record begins with, also where it had been rebuilt.
         """
         found = []
         for endpoint in self.seniority:
@@ -81,8 +83,12 @@ class Takeover:
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
-            built = stage != NO_STAGE and is_current and (promise.is_committed_state or same_base) and not replaced
-            found.append(InheritedParticipant(endpoint, hello, stage, built, promise.is_committed_state, returned))
+            began = (promise.iteration, promise.base)
+            is_ours = promise.is_committed_state or (
+                self.record is not None and began == (self.record.iteration, self.record.base)
+            )
+            built = stage != NO_STAGE and is_current and (is_ours or same_base) and not replaced
+            found.append(InheritedParticipant(endpoint, hello, stage, built, is_ours, returned))
         return tuple(found)
 
 

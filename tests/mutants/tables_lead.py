@@ -558,6 +558,21 @@ def voter_with_a_built_state() -> object:
     return lead(story)
 
 
+def voter_that_missed_a_record() -> object:
+    """Two members missed the last record: one was opened in its base with what it had built, the
+    other one in another base: whether each counts as a holder, and may vouch.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[bool, bool]]:
+        inherited = replace(_inheritance(forced=False), iteration=1, record=record(), plan=plan(1, base="b1", iteration=1))
+        bases = {ME: "b0", SIBLING: "another"}
+        promises = {e: replace(p, base=bases.get(e, "b1"), is_committed_state=False) for e, p in inherited.promises.items()}
+        found = {g.endpoint: g for g in replace(inherited, promises=promises).participants()}
+        return [(found[e].built, found[e].is_committed_state) for e in (ME, SIBLING)]
+
+    return lead(story)
+
+
 # ---- rounds --------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,11 @@ ROWS = (
     Row(removals.fenced_partial_sums, tables_lead.sums_of_a_fenced_member, []),
     Row(removals_lead.seniority_in_a_record, tables_lead.order_of_the_electorate, "c"),
     Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),
+    Row(
+        removals_lead.state_that_a_record_begins_with,
+        tables_lead.voter_that_missed_a_record,
+        [(True, True), (False, False)],
+    ),
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),
