@@ -113,9 +113,11 @@ class Mischief:
 
         The time counts from when all iterations are done and no fault is active any more. A peer
         that stood still cannot know that the others ended well: it waits `join_wait_s` for
-        newcomers to the stages they held.
+        newcomers to the stages they held. So does one that was left behind in an ending in which
+        somebody fell; and where such a newcomer comes, it has as long again, and once more for the
+        stages that are lost still.
         """
-        return self._setup.progress_bound_s if self._is_hard else END_GRACE_S + self._setup.manifest.timing.join_wait_s
+        return (self._setup.progress_bound_s if self._is_hard else END_GRACE_S) + self._setup.manifest.timing.join_wait_s
 
     @property
     def _is_hard(self) -> bool:

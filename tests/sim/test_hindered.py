@@ -157,3 +157,16 @@ def test_a_disk_has_room_where_the_device_of_every_sibling_is_broken() -> None:
     troupe.broken.add(sibling)
     assert not refuses(0)
     scene.loop.close()
+
+
+def test_who_was_left_behind_in_a_hard_ending_may_wait_for_newcomers_twice() -> None:
+    """It took over alone when all others had ended; one that came had as long again to build a
+    stage, and as long was waited for another one.
+    """
+    timing = replace(MANIFEST.timing, join_wait_s=20.0, split_wait_s=8.0)
+    for ending_rate, least_s in ((0.0, 1), (1.0, 3)):
+        scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+        setup = Setup(replace(MANIFEST, timing=timing), replace(CALM, ending_rate=ending_rate))
+        mischief = Mischief(setup, (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+        assert mischief.end_grace_s >= least_s * timing.join_wait_s + timing.split_wait_s
+        scene.loop.close()
