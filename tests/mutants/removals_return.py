@@ -618,6 +618,11 @@ def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_look_for", blind)
 
 
+def state_that_was_built_unheard(patch: pytest.MonkeyPatch) -> None:
+    """Who was fenced as it was told to build, and is called for, counts by what it tells (3.3)."""
+    patch.setattr(Participant, "doubt", lambda self, keeps: None)
+
+
 def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Whom the newest plan does not name leads nobody before the run is over, though all that it
     names have ended (3.2).

@@ -37,7 +37,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
+from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
 from swarmfree.protocol.plan import Rebuilt, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float32_bits
@@ -1005,6 +1005,29 @@ def last_holder_of_a_rebuilt_stage() -> object:
         return before > 1, calls() > before
 
     return _assignment(story)
+
+
+def builder_that_is_called_for() -> object:
+    """A peer was told to keep its state of iteration 3 for iteration 5, or to build another one, or
+    holds it as a member, and was fenced before it answered; it is called for, and tells of
+    iteration 5: whether it counts as a holder of what the last record left, and as of which
+    iteration it may be told to keep what it has.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool, keeps: bool) -> tuple[bool, int]:
+        roster.fence(SIBLING.member, "nobody listens")
+        builder = roster.admit(ME, _hello(1), 1, built=built, built_at=3 if built else NO_ITERATION, is_ours=True)
+        builder.hear(replace(beat_answer(1), stage=1, iteration=3))
+        builder.begin_build(keeps=keeps)
+        roster._absent.add(builder)
+        roster.fence(ME.member, "it does not answer")
+        called = roster.get(ME.member)
+        assert called is not None, "nobody else holds the stage"
+        called.hear(replace(beat_answer(2), stage=1, iteration=5))
+        return called.built, called.held(1)
+
+    asked = (False, True), (False, False), (True, False)
+    return [_assignment(partial(story, built=built, keeps=keeps)) for built, keeps in asked]
 
 
 def least_patience() -> object:

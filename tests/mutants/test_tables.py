@@ -256,6 +256,11 @@ ROWS = (
         tables_return.donor_that_leads_others,
         [(1, ["Copy"]), (1, ["Copy"]), (1, ["Copy"]), (0, ["Copy", "CopyNeighbour"])],
     ),
+    Row(
+        removals_return.state_that_was_built_unheard,
+        tables_return.builder_that_is_called_for,
+        [(False, 5), (False, -1), (True, 5)],
+    ),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_rebuilt_stage, (True, False)),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "xbcds", "xs"]),

@@ -426,7 +426,7 @@ class Assignment:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._choice.lateness(action)
-        number = participant.begin_build()
+        number = participant.begin_build(keeps=isinstance(action, Stay))
         self._roster.tell_admitted(givers_of(action))
         known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._lead.claim(), action, iteration, present.lineage, record, known[::-1])

@@ -41,6 +41,9 @@ class Participant:
         cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able
             to.
         forbids: this coordinator's words, since it answered last: it was away, or follows another.
+        may_have_built: it was fenced while it was told to build its stage, and is called for, for
+            what it held before; should it tell of a later iteration, that is what it has built.
+        keeps: it was told last to keep the state that it held, and to build no other.
     """
 
     endpoint: Endpoint
@@ -60,6 +63,8 @@ class Participant:
     silent_since_s: float | None = None
     cannot_write: bool = False
     forbids: bool = False
+    may_have_built: bool = False
+    keeps: bool = False
 
     def place(self, stage: int) -> None:
         """It serves this stage, or is to."""
@@ -79,9 +84,9 @@ class Participant:
         """It holds its stage's state no more, and has promised nothing with it."""
         self.built, self.opened = False, None
 
-    def begin_build(self) -> int:
+    def begin_build(self, *, keeps: bool = False) -> int:
         """A further build counts, and none before it; its number."""
-        self.builds += 1
+        self.builds, self.keeps = self.builds + 1, keeps
         return self.builds
 
     def fail_build(self) -> None:
@@ -104,6 +109,13 @@ class Participant:
     def hear(self, answer: HeartbeatAnswer) -> None:
         """It has answered a heartbeat."""
         self.answer, self.forbids = answer, False
+        if self.may_have_built and self.built and answer.iteration > self.built_at:
+            self.lose()  # a stage that is built counts by the answer to that alone
+            self.is_ours &= self.keeps
+
+    def doubt(self, *, keeps: bool) -> None:
+        """It may have built its stage, or kept what it held, and nobody has heard that."""
+        self.may_have_built, self.keeps = True, keeps
 
     def forbid(self) -> None:
         """It forbids what this coordinator says."""

@@ -203,7 +203,11 @@ class Roster(Participants):
         for participant, since_s in self._absent.take(stage):
             held, is_ours = participant.iteration, participant.is_ours
             hello = replace(participant.hello, stage=stage, iteration=held)
-            self.admit(participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s)
+            called = self.admit(
+                participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
+            )
+            if not participant.built:
+                called.doubt(keeps=participant.keeps)
 
     def excuse(self, participant: Participant) -> None:
         """A participant cannot write its stage's weights: whoever was fenced while the stage had it
