@@ -272,18 +272,21 @@ class World:
     # ---- striking --------------------------------------------------------------------------------
 
     def kill(self, *names: str) -> float:
-        """SIGKILL to all of them; when that was done."""
+        """SIGKILL to all of them; the time before the first one."""
+        before_s = time.time()
         for name in names:
             self.swarm.kill(name, "survival")
-        return time.time()
+        return before_s
 
     def vanish(self, *names: str) -> float:
         """SIGKILL to all of them, and nothing tells the others: no connection is closed or refused
-        until the links are mended, as where a machine loses its power; when that was done.
+        until the links are mended, as where a machine loses its power; the time before that.
         """
         assert self.setting.has_doors, "without doors the system closes their connections"
+        before_s = time.time()
         self.links.cut_off(*names)
-        return self.kill(*names)
+        self.kill(*names)
+        return before_s
 
     async def come_back(self, *names: str) -> None:
         """Start those that were killed once more, behind links that are good again."""

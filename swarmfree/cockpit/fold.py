@@ -343,7 +343,7 @@ def _lose_stage(state: SwarmState, time_s: float, event: StageLost) -> SwarmStat
         stage=event.stage,
         iteration=event.iteration,
         victims=tuple(m.name for m in gone) or (state.name_of(event.last_member),),
-        killed_s=max(kills, default=None),
+        killed_s=min(kills, default=None),
         noticed_s=max((m.noticed_s for m in gone), default=time_s),
         loss_before=state.evaluations[-1].loss if state.evaluations else None,
         loss_before_iteration=state.evaluations[-1].iteration if state.evaluations else None,

@@ -133,7 +133,7 @@ class LostStage:
     nats per token.
 
     Args:
-        killed_s: its last replica was killed, None where nobody did that.
+        killed_s: the first of the replicas that it lost was killed, None where nobody did that.
         noticed_s: the coordinator fenced its last member.
         decided_s: the recovery action was chosen; `action`, `reason`, weights and norms say which
             and why.

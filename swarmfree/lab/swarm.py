@@ -483,12 +483,13 @@ class LocalSwarm:
         for name in names:
             child = self._children[name]
             self._orphans.update(below[name])
+            before_s = time.time()
             if target is Target.P2PD:
                 end_processes(p for p in below[name] if command_of(p).startswith("p2pd"))
             else:
                 self._struck.add(child.pid)
                 child.send(signal.SIGKILL)
-            self._take(ProcessKilled(time.time(), name, target.value, why))
+            self._take(ProcessKilled(before_s, name, target.value, why))
 
     def _log(self, name: str) -> Path:
         return self._order.folder / LOGS / f"{name}.txt"

@@ -250,9 +250,9 @@ def _restore(stage: int, record: Record, shadows: Sequence[StageShadow]) -> Rest
 
 
 def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
-    """With what the study measured: ages of up to a fifteenth of the run."""
+    """With what the study measured: ages of up to a fifteenth of the run, late in training."""
     low, high = STUDY_SHADOW_PERCENT
-    measured = f"which changed the loss by {low:+} to {high:+} % on average in a study with a small model"
+    measured = f"which changed the loss by {low:+} to {high:+} % on average, late in training, in a study with a small model"
     cost = measured if 15 * age <= iterations else "older for its run than any that was studied"
     found = f"stage {shadow.stage} has no live replica: {shadow.holder.member} keeps a shadow of it, {age} iterations old in a run of {iterations}"
     return f"{found}, {cost}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarmfree.lab.study.paper_tables import target_rows, text_rows
+from swarmfree.lab.study.paper_tables import iterations_taken, target_rows, text_rows
 from swarmfree.lab.study.report import figure_curves, write_report
 from swarmfree.lab.study.table import (
     iterations_back,
@@ -31,6 +31,7 @@ def result(strategy: str, trace: str, curve: list[float], seed: int = 1, **more:
     points = [[20 * k, loss] for k, loss in enumerate(curve)]
     scratch = trace.startswith("scratch")
     trial = {"strategy": strategy, "trace": trace, "base_seed": seed, "iterations": points[-1][0], "is_from_scratch": scratch}
+    trial["losses"] = [[RECOVERY["iteration"], 3]] if recoveries else []
     found = {"trial": trial, "curve": points, "learned": points, "recoveries": recoveries, "redone": 0, "stalled": 0, "texts": {}}
     return {**found, **more}
 
@@ -204,6 +205,34 @@ def test_table_2_counts_iterations_and_hours_to_the_loss_that_is_come_to_without
     assert found["norm2"].ratio == pytest.approx(80 / 60)
     assert found["redundant, 1.654 x (paper)"].hours == pytest.approx(1.654 * 60 * 91.3 / 3600)
     assert found["redundant, 1.2 x"].hours == pytest.approx(1.2 * 60 * 91.3 / 3600)
+
+
+def test_what_leaves_the_curve_as_it_is_comes_late_by_what_it_redoes_or_replays() -> None:
+    """Sixty iterations, with losses after 23 and 45: checkpoints every ten redo three and five, a
+    replay in one of six stages stalls for a sixth of 23 and 45, or for all of them.
+    """
+    losses = [(23, 2), (48, 3)]
+    assert iterations_taken(losses, 60, 10, None) == 60 + 3 + 5
+    assert iterations_taken([(23, 2), (45, 3)], 60, 50, 1 / 6) == 60 + 3 + 7
+    assert iterations_taken([(23, 2), (68, 3)], 60, 50, 1.0) == 60 + 23 + 45
+    assert iterations_taken([(70, 2)], 60, 10, None) == 60, "the loss came later"
+
+
+def test_table_2_has_what_was_not_played_beside_checkfree() -> None:
+    """Under the same trace, looked at every twenty iterations as the trials are."""
+    plain = [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8]
+    results = [result("none", "scratch", plain), result("norm2", "scratch16-1", [2.0, 1.9, 1.8, 1.6, 1.4, 1.3, 1.2])]
+    results[1]["trial"]["losses"] = [[23, 2]]
+    found = {row.strategy: row for row in target_rows(results)}
+    assert [found[name].iterations for name in ("checkpoint-10", "replay-50, as one process", "replay-50, full pipeline")] == [
+        80,
+        80,
+        100,
+    ]
+    assert found["replay-50, full pipeline"].ratio == pytest.approx(100 / 60)
+    results[1]["trial"]["losses"] = [[23, 2]] * 5
+    found = {row.strategy: row for row in target_rows(results)}
+    assert (found["replay-50, full pipeline"].reached, found["replay-50, full pipeline"].hours) == (0, math.inf)
 
 
 def test_table_3_sets_finished_models_beside_that_of_the_same_seed() -> None:

@@ -227,7 +227,8 @@ def test_the_reason_of_a_restore_claims_no_more_than_was_studied() -> None:
     ]
     low, high = STUDY_SHADOW_PERCENT
     assert reasons[0].endswith(
-        f"15 iterations old in a run of 1500, which changed the loss by {low:+} to {high:+} % on average in a study with a small model"
+        f"15 iterations old in a run of 1500, which changed the loss by {low:+} to {high:+} % on average, "
+        "late in training, in a study with a small model"
     )
     assert reasons[1].endswith("500 iterations old in a run of 1500, older for its run than any that was studied")
 
