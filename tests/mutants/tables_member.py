@@ -709,7 +709,8 @@ def copy_that_was_opened() -> object:
     async def story(alone: Alone, stage: int) -> bool:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
         alone.replica_state.known_in = TERM
-        opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=(Rebuilt(stage, "state", rate_scaled=False),))
+        rebuilt = (Rebuilt(stage, alone.engine.state_digest(), rate_scaled=False),)
+        opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=rebuilt)
         await alone.stage_member.open(A, Open(opened))
         await alone.stage_member.rejoin(A, D)
         return alone.replica_state.is_committed_state

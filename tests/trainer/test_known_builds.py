@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open
-from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.trainer.coordinator.assignment import _may_be_the_last
 from swarmfree.trainer.coordinator.participant import Participant
@@ -86,16 +86,32 @@ def test_a_state_of_another_lineage_is_not_what_it_was() -> None:
 
 
 def test_a_record_that_begins_with_another_state_takes_the_voucher() -> None:
-    """It says that the stage was rebuilt while this member was away."""
+    """But not where something was rebuilt in its base: the stage may have been, while this member
+    was away with what its lineage had before.
+    """
 
-    async def story(alone: Alone) -> tuple[str, bool, str]:
+    async def story(alone: Alone, rebuilt: tuple[tuple[int, str], ...]) -> tuple[str, bool, str]:
         _holding(alone)
         state = alone.replica_state
         state.is_committed_state, state.opened = True, "b0"
-        other = replace(record(state="ab" * 32, before=OTHER_LINEAGE), iteration=ITERATION)
+        base = base_of(OTHER_LINEAGE, rebuilt)
+        other = replace(record(state="ab" * 32, before=OTHER_LINEAGE), iteration=ITERATION, base=base)
         return await word(alone.stage_member.commit(Commit(other))), state.is_committed_state, state.opened
 
-    assert play(story) == ("gone", False, "")
+    assert [play(partial(story, rebuilt=rebuilt)) for rebuilt in ((), ((1, "x"),))] == [("gone", False, ""), ("gone", True, "b0")]
+
+
+def test_who_can_vouch_is_no_member_of_a_plan_that_has_its_stage_rebuilt() -> None:
+    """What its lineage had before is not what the others of that base work with, unless the bytes
+    are the same.
+    """
+
+    async def story(alone: Alone, digest: str) -> str:
+        mine = _holding(alone)
+        alone.replica_state.is_committed_state = True
+        return await word(alone.stage_member.open(A, Open(_plan(TERM, "b1", _built(1, digest or mine)))))
+
+    assert [play(partial(story, digest=digest)) for digest in ("ab" * 32, "")] == ["gone", "Promise"]
 
 
 def _participant(endpoint: Endpoint, answer: HeartbeatAnswer | None, *, is_heard: bool = True) -> Participant:

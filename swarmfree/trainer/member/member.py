@@ -34,7 +34,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Term
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
@@ -407,8 +407,9 @@ class StageMember:
         )
 
     async def _require_known(self, plan: Plan) -> None:
-        """Whether the plan's coordinator knows what is held here: it is a committed state, was
-        opened in this base before, or it or the plan says what was built.
+        """Whether the plan's coordinator knows what is held here: it was opened in this base
+        before, is what the plan says was built, or where the stage was not rebuilt it is a
+        committed state, or that coordinator had it built.
 
         Another one may take the member for one that still holds what the last record left.
 
@@ -416,9 +417,11 @@ class StageMember:
             Refused: `gone`, it does not.
         """
         replica_state = self.replica_state
-        if replica_state.is_committed_state or plan.base == replica_state.opened or replica_state.known_in == plan.position.term:
+        if plan.base == replica_state.opened:
             return
         digests = [rebuilt.state_digest for rebuilt in plan.rebuilt if rebuilt.stage == replica_state.stage]
+        if not digests and (replica_state.is_committed_state or replica_state.known_in == plan.position.term):
+            return
         if await self.averaging.state_digest() not in digests:
             raise Refused(
                 RefusalKind.GONE, f"what was built here for iteration {plan.iteration} is not what this plan begins with"
@@ -439,8 +442,9 @@ class StageMember:
         promises.follow(record, replica_state.held())
         entry = record.stages[replica_state.stage]
         if await self.averaging.state_digest() != entry.state_digest:
-            # The stage was rebuilt while this peer was away
-            replica_state.is_committed_state, replica_state.opened = False, ""
+            if record.base == base_of(record.before, ()):
+                # Nothing was rebuilt or disputed, so it is not what its lineage has
+                replica_state.is_committed_state, replica_state.opened = False, ""
             raise Refused(RefusalKind.GONE, f"record {record.iteration} starts stage {replica_state.stage} from another state")
         # Also if the average cannot be had, so that it stays there
         replica_state.is_committed_state = True
