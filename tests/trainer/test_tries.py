@@ -102,6 +102,31 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
     play(story, second_life(A))
 
 
+def test_a_replay_that_failed_twice_gives_way_to_the_shadow_and_that_to_the_neighbours() -> None:
+    """Also one of a shadow that is as new as the swarm, for which no log is needed: should its
+    bytes be wrong, no method that begins with them ends.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        assignment, participant = lead(alone)
+        roster, choice = assignment._roster, assignment._choice
+        assert assignment._lead.present.record is None
+        assignment._lead.commit(record())
+        keeper = roster.get(D.member)
+        assert keeper is not None
+        lineage = assignment._lead.present.lineage
+        keeper.answer = replace(beat_answer(2), iteration=1, shadows=(KeptShadow(1, 1, full=True, lineage=lineage),))
+        roster.admit(A, Hello(False, False, ""), 0, built=True)
+        chosen = []
+        for _ in range(5):
+            action = choice.choose(1, roster)
+            chosen.append(type(action).__name__)
+            await assignment._refused(participant, asked(action), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"))
+        return chosen
+
+    assert play(story, second_life(A)) == ["Replay", "Replay", "Restore", "Restore", "CopyNeighbour"]
+
+
 def test_signed_norms_are_those_of_one_loss() -> None:
     """With the next commit they are past: what a builder disputes then is looked at anew, and costs
     nobody the lead.

@@ -7,10 +7,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from swarmfree.policy.patience import patience_s
-from swarmfree.policy.recovery import NO_LOGS, Logs, choose_recovery, signed_norms, weights_between
+from swarmfree.policy.recovery import Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
 from swarmfree.protocol.actions import BuildAction, CopyKept, CopyNeighbour, Merge, Replay, Restore
 from swarmfree.protocol.messages import Build
@@ -59,9 +60,10 @@ class RecoveryChoice:
             replicas[other] = (*held[turn:], *held[:turn])
         if without:
             replicas[stage] = ()
-        logs = NO_LOGS if self._failed_replays >= FAILED_REPLAYS_MAX else self._logs(there)
         record, recovery = self._lead.present.record, self._context.manifest.recovery
-        return choose_recovery(stage, replicas, record, recovery, kept, self.shadows(there), logs, self._signed)
+        if self._failed_replays >= FAILED_REPLAYS_MAX and recovery.best == "replay":
+            recovery = replace(recovery, best="restore")  # also of one that needs no logs
+        return choose_recovery(stage, replicas, record, recovery, kept, self.shadows(there), self._logs(there), self._signed)
 
     def patience_s(self, stage: int, there: Participants) -> float:
         """How long the only holder of a stage is waited for; see `policy.patience`."""
