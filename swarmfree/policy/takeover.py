@@ -69,9 +69,10 @@ class Takeover:
         holds.
 
         A member whose state is more than one record behind, or of another stage, must load its
-        state again. One that was opened in the base of the last record, and missed that, holds what
-        the record begins with, also where it had been rebuilt.
+        state again. One that was opened in the base of the last record, or of the sealed one, holds
+        what that begins with, also where its stage had been rebuilt.
         """
+        begins = {(record.iteration, record.base) for record in (self.record, self.sealed) if record is not None}
         found = []
         for endpoint in self.seniority:
             promise = self.promises.get(endpoint)
@@ -83,10 +84,7 @@ class Takeover:
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
-            began = (promise.iteration, promise.base)
-            is_ours = promise.is_committed_state or (
-                self.record is not None and began == (self.record.iteration, self.record.base)
-            )
+            is_ours = promise.is_committed_state or (promise.iteration, promise.base) in begins
             built = stage != NO_STAGE and is_current and (is_ours or same_base) and not replaced
             found.append(InheritedParticipant(endpoint, hello, stage, built, is_ours, returned))
         return tuple(found)

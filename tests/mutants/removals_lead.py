@@ -159,7 +159,7 @@ def vouched_voters(patch: pytest.MonkeyPatch) -> None:
 def state_that_a_record_begins_with(patch: pytest.MonkeyPatch) -> None:
     """What a member had built, and missed the record of, counts for nothing (3.1)."""
     participants = Takeover.participants
-    patch.setattr(Takeover, "participants", lambda self: participants(replace(self, record=None)))
+    patch.setattr(Takeover, "participants", lambda self: participants(replace(self, record=None, sealed=None)))
 
 
 # ---- rounds --------------------------------------------------------------------------------------

@@ -559,16 +559,20 @@ def voter_with_a_built_state() -> object:
 
 
 def voter_that_missed_a_record() -> object:
-    """Two members missed the last record: one was opened in its base with what it had built, the
-    other one in another base: whether each counts as a holder, and may vouch.
+    """Two members missed the last record, and two stored the next one, which is not decided yet:
+    one of each two was opened in its base with what it had built, the other one in a third base,
+    and the newest plan is of a fourth: whether each counts as a holder, and may vouch.
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[bool, bool]]:
-        inherited = replace(_inheritance(forced=False), iteration=1, record=record(), plan=plan(1, base="b1", iteration=1))
-        bases = {ME: "b0", SIBLING: "another"}
-        promises = {e: replace(p, base=bases.get(e, "b1"), is_committed_state=False) for e, p in inherited.promises.items()}
+        newest, sealed = plan(1, base="b2", iteration=1), replace(record(), iteration=1, base="b1")
+        inherited = replace(_inheritance(forced=False), iteration=1, record=record(), plan=newest, sealed=sealed)
+        held = {ME: (0, "b0"), SIBLING: (0, "another"), A: (1, "b1"), D: (1, "another")}
+        promises = {
+            e: replace(p, iteration=held[e][0], base=held[e][1], is_committed_state=False) for e, p in inherited.promises.items()
+        }
         found = {g.endpoint: g for g in replace(inherited, promises=promises).participants()}
-        return [(found[e].built, found[e].is_committed_state) for e in (ME, SIBLING)]
+        return [(found[e].built, found[e].is_committed_state) for e in held]
 
     return lead(story)
 

@@ -126,7 +126,7 @@ ROWS = (
     Row(
         removals_lead.state_that_a_record_begins_with,
         tables_lead.voter_that_missed_a_record,
-        [(True, True), (False, False)],
+        [(True, True), (False, False)] * 2,
     ),
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
