@@ -250,7 +250,7 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
     building = statistics.median(each.received_bytes / each.build_s for each in losses)
     waited = statistics.median(each.received_bytes / (each.built_s - each.decided_s) for each in losses)
     kept = max(plain[kind] for kind in Kind if kind is not Kind.DISCARDED)
-    grown, count = median_of(losses, "grown_bytes"), stage_parameters(model)
+    grown, count = max(each.grown_bytes for each in losses), stage_parameters(model)
     return {
         "noticed_s": round(median_of(losses, "noticed_s"), 3),
         "decided_s": round(median_of(losses, "decided_s"), 3),

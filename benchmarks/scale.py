@@ -10,7 +10,8 @@ process's care, has each of them announce itself, and looks all announcements up
 time and with nothing else on the way.
 
 Prints tables and, as the last line, one JSON object: `messages_per_peer_N` and `bytes_per_peer_N`
-per peer and iteration, standbys counted, and `bytes_per_member_N`, the same bytes over those with a
+per peer and iteration, standbys counted (each message once, though one peer sends and another one
+gets it: twice that passes a peer), and `bytes_per_member_N`, the same bytes over those with a
 place alone; `iteration_s_N`, the virtual seconds that an iteration takes, and
 `bytes_per_peer_minute_N`, what the bytes are where it takes a minute, since heartbeats come by the
 clock; `coordinator_messages_N` and `coordinator_bytes_N` per iteration; `rehearsal_cpu_s_N`;
