@@ -148,8 +148,13 @@ class Processes:
     async def look(self, *arguments: str) -> str:
         """Run a command that says something and ends; what it said."""
         process = await asyncio.create_subprocess_exec(*self.program, *arguments, stdout=asyncio.subprocess.PIPE)
-        async with asyncio.timeout(UP_WITHIN_S):
-            out, _ = await process.communicate()
+        try:
+            async with asyncio.timeout(UP_WITHIN_S):
+                out, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         assert process.returncode == 0
         return out.decode()
 
