@@ -94,6 +94,11 @@ def order_of_rolls(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Averaging, "take", careless)
 
 
+def roll_of_a_renounced_term(patch: pytest.MonkeyPatch) -> None:
+    """Who was called back from a later term refuses each roll of its coordinator as older (3.4)."""
+    patch.setattr(averaging, "_is_older", lambda position, latest: position < latest)
+
+
 def contributions_again(patch: pytest.MonkeyPatch) -> None:
     """Who has finished a round gives nothing to a sibling that begins it again in a later attempt
     (3.6).

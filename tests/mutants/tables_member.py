@@ -164,6 +164,19 @@ def older_roll() -> object:
     return play(story)
 
 
+def roll_after_a_later_term() -> object:
+    """A member has taken a roll of a later term, and was called back by the coordinator of the one
+    before: what it makes of that one's roll, and of an older one of that term.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        await alone.stage_member.open(A, Open(plan(1)))
+        alone.stage_member.averaging._latest = at(9, LATER)
+        return [await word(alone.stage_member.averaging.take(TakeRoll(at(n), _roll(ME, rotation=n)))) for n in (5, 4)]
+
+    return play(story)
+
+
 def _seals(*seals: tuple[int, Record]) -> object:
     async def story(alone: Alone) -> list[str]:
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))

@@ -56,6 +56,7 @@ ROWS = (
     Row(removals_member.coordinator_that_is_heard, tables_member.claim_beside_a_coordinator, "fresh"),
     Row(removals_member.only_asking, tables_member.only_asked, "Sealed"),
     Row(removals_member.order_of_rolls, tables_member.older_roll, ["Report", "superseded"]),
+    Row(removals_member.roll_of_a_renounced_term, tables_member.roll_after_a_later_term, ["Report", "superseded"]),
     Row(removals_member.contributions_again, tables_member.roll_of_a_later_attempt, [1, 2]),
     Row(removals_member.order_of_seals, tables_member.older_seal, ["Sealed", "superseded"]),
     Row(removals_member.term_of_a_seal, tables_member.word_of_an_old_term, ["behind"] * 3),

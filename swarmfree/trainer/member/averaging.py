@@ -136,7 +136,7 @@ class Averaging:
         if promised is not None and request.position.term < promised.term:
             term = promised.term
             raise Refused(RefusalKind.BEHIND, f"promised term {term.number} to {term.member}", term.number)
-        if self._latest is not None and request.position < self._latest:
+        if self._latest is not None and _is_older(request.position, self._latest):
             raise Refused(RefusalKind.SUPERSEDED, "a newer roll was already taken")
         self._latest = request.position
         if self._round is None or self._round.roll.round() != roll.round():
@@ -343,6 +343,11 @@ class Averaging:
                     raise ProtocolViolation(f"its sum of part {part} has {told}; {wanted_bytes:,} bytes expected")
                 return reply.payload, norm
         raise PeerSilent(f"owner {owner.member} did not take part {part}")
+
+
+def _is_older(position: Position, latest: Position) -> bool:
+    """Of one term: a member may be called back from a later one, whose promise it renounces."""
+    return position.term == latest.term and position < latest
 
 
 def _is_later_attempt(position: Position, before: Position) -> bool:
