@@ -35,6 +35,13 @@ def iterations_lost(action: BuildAction, present: int) -> int:
             return min(present, FRESH_LOST)
 
 
+def lost_now_and_later(action: BuildAction, present: int) -> tuple[int, int]:
+    """What a way of bringing a stage back loses now; of two that lose all there is, early in
+    training, what they would lose later: first weights are worth less than a neighbour's.
+    """
+    return iterations_lost(action, present), iterations_lost(action, FRESH_LOST)
+
+
 def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
     """Have the builder keep the state of the lost stage that it holds itself, where no other way
     loses less.
@@ -44,10 +51,11 @@ def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
         held: the iteration that its state is ready for; `NO_ITERATION` where it holds none.
         present: the iteration that the state is to be ready for.
     """
-    if not 0 <= held <= present or iterations_lost(action, present) < present - held:
+    if not 0 <= held <= present:
         return action
     steps = "no step is lost" if held == present else f"{present - held} of its steps are lost"
-    return Stay(action.stage, held, f"stage {action.stage} has no live replica: a peer that had it holds its state, and {steps}")
+    stay = Stay(action.stage, held, f"stage {action.stage} has no live replica: a peer that had it holds its state, and {steps}")
+    return action if lost_now_and_later(action, present) < lost_now_and_later(stay, present) else stay
 
 
 def patience_s(action: BuildAction, present: int, iteration_s: float, timing: TimingSection) -> float:

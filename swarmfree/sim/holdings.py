@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from swarmfree.policy.patience import FRESH_LOST, iterations_lost
+from swarmfree.policy.patience import lost_now_and_later
 from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, Member, Term
@@ -223,12 +223,14 @@ class Holdings:
                 known = self._known.get(term.member)
                 if held.term != term and held.base not in self._bases.get(term, {known.base if known is not None else held.base}):
                     continue  # made under another coordinator, whose plan did not come to this one
-                if _lost(action, build.iteration) > _lost(held.made, build.iteration):
+                if lost_now_and_later(action, build.iteration) > lost_now_and_later(held.made, build.iteration):
                     yield member, "what was made with less loss"
             elif held.lineage == build.lineage:
                 yield member, "the present state"
             elif is_poor and record is not None and held.lineage == record.before:
-                if held.made is None or _lost(action, build.iteration) > _lost(held.made, build.iteration):
+                if held.made is None or lost_now_and_later(action, build.iteration) > lost_now_and_later(
+                    held.made, build.iteration
+                ):
                     yield member, "the state one step before"
             elif is_drawn and held.lineage in past and not isinstance(held.made, Fresh):
                 yield member, "an older state"
@@ -251,10 +253,3 @@ class Holdings:
         if history.is_out(sender, member) and out_s < bounds.OUT_OF_REACH_MIN_S:
             return f"out of reach for {out_s:.1f} s only"
         return ""
-
-
-def _lost(action: BuildAction, iteration: int) -> tuple[int, int]:
-    """What a way of making a stage loses now; of two that lose all there is, what they lose
-    later.
-    """
-    return iterations_lost(action, iteration), iterations_lost(action, FRESH_LOST)
