@@ -875,10 +875,10 @@ def holder_that_cannot_stay() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[tuple[str, str]]:
         roster.holders(1)[0].lose()
         roster.admit(ME, Hello(False, False, ""), 1, is_ours=True)
-        for participant in roster.of_stage(1):
-            participant.answer = replace(beat_answer(1), iteration=4)
         asked = []
         for _ in range(3):
+            for participant in roster.of_stage(1):
+                participant.answer = replace(beat_answer(1), iteration=4)
             ((builder, action),) = assignment._work()
             asked.append((builder.member.peer_id, type(action).__name__))
             await assignment._build(builder, action, assignment._lead.present, limit_s=9.0)

@@ -10,8 +10,8 @@ A = Endpoint(Member("a", "1"), ())
 
 
 def test_first_weights_are_kept_for_want_of_a_neighbour_alone() -> None:
-    """After two iterations both lose all there is: a copy of the neighbour loses less later. A state
-    of one iteration before is kept, and first weights are where new ones would be drawn.
+    """After two iterations both lose all there is, and a copy of the neighbour loses less later. A
+    state of one iteration before is kept, and first weights are where new ones would be drawn.
     """
     neighbour, drawn = CopyNeighbour(2, A, 1, "an end"), Fresh(2, 2, "nobody is left")
     assert [type(or_stay(neighbour, held, 2)) for held in (0, 1)] == [CopyNeighbour, Stay]
