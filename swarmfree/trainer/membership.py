@@ -66,6 +66,7 @@ class Membership:
         self._has_begun = False
         self._all_answered = True
         self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
+        self._had_place, self._is_turned_away = False, False
         self._rounds = 0
         self.genesis, self._is_unreached = 1, False
         self._unanswered: set[str] = set()
@@ -111,7 +112,7 @@ class Membership:
                 await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
-            self._is_unreached, self._unanswered = False, set()
+            self._is_unreached, self._is_turned_away, self._unanswered = False, False, set()
             known = self._whom_it_knows()
             if await self._ask_each(known):
                 return True  # also while the directory is slow
@@ -120,11 +121,12 @@ class Membership:
             self._election.announced = announced
             if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
                 return True
-            self._unwelcome_rounds = (
-                self._unwelcome_rounds + 1 if self._unwelcome and not self._is_heard and self._all_answered else 0
-            )
-            # Who had a place here once is of this run
-            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not self._has_begun:
+            is_by_all = not self._is_heard and self._all_answered
+            is_unwelcome = bool(self._unwelcome) and (is_by_all or self._is_turned_away)
+            self._unwelcome_rounds = self._unwelcome_rounds + 1 if is_unwelcome else 0
+            # Who had a place here once is of this run; an address may be another run's by now
+            is_of_this_run = self._had_place if self._is_turned_away else self._has_begun
+            if self._unwelcome_rounds >= UNWELCOME_ROUNDS and not is_of_this_run:
                 raise Excluded(self._unwelcome)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):
@@ -158,7 +160,7 @@ class Membership:
         stalled = self._stage_member.replica_state.coordinator if self._stage_member.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
             if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
-                self._has_begun = True
+                self._has_begun = self._had_place = True
                 return True
             if self._is_unreached:
                 break  # it was a coordinator that said so
@@ -167,7 +169,7 @@ class Membership:
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
         timing, replica_state = self._context.timing, self._stage_member.replica_state
-        for _ in range(2):
+        for is_named in (False, True):
             hello, before = self.hello(), replica_state.coordinator
             if endpoint.member not in self._context.asked:
                 self._context.asked.append(endpoint.member)
@@ -181,6 +183,8 @@ class Membership:
                 if refusal.kind in {RefusalKind.WRONG_RUN, RefusalKind.WRONG_REVISION, RefusalKind.NOT_ADMITTED}:
                     # Perhaps the address is somebody else's now: others are asked
                     self._unwelcome = refusal.detail
+                    # Nobody but the coordinator gives places
+                    self._is_turned_away |= is_named and refusal.kind is RefusalKind.NOT_ADMITTED
                     return False
                 self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:

@@ -1,0 +1,64 @@
+"""A newcomer that is not admitted, by whom that counts, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from swarmfree.protocol.errors import Excluded, RefusalKind, Refused
+from swarmfree.protocol.messages import Hello, Place, Request
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder
+from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.membership import Membership
+from tests.mutants.alone import SIBLING, A, Alone, play
+from tests.trainer.test_election import announced
+
+USED_UP = Refused(RefusalKind.NOT_ADMITTED, "ticket used up: it is for 1")
+
+
+@pytest.mark.parametrize(
+    ("by_coordinator", "had_place", "ends"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_whom_the_coordinator_does_not_admit_ends(*, by_coordinator: bool, had_place: bool, ends: bool) -> None:
+    """A member sends it on to the coordinator, which refuses its ticket, though the run has begun:
+    it ends with the reason. A refusal by a member alone is none, since that gives no places; and
+    who had a place before is of this run.
+    """
+
+    async def story(alone: Alone) -> bool:
+        async def lead(inherited: object) -> bool:
+            return inherited is not None
+
+        def answer(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Hello) and (to == A) is by_coordinator:
+                raise USED_UP
+            return Reply(Place(A, NO_STAGE, "", accepted=to == A))
+
+        async def founder() -> Founder:
+            return Founder(1, A.member.peer_id)
+
+        async def is_over() -> bool:
+            return False
+
+        shown = [announced(SIBLING, 1)]
+        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=partial(asyncio.sleep, 0, shown))
+        alone.line.answer = answer
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        membership = Membership(context, alone.stage_member, alone.tasks, lead)
+        alone.replica_state.stage = NO_STAGE
+        membership._had_place = had_place
+        try:
+            async with asyncio.timeout(60.0):
+                await membership._ask_for_place()
+        except Excluded as excluded:
+            assert "used up" in str(excluded)
+            return True
+        except TimeoutError:
+            return False
+        return False
+
+    assert play(story) is ends
