@@ -25,6 +25,7 @@ COMPARED = (
     ("middle", "checkpoint-100", "checkfree+"),
     ("middle", "checkpoint-100", "norm2"),
     ("middle", "refit", "norm2"),
+    ("middle", "checkpoint-100", "refit"),
     ("middle", "shadow-10", "shadow-100"),
     ("all", "shadow-10", "shadow-100"),
     ("middle", "shadow-100", "checkpoint-100"),
