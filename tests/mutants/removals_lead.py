@@ -596,6 +596,18 @@ def state_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "end_bars", careless)
 
 
+def state_of_a_silent_standby(patch: pytest.MonkeyPatch) -> None:
+    """A standby that was fenced as it was silent is forgotten with what it holds (3.3)."""
+    judge = Roster.judge
+
+    async def careless(self: Roster, participant: Participant, error: CallFailed) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Roster, "_remember_standby", lambda self, participant: None)
+            await judge(self, participant, error)
+
+    patch.setattr(Roster, "judge", careless)
+
+
 def loss_behind_a_bar(patch: pytest.MonkeyPatch) -> None:
     """Whose bar ends after its siblings were lost is not called for: that was tried as they went
     (3.3).

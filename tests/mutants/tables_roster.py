@@ -577,6 +577,23 @@ def bar_that_ends_after_the_loss() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def standby_that_fell_silent() -> object:
+    """It stands by with the state of stage 1, and two heartbeats to it were lost; or its port is
+    closed. Then the last of that stage dies: whether it is called for.
+    """
+
+    async def story(alone: Alone, roster: Roster, error: CallFailed) -> bool:
+        roster.fence(SIBLING.member, "it cannot average with its sibling")
+        participant = roster.admit(SIBLING, Hello(False, True, "", 1, 0, record().before), -1)
+        participant.is_ours, participant.answer = True, beat_answer(1)
+        await roster.judge(participant, error)
+        roster.fence(ME.member, "nobody listens")
+        return bool(roster.holders(1))
+
+    errors = PeerSilent("two heartbeats were lost"), PeerUnreachable("nobody listens", refused=True)
+    return [_roster(partial(story, error=error), ME, SIBLING) for error in errors]
+
+
 def state_that_differs_again() -> object:
     """Twice in a row a member's state is not its siblings': whether it may only stand by."""
 

@@ -263,6 +263,7 @@ ROWS = (
         [(False, 5), (False, -1), (True, 5)],
     ),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_rebuilt_stage, (True, False)),
+    Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "xbcds", "xs"]),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),

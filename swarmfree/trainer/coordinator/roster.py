@@ -312,12 +312,18 @@ class Roster(Participants):
             was_barred = self._bars.is_known(participant.member.peer_id) and not self.is_barred(participant.member)
             if was_barred and participant.stage == NO_STAGE and not participant.hello.standby:
                 self.fence(participant.member, "it was barred for a while, and may have a place again")
-                held = (participant.answer or participant.hello).stage
-                if held != NO_STAGE and participant.held(held) >= 0:
-                    participant.place(held)
-                    participant.hold(participant.built_at, is_ours=True)
-                    self._absent.add(participant)
-                    self._recall(held)  # its siblings may have been lost while it was barred
+                self._remember_standby(participant)
+
+    def _remember_standby(self, participant: Participant) -> None:
+        """One that stood by was fenced: it is called for where the state that it holds is lost, or
+        was while it stood by.
+        """
+        held = (participant.answer or participant.hello).stage
+        if participant.stage == NO_STAGE and held != NO_STAGE and participant.held(held) >= 0:
+            participant.place(held)
+            participant.hold(participant.built_at, is_ours=True)
+            self._absent.add(participant)
+            self._recall(held)
 
     async def ask(self, participant: Participant) -> HeartbeatAnswer | None:
         """How a participant stands right now; None, and it is fenced, if it does not answer."""
@@ -396,6 +402,8 @@ class Roster(Participants):
             ):  # else it was called for in vain
                 self._absent.add(participant)
             self.fence(participant.member, str(error))
+            if not is_over(error):
+                self._remember_standby(participant)
 
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now:
