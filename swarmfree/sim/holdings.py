@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swarmfree.policy.patience import lost_now_and_later
-from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, Member, Term
 from swarmfree.protocol.plan import Plan
@@ -187,8 +187,8 @@ class Holdings:
             builder: where it is known, and keeps what it holds: its own state stays.
         """
         action = build.action
-        # Nothing is made, no step is lost
-        is_kept = isinstance(action, Stay) and action.iteration == build.iteration
+        # The very bytes, no step is lost
+        is_kept = isinstance(action, (Stay, CopyKept)) and action.iteration == build.iteration
         if build.record is None or isinstance(action, Copy) or is_kept or (build.position, action) in self._looked_at:
             return ""
         self._looked_at[build.position, action] = None

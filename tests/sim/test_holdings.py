@@ -86,6 +86,13 @@ def test_whoever_keeps_the_present_state_makes_nothing() -> None:
     assert not Story().order(Stay(2, 7, ""))
 
 
+def test_a_copy_of_the_ends_is_as_good_where_no_step_is_lost() -> None:
+    """It has the very bytes; one that is a step behind is found."""
+    source = Story(stage=0)
+    assert not source.order(CopyKept(0, AT[OTHER], 7, ""))
+    assert "holds the present state" in source.order(CopyKept(0, AT[OTHER], 6, ""))
+
+
 @pytest.mark.parametrize(("led_s", "is_needless"), [(1.0, False), (7.0, True)])
 def test_a_new_coordinator_has_to_hear_of_whom_no_plan_names(led_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
     """It knows the members of the last plan that has come to it at once, and others when they have
