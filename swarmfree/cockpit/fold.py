@@ -48,7 +48,9 @@ from swarmfree.protocol.events import (
     MemberLost,
     Note,
     Opened,
+    PeerExcluded,
     PeersBanned,
+    PeersSuspected,
     Placed,
     RecoveryDecided,
     Repaired,
@@ -232,6 +234,8 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
         case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():
             return state
         case Repaired() | RoundRetried() | DirectoryReplaced() | PeersBanned() | Ended() | Note():
+            return state
+        case PeerExcluded() | PeersSuspected():
             return state
         case _:
             assert_never(event)

@@ -24,7 +24,9 @@ from swarmfree.protocol.events import (
     MemberLost,
     Note,
     Opened,
+    PeerExcluded,
     PeersBanned,
+    PeersSuspected,
     Placed,
     RecoveryDecided,
     Repaired,
@@ -240,6 +242,11 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case PeersBanned():
             who = [f"peer {peer_id}" for peer_id in event.peers] + [f"ticket {ticket_id}" for ticket_id in event.tickets]
             return f"the organiser bans {', '.join(who) or 'nobody else'} (list {event.number})"
+        case PeerExcluded():
+            what = f": {event.evidence[0]}" if event.evidence else ""
+            return f"excludes {event.peer_id} of stage {event.stage}, by iteration {event.iteration}'s audit{what}"
+        case PeersSuspected():
+            return f"of {' and '.join(event.members)} one is wrong in iteration {event.iteration} at stage {event.stage}, and none is excluded"
         case WeightsWritten():
             return f"weights of stage {event.stage} lie in {event.path}"
         case Ended():

@@ -12,6 +12,7 @@ thread has another number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,7 +26,7 @@ from swarmfree.model.merge import merge_floats
 from swarmfree.model.optimizer import canonical_step
 from swarmfree.model.shadow import from_int8, to_int8
 from swarmfree.model.stages import BodyStage, Ends, StageState, blank_stage, draw_part, draw_weights
-from swarmfree.model.sums import GradientSums, add_up
+from swarmfree.model.sums import GradientSums, add_up, relative_distance
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
@@ -266,6 +267,14 @@ class TorchEngine:
         """Sum in order and its squared L2 norm; errors as in `add_up`."""
         self._settle()
         return add_up(contributions)
+
+    def distance(self, found: bytes, expected: bytes, *, is_sum: bool) -> float:
+        """Relative L2 distance of two parts of a sum, or of two tensors that travel."""
+        self._settle()
+        if len(found) != len(expected):
+            return math.inf
+        read = floats if is_sum else self._shape.decode
+        return relative_distance(read(found), read(expected))
 
     def keep_average(self, part: int, data: bytes) -> None:
         """Keep one part of the average; the first one after a step or a `clear` begins a new one.

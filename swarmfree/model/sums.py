@@ -8,6 +8,7 @@ sum: that is the ledger's business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -130,3 +131,17 @@ def add_up(contributions: Sequence[bytes]) -> tuple[bytes, float]:
         total.add_(floats(data, len(total)))
     exact = total.double()
     return contributions[0] if len(contributions) == 1 else float_bytes(total), torch.dot(exact, exact).item()
+
+
+def relative_distance(found: Tensor, expected: Tensor) -> float:
+    """|found - expected| / |expected| in float64; 0 where both are zero, infinite where one is not
+    finite.
+    """
+    exact = expected.double().flatten()
+    off = torch.linalg.vector_norm(found.double().flatten() - exact).item()
+    size = torch.linalg.vector_norm(exact).item()
+    if not (math.isfinite(off) and math.isfinite(size)):
+        return math.inf
+    if off == 0:
+        return 0.0
+    return off / size if size else math.inf

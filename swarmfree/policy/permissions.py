@@ -17,10 +17,12 @@ from typing import assert_never
 
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import (
+    Audit,
     Build,
     Claim,
     EndRun,
     FollowSuccessor,
+    GetAccount,
     Goodbye,
     GoodbyePurpose,
     Heartbeat,
@@ -146,8 +148,9 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Commit": Row(LEADERS),
         "Train": Row(frozenset({Role.BEFORE})),
         "Loss": Row(frozenset({Role.BEFORE})),
-        "Pull of an output": Row(frozenset({Role.AFTER})),
-        "Pull of an answer": Row(frozenset({Role.BEFORE})),
+        # A sibling audits
+        "Pull of an output": Row(frozenset({Role.AFTER, Role.SIBLING})),
+        "Pull of an answer": Row(frozenset({Role.BEFORE, Role.SIBLING})),
         "Pull of the past": _WITH_A_PLACE,
         # Who is in the roll the handler knows
         "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),
@@ -164,6 +167,9 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Goodbye, a successor": Row(frozenset({Role.COORDINATOR})),
         "Goodbye": Row(ANYBODY),
         "Meet": Row(ANYBODY, (Match.OWN_TERM,)),
+        "GetAccount": _IN_ITS_TERM,
+        "Audit": _IN_ITS_TERM,
+        "GetContribution": Row(frozenset({Role.SIBLING})),
     }
 )
 """By the name of the message, and after it what kind of it is meant."""
@@ -245,7 +251,7 @@ def term_of(request: Request) -> Term | None:
     match request:
         case Build(position=position) | Claim(position=position) | Heartbeat(position=position) | Seal(position=position):
             return position.term
-        case Redo(position=position) | TakeRoll(position=position):
+        case Redo(position=position) | TakeRoll(position=position) | GetAccount(position=position) | Audit(position=position):
             return position.term
         case Open(plan=plan):
             return plan.position.term

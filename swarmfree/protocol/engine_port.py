@@ -183,6 +183,16 @@ class Engine(Protocol):
         """Add float32 contributions in order; return the sum and its squared L2 norm in float64."""
         ...
 
+    def distance(self, found: bytes, expected: bytes, *, is_sum: bool) -> float:
+        """Return the relative L2 distance |found - expected| / |expected|; infinite where a length
+        is wrong or a value is not finite.
+
+        Args:
+            found, expected: one part of a sum, or a tensor in wire dtype.
+            is_sum: which of the two.
+        """
+        ...
+
     def keep_average(self, part: int, data: bytes) -> None:
         """Store one part of this iteration's average."""
         ...

@@ -271,6 +271,35 @@ class PeersBanned:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerExcluded:
+    """An audit has convicted a peer, and it has no place in this run any more.
+
+    Args:
+        peer_id, member: who.
+        stage, iteration: where it was found.
+        by: who found it, and who agrees.
+        evidence: what it gave and what was computed, a line each.
+    """
+
+    peer_id: str
+    member: str
+    stage: int
+    iteration: int
+    by: list[str]
+    evidence: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PeersSuspected:
+    """Of these members one computes wrongly or says so falsely, and nobody can tell which."""
+
+    stage: int
+    iteration: int
+    members: list[str]
+    evidence: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class WeightsWritten:
     """A stage's weights lie on disk."""
 
@@ -316,6 +345,8 @@ Event = (
     | RoundRetried
     | DirectoryReplaced
     | PeersBanned
+    | PeerExcluded
+    | PeersSuspected
     | WeightsWritten
     | Ended
     | Note

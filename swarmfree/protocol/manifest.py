@@ -41,6 +41,8 @@ class RunSection:
         evaluate_windows: microbatches of held-out text per evaluation.
         access: who may take part: `open`, whoever has the invite; `ticket`, who has a ticket of the
             organiser's, as the invite carries one; `list`, who has one that names its peer id.
+        audit_share: a member's work of an iteration is computed again by a sibling with this
+            probability, and at the latest after 1 / audit_share iterations; 0 = never.
     """
 
     name: str = "run"
@@ -49,9 +51,12 @@ class RunSection:
     evaluate_every: int = 20
     evaluate_windows: int = 8
     access: Literal["open", "ticket", "list"] = "ticket"
+    audit_share: float = 0.0
 
     def __post_init__(self) -> None:
         _positive("run", self, "iterations", "evaluate_windows")
+        if not 0 <= self.audit_share <= 1:
+            raise ConfigError(f"run.audit_share = {self.audit_share}: must lie between 0 (never) and 1")
         if self.evaluate_every < 0:
             raise ConfigError(f"run.evaluate_every = {self.evaluate_every}: must be 0 (off) or more")
 

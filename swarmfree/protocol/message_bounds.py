@@ -22,6 +22,10 @@ REPLICAS_MAX = 64
 PARTS_MAX = 1 << 20
 ADMITTED_MAX = 256
 """Of those who stand by or build in one heartbeat, which is a small request."""
+CONTRIBUTIONS_MAX = 1 << 16
+"""Of parts and contributors in one account; a list is no longer."""
+FINDINGS_MAX = 16
+EXCLUDED_MAX = 1024
 NAME_LETTERS_MAX = 64
 HASH_LETTERS_MAX = 128
 TEXT_LETTERS_MAX = 8192

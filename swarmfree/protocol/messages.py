@@ -11,12 +11,23 @@ state (GetState), text (GetManifest).
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, MicrobatchSet, Microloss, PartialSum, Record, Roll
+from swarmfree.protocol.records import (
+    GENESIS_LINEAGE,
+    ContributionDigest,
+    Evaluation,
+    MicrobatchSet,
+    Microloss,
+    PartialSum,
+    Record,
+    Roll,
+    TensorDigests,
+)
 from swarmfree.protocol.remote_text import RemoteText
 
 GIVEN_UP = (-1,)
@@ -524,6 +535,119 @@ class Average:
     """Answers GetAverage; the payload is the part, float32."""
 
 
+# ---- audits --------------------------------------------------------------------------------------
+
+
+class Audited(enum.StrEnum):
+    """What of a member's work an auditor compares: what it sent on for a microbatch, what it sent
+    back, what it contributed to a part, what it answered as the owner of a part.
+    """
+
+    OUTPUT = "output"
+    ANSWER = "answer"
+    CONTRIBUTION = "contribution"
+    SUM = "sum"
+
+
+@dataclass(frozen=True, slots=True)
+class GetAccount:
+    """Asks a member for its account of the work of one base; the coordinator sends it.
+
+    Args:
+        position: the claim it belongs to.
+        base: of the work.
+        round: of the average, in whose contributions the account ends.
+    """
+
+    position: Position
+    base: str
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Answers GetAccount: what went through the member, by digests.
+
+    Args:
+        work: by microbatch, each once.
+        contributions: what it received as owner of a part, and what it contributed to the others.
+    """
+
+    work: tuple[TensorDigests, ...]
+    contributions: tuple[ContributionDigest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Orders a member to compute a sibling's share of an iteration again; the coordinator sends it.
+
+    Args:
+        position: the claim it belongs to.
+        roll: whose average was made; the sibling's partial sums stand in it.
+        subject: the sibling.
+        work: what the sibling says went through it, of the microbatches in those sums.
+        contributions: of the sibling, as the owners of the parts received them; of all
+            contributors, as the sibling received them for its own parts.
+    """
+
+    position: Position
+    roll: Roll
+    subject: Member
+    work: tuple[TensorDigests, ...]
+    contributions: tuple[ContributionDigest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """One thing that a sibling did otherwise than the auditor.
+
+    Args:
+        what: of its work.
+        index: the microbatch's offset, or the part.
+        claimed: digest of what the sibling gave.
+        found: digest of what the auditor computed.
+        distance: relative L2 distance of the two, at most `DISTANCE_MAX`, which also stands for
+            what the sibling does not show.
+    """
+
+    what: Audited
+    index: int
+    claimed: str
+    found: str
+    distance: float
+
+
+DISTANCE_MAX = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class AuditAnswer:
+    """Answers Audit.
+
+    Args:
+        checked: how many tensors and parts were compared.
+        unproven: how many could not be, since what they need is not there any more.
+        findings: what differs, the largest distances first.
+    """
+
+    checked: int
+    unproven: int
+    findings: tuple[AuditFinding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GetContribution:
+    """Asks a sibling for what it contributed to one part, since an audit is under way."""
+
+    round: str
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionAnswer:
+    """Answers GetContribution; the payload is the contribution, float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class GetState:
     """Asks a donor, or a keeper of a copy, for parts of a stage's state: up to `count` from `part`
@@ -812,6 +936,9 @@ Request = (
     | GetManifest
     | Goodbye
     | Meet
+    | GetAccount
+    | Audit
+    | GetContribution
 )
 Response = (
     Place
@@ -836,4 +963,7 @@ Response = (
     | ManifestAnswer
     | Farewell
     | Met
+    | Account
+    | AuditAnswer
+    | ContributionAnswer
 )

@@ -89,6 +89,8 @@ class Plan:
             before the first.
         microbatches: how many this iteration trains, 0 for the closing evaluation.
         rebuilt: stages built since the last commit; with the lineage they make the base.
+        excluded: peer ids, sorted, of those that an audit has convicted: they have no place in this
+            run any more.
     """
 
     position: Position
@@ -99,6 +101,7 @@ class Plan:
     last_record: Record | None
     microbatches: int
     rebuilt: tuple[Rebuilt, ...] = ()
+    excluded: tuple[str, ...] = ()
 
     @property
     def iteration(self) -> int:

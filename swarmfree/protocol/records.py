@@ -354,6 +354,34 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorDigests:
+    """What went through one member for one microbatch, by digests; empty where there is none.
+
+    Args:
+        offset: of the microbatch.
+        entered: what came from the stage before; of the ends, what their loss was computed from.
+        sent: what was sent on; of the ends, the embedding.
+        returned: the gradient that came from the stage after; of the ends, that of the embedding.
+        answered: the gradient that was sent back; of the ends, that of the loss.
+    """
+
+    offset: int
+    entered: str
+    sent: str
+    returned: str
+    answered: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionDigest:
+    """Digest of what one member contributed to one part of an average."""
+
+    part: int
+    member: Member
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Microloss:
     """The loss of one microbatch: its share of the iteration's mean, in nats per token of the
     iteration.

@@ -21,7 +21,18 @@ from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request, Response, Segment
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import MicrobatchSet, PartialSum, Record, StageEntry, StepScalars, bits_float32, bits_float64
+from swarmfree.protocol.records import (
+    ContributionDigest,
+    MicrobatchSet,
+    PartialSum,
+    Record,
+    Roll,
+    StageEntry,
+    StepScalars,
+    TensorDigests,
+    bits_float32,
+    bits_float64,
+)
 
 Check = Callable[[Any, MessageBounds], None]
 SQUARED_NORM_MAX = 1e300
@@ -75,7 +86,7 @@ def payload_bytes_max(message: Request | Response | type[Any], bounds: MessageBo
         return bounds.tensor_bytes
     if kind is says.Pulled:
         return 2 * bounds.tensor_bytes  # packed for a log, it has scales beside it
-    if kind in {says.Reduce, says.Reduced, says.Average}:
+    if kind in {says.Reduce, says.Reduced, says.Average, says.ContributionAnswer}:
         return bounds.part_bytes
     if kind in {says.State, says.ShadowPart}:
         return bounds.state_bytes
@@ -295,6 +306,9 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
         _within("credits", share.credits, 1, most.COUNTER_MAX)
     _within("microbatches", plan.microbatches, 0, bounds.microbatches)
     _record(plan.last_record, bounds, plan.iteration - 1)
+    _count("excluded peers", plan.excluded, most.EXCLUDED_MAX)
+    for peer_id in plan.excluded:
+        _name("peer id", peer_id)
     _count("rebuilt stages", plan.rebuilt, bounds.stage_count)
     for rebuilt in plan.rebuilt:
         _stage(rebuilt.stage, bounds)
@@ -482,8 +496,11 @@ def _redone(redone: says.Redone, bounds: MessageBounds) -> None:
 
 
 def _take_roll(request: says.TakeRoll, bounds: MessageBounds) -> None:
-    roll = request.roll
     _position(request.position, bounds)
+    _roll(request.roll, bounds)
+
+
+def _roll(roll: Roll, bounds: MessageBounds) -> None:
     _iteration(roll.iteration, bounds)
     _hash("base", roll.base)
     _stage(roll.stage, bounds)
@@ -603,6 +620,61 @@ def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
     _within("records", answer.records, 0, bounds.iterations)
 
 
+# ---- audits --------------------------------------------------------------------------------------
+
+
+def _get_account(request: says.GetAccount, bounds: MessageBounds) -> None:
+    _position(request.position, bounds)
+    _hash("base", request.base)
+    _hash("round", request.round)
+
+
+def _account(account: says.Account | says.Audit, bounds: MessageBounds) -> None:
+    """Each microbatch once; of each part each contributor once at most."""
+    _offsets("offsets of an account", [digests.offset for digests in account.work], bounds.microbatches)
+    for digests in account.work:
+        _tensor_digests(digests)
+    _count("contributions", account.contributions, most.CONTRIBUTIONS_MAX)
+    for contribution in account.contributions:
+        _contribution(contribution)
+    if len({(one.part, one.member) for one in account.contributions}) != len(account.contributions):
+        raise ProtocolViolation("contributions: one of them twice")
+
+
+def _tensor_digests(digests: TensorDigests) -> None:
+    for digest in (digests.entered, digests.sent, digests.returned, digests.answered):
+        _hash("digest of a tensor", digest)
+
+
+def _contribution(contribution: ContributionDigest) -> None:
+    _within("part", contribution.part, 0, most.PARTS_MAX)
+    _member(contribution.member)
+    _hash("digest of a contribution", contribution.digest)
+
+
+def _audit(audit: says.Audit, bounds: MessageBounds) -> None:
+    _position(audit.position, bounds)
+    _roll(audit.roll, bounds)
+    _member(audit.subject)
+    _account(audit, bounds)
+
+
+def _audit_answer(answer: says.AuditAnswer, bounds: MessageBounds) -> None:
+    _within("compared", answer.checked, 0, most.COUNTER_MAX)
+    _within("unproven", answer.unproven, 0, most.COUNTER_MAX)
+    _count("findings", answer.findings, most.FINDINGS_MAX)
+    for finding in answer.findings:
+        _within("index of a finding", finding.index, 0, max(most.PARTS_MAX, bounds.microbatches))
+        _hash("digest", finding.claimed)
+        _hash("digest", finding.found)
+        _within("distance", finding.distance, 0, says.DISTANCE_MAX)
+
+
+def _get_contribution(request: says.GetContribution, _: MessageBounds) -> None:
+    _hash("round", request.round)
+    _within("part", request.part, 0, most.PARTS_MAX)
+
+
 # ---- endings and other lineages ------------------------------------------------------------------
 
 
@@ -674,4 +746,10 @@ _CHECKS: dict[type[Any], Check] = {
     says.Farewell: _farewell,
     says.Meet: _meet,
     says.Met: _meet,
+    says.GetAccount: _get_account,
+    says.Account: _account,
+    says.Audit: _audit,
+    says.AuditAnswer: _audit_answer,
+    says.GetContribution: _get_contribution,
+    says.ContributionAnswer: _nothing,
 }

@@ -74,6 +74,11 @@ class Context:
         return self.manifest.timing
 
     @property
+    def audits(self) -> bool:
+        """Whether members of this run compute each other's work again."""
+        return self.manifest.run.audit_share > 0
+
+    @property
     def kept_mb_max(self) -> int:
         """Upper bound in MB on what this peer keeps for others: the run's or its owner's, whichever
         is lower.

@@ -23,6 +23,7 @@ from swarmfree.protocol.events import Ended, Note, Started, TookOver
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
+    Audit,
     BooksRequest,
     Build,
     Claim,
@@ -30,7 +31,9 @@ from swarmfree.protocol.messages import (
     EndRun,
     Farewell,
     FollowSuccessor,
+    GetAccount,
     GetAverage,
+    GetContribution,
     GetManifest,
     GetPlan,
     GetRecord,
@@ -158,6 +161,12 @@ class Peer:
                 return await stage_member.averaging.take(request)
             case GetAverage():
                 return await stage_member.averaging.get_average(request)
+            case GetAccount():
+                return await stage_member.auditor.account(request)
+            case Audit():
+                return await stage_member.auditor.audit(request)
+            case GetContribution():
+                return await stage_member.auditor.contribution(request)
             case _:
                 return await self._handle_books(header, request)
 

@@ -104,6 +104,9 @@ _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("GetManifest", says.GetManifest, says.ManifestAnswer),
     ("Goodbye", says.Goodbye, says.Farewell),
     ("Meet", says.Meet, says.Met),
+    ("GetAccount", says.GetAccount, says.Account),
+    ("Audit", says.Audit, says.AuditAnswer),
+    ("GetContribution", says.GetContribution, says.ContributionAnswer),
 )
 RPCS: tuple[Rpc, ...] = tuple(Rpc(name, request, response, _shape_of(name)) for name, request, response in _TABLE)
 _BY_REQUEST = {rpc.request: rpc for rpc in RPCS}

@@ -25,6 +25,8 @@ SMALL = frozenset(
         "Pull",
         "Reduce",
         "GetAverage",
+        "GetAccount",
+        "GetContribution",
         "GetState",
         "GetShadow",
         "GetRecord",

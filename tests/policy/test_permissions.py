@@ -28,10 +28,13 @@ from swarmfree.policy.permissions import (
 )
 from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.messages import (
+    Audit,
     Build,
     Claim,
     Commit,
+    GetAccount,
     GetAverage,
+    GetContribution,
     GetManifest,
     GetPlan,
     GetRecord,
@@ -114,6 +117,9 @@ def messages(at: Position) -> dict[str, Request]:
         "Goodbye, a successor": Goodbye(run_over=False, finished=False, why="", successor=THERE),
         "Goodbye": Goodbye(run_over=False, finished=False, why=""),
         "Meet": Meet(0, GENESIS_LINEAGE, (), at.term, whole=True),
+        "GetAccount": GetAccount(at, BASE, "round"),
+        "Audit": Audit(at, roll, OTHER, (), ()),
+        "GetContribution": GetContribution("round", 0),
     }
 
 
@@ -242,7 +248,7 @@ def test_a_stranger_ends_nobody_that_has_a_stage() -> None:
 @pytest.mark.parametrize("swaps", [False, True])
 def test_work_goes_along_the_route_of_its_microbatch(*, swaps: bool) -> None:
     """Train and Loss come from the stage before on that microbatch's route; its output is pulled by
-    the one after, its answer by the one before.
+    the one after, its answer by the one before, and both by a sibling that audits.
     """
     routes, body = Routes.of(4, swaps=swaps), 4
     for microbatch in (20, 21):
@@ -256,7 +262,7 @@ def test_work_goes_along_the_route_of_its_microbatch(*, swaps: bool) -> None:
                 work = key(stage, microbatch=microbatch)
                 assert (refusal(Train(work, 0, THERE), SENDER, view) is None) == (at == before)
                 assert (refusal(Loss(work), SENDER, view) is None) == (at == before)
-                assert (refusal(Pull(work, Side.ANSWER), SENDER, view) is None) == (at == before)
-                assert (refusal(Pull(work, Side.OUTPUT), SENDER, view) is None) == (at == after)
+                assert (refusal(Pull(work, Side.ANSWER), SENDER, view) is None) == (at in {before, stage})
+                assert (refusal(Pull(work, Side.OUTPUT), SENDER, view) is None) == (at in {after, stage})
     nowhere = key(stage=body + 1)
     assert refusal(Train(nowhere, 0, THERE), SENDER, replace(STRANGER, stages={SENDER: body}, routes=routes))

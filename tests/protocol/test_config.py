@@ -180,7 +180,7 @@ SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timi
             "[run]\nzzz = 3",
             (
                 "runs/x.toml:2: run.zzz = 3: unknown key; known: run.name, run.seed, run.iterations, run.evaluate_every, "
-                "run.evaluate_windows, run.access"
+                "run.evaluate_windows, run.access, run.audit_share"
             ),
         ),
         ("[modle]\nwidth = 3", "runs/x.toml:1: [modle]: unknown section; did you mean [model]?"),
@@ -313,12 +313,12 @@ def canonical_with(section: str, key: str, value: object) -> bytes:
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "100,000 bytes; at most 65,536"),
         (b"[" * 60_000, "not JSON"),
-        (b'{"revision":15}', "must have exactly the sections"),
-        (b"{}", "of protocol revision before 11; this swarmfree speaks 15: update the older of the two"),
-        (b'{"revision":16}', "of protocol revision 16; this swarmfree speaks 15"),
-        (b'{"revision":15.0}', "must have exactly the sections"),
+        (b'{"revision":16}', "must have exactly the sections"),
+        (b"{}", "of protocol revision before 11; this swarmfree speaks 16: update the older of the two"),
+        (b'{"revision":17}', "of protocol revision 17; this swarmfree speaks 16"),
+        (b'{"revision":16.0}', "must have exactly the sections"),
         (b'{"revision":"%s"}' % (b"x" * 9999), "of protocol revision 'xxxxxxxxxxx; this"),
-        (Manifest().canonical().replace(b'"revision":15', b'"revision":15.0'), "not in canonical form"),
+        (Manifest().canonical().replace(b'"revision":16', b'"revision":16.0'), "not in canonical form"),
         (b"[]", "must have exactly the sections"),
         (Manifest().canonical() + b" ", "not in canonical form"),
         (Manifest().canonical().replace(b'"heads":4', b'"heads":4,"heads":4'), "not in canonical form"),

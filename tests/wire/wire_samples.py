@@ -14,6 +14,7 @@ from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.protocol.records import (
+    ContributionDigest,
     Evaluation,
     MicrobatchSet,
     Microloss,
@@ -22,6 +23,7 @@ from swarmfree.protocol.records import (
     Roll,
     StageEntry,
     StepScalars,
+    TensorDigests,
     float64_bits,
 )
 from swarmfree.wire.codec_messages import RPCS, Rpc, encode_request, encode_response, rpc_of
@@ -57,7 +59,11 @@ PLAN = Plan(
     RECORD,
     8,
     (Rebuilt(2, "22" * 32, rate_scaled=True), Rebuilt(3, "33" * 32, False, -1, 1), Rebuilt(4, "44" * 32, False, 12)),
+    ("QmMallory",),
 )
+DIGESTS = (TensorDigests(2, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16), TensorDigests(0, "aa" * 16, "", "", "dd" * 16))
+CONTRIBUTIONS = (ContributionDigest(0, ALICE, "ee" * 16), ContributionDigest(3, BOB, "ff" * 16))
+FINDING = messages.AuditFinding(messages.Audited.CONTRIBUTION, 3, "ee" * 16, "ff" * 16, 99.0)
 SEGMENT = messages.Segment(5, 1, 2, (AT_ALICE, AT_BOB), AT_BOB, AT_ALICE, (3,))
 MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.0, "both neighbours of stage 2 are there")
 
@@ -106,6 +112,9 @@ REQUESTS: dict[str, Request] = {
     "goodbye": messages.Goodbye(
         run_over=True, finished=True, why="all iterations are done", write_weights=True, all_written=True
     ),
+    "get_account": messages.GetAccount(POSITION, BASE, "fedcba9876543210"),
+    "audit": messages.Audit(POSITION, ROLL, BOB, DIGESTS, CONTRIBUTIONS),
+    "get_contribution": messages.GetContribution(BASE, 3),
     "goodbye_successor": messages.Goodbye(False, False, "another lineage won", False, AT_BOB, True),
 }
 
@@ -165,6 +174,10 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
     "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "", AT_ALICE, 8)),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
+    "account": ("GetAccount", messages.Account(DIGESTS, CONTRIBUTIONS)),
+    "audit_answer": ("Audit", messages.AuditAnswer(12, 1, (FINDING,))),
+    "audit_answer_empty": ("Audit", messages.AuditAnswer(0, 0)),
+    "contribution_answer": ("GetContribution", messages.ContributionAnswer()),
     "manifest_answer": ("GetManifest", messages.ManifestAnswer()),
     "farewell": ("Goodbye", messages.Farewell("good luck", all_written=True)),
 }

@@ -36,6 +36,7 @@ from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.audits import Audits
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_written, write_weights
@@ -74,6 +75,7 @@ class Coordinator:
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
+        self._audits = Audits(context, lead, roster)
         self._genesis = GenesisWatch(context, lead, roster)
         self._reachability = Reachability(context)
         self._evaluated_base = ""
@@ -82,7 +84,11 @@ class Coordinator:
 
     def _admit(self, inherited: Takeover) -> None:
         """Take over those who follow, and call for those who may."""
+        if inherited.plan is not None:
+            self.roster.inherit_excluded(inherited.plan.excluded)
         for participant in inherited.participants():
+            if participant.endpoint.member.peer_id in self.roster.excluded:
+                continue
             self.roster.admit(
                 participant.endpoint,
                 participant.hello,
@@ -106,12 +112,15 @@ class Coordinator:
 
         Raises:
             Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer
-                back, or its side gives way to that one's.
+                back, or its side gives way to that one's; `not_admitted`, an audit has convicted
+                it.
         """
         if self.roster.is_deposed:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
+        if sender.member.peer_id in self.roster.excluded:
+            raise Refused(RefusalKind.NOT_ADMITTED, "an audit has found that this peer computes wrongly; it has no place here")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
@@ -218,7 +227,7 @@ class Coordinator:
         sealed = await self._open(plan)
         if sealed is None:
             await self._await_shares(plan)
-            averages = await self._rounds.average(plan)
+            averages = await self._audited_averages(plan)
             sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
             if why := divergence(sealed, self._context.manifest):
                 raise Diverged(why)
@@ -227,6 +236,17 @@ class Coordinator:
                 self.roster.check()
         await self._decide(sealed)
         return sealed
+
+    async def _audited_averages(self, plan: Plan) -> tuple[StageAverage, ...]:
+        """Averages that stand, where members audit each other: everybody who contributed is there,
+        and nobody disputes what it gave.
+        """
+        while True:
+            averages = await self._rounds.average(plan)
+            again = await self._audits.examine(plan, self._rounds.rolls, averages, redone=self._rounds.redone)
+            self._rounds.drop(again)
+            if not again and not self._rounds.unaccounted(plan):
+                return averages
 
     async def _finish(self, sealed: Record) -> None:
         """A record of this iteration may have been decided under the last coordinator: decide on
@@ -290,9 +310,11 @@ class Coordinator:
             last_record=now.record,
             microbatches=microbatches,
             rebuilt=rebuilt,
+            excluded=self.roster.excluded,
         )
         members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
         self.lead.follow(plan)
+        self._audits.begin(plan)
         self._context.tell(Opened(now.iteration, self.lead.attempt, base, members))
         return plan
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, agreed_norm, is_norm
@@ -76,7 +76,8 @@ class Rounds:
     """The coordinator's averaging.
 
     Attributes:
-        redone: contributions redone in the last call of `average`.
+        redone: contributions redone in this base.
+        rolls: by stage, those whose averages stand.
     """
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster, quorum: QuorumWatch) -> None:
@@ -91,6 +92,7 @@ class Rounds:
         self._averages: dict[int, StageAverage] = {}
         self._failures: dict[int, int] = {}
         self.redone = 0
+        self.rolls: dict[int, Roll] = {}
 
     def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
@@ -126,7 +128,7 @@ class Rounds:
         """Another base was opened: whoever follows it forgets its work, so that nothing is left of
         a base which comes back.
         """
-        self._averages, self._failures, self.redone = {}, {}, 0
+        self._averages, self._failures, self.rolls, self.redone = {}, {}, {}, 0
 
     async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
         """Average every stage.
@@ -186,9 +188,25 @@ class Rounds:
         without it: it is made again.
         """
         there = {participant.member for participant in self.live(plan)}
-        for stage in [stage for stage, average in self._averages.items() if there.isdisjoint(average.members)]:
+        gone = {stage for stage, average in self._averages.items() if there.isdisjoint(average.members)}
+        self.drop(gone | set(self.unaccounted(plan)))
+
+    def drop(self, stages: Collection[int]) -> None:
+        """These averages are made again, with other owners of the parts."""
+        for stage in sorted(stages):
             del self._averages[stage]
             self._failures[stage] = self._failures.get(stage, 0) + 1
+
+    def unaccounted(self, plan: Plan) -> list[int]:
+        """Stages with an average to which somebody contributed who is there no more, where members
+        audit each other: nobody escapes an audit by going.
+        """
+        there = {participant.member for participant in self.live(plan)}
+        return [
+            stage
+            for stage in sorted(self._averages)
+            if self._context.audits and not there.issuperset(self.rolls[stage].contributors())
+        ]
 
     async def _pause(self, plan: Plan) -> None:
         """Let members that could not reach each other be, unless somebody falls meanwhile: then the
@@ -333,6 +351,7 @@ class Rounds:
             return f"members of stage {stage} reported {len(digests)} different averages"
         for member in kept:
             self._roster.agree(member, roll.iteration)
+        self.rolls[stage] = roll
         first = reports[kept[0]]
         norm_bits = agreed_norm([reports[member].squared_norm_bits for member in kept])
         return StageAverage(first.sum_digest, norm_bits, first.state_digest, tuple(sorted(kept)), roll.sums())

@@ -19,13 +19,25 @@ from functools import partial
 
 from swarmfree.policy.fault_attribution import spoilt
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
-from swarmfree.protocol.messages import Average, GetAverage, OtherPartialSums, Reduce, Reduced, Report, RoundFailed, TakeRoll
+from swarmfree.protocol.messages import (
+    Average,
+    ContributionAnswer,
+    GetAverage,
+    GetContribution,
+    OtherPartialSums,
+    Reduce,
+    Reduced,
+    Report,
+    RoundFailed,
+    TakeRoll,
+)
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.protocol.records import PartialSum, Roll, bits_float64, float64_bits
+from swarmfree.protocol.records import ContributionDigest, PartialSum, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
+from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks, each
 
@@ -41,22 +53,30 @@ PART_DIGEST_BYTES = 8
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """One part at its owner: contributions by member, and their sum once all have come."""
+    """One part at its owner: contributions by member, and their sum once all have come. Of the
+    contributions digests stay, where members audit each other.
+    """
 
     contributions: dict[Member, bytes] = field(default_factory=dict)
+    digests: dict[Member, str] = field(default_factory=dict)
     done: asyncio.Future[tuple[bytes, float]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     summing: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """One try at averaging one roll at this peer, asked for at `position`."""
+    """One try at averaging one roll at this peer, asked for at `position`.
+
+    Args:
+        given: digests of what it contributed, by part, where members audit each other.
+    """
 
     roll: Roll
     position: Position
     outcome: asyncio.Future[Report | RoundFailed]
     detailed: bool = False
     sums: dict[int, Sum] = field(default_factory=dict)
+    given: dict[int, str] = field(default_factory=dict)
 
 
 class Averaging:
@@ -197,6 +217,43 @@ class Averaging:
         data = await self._device.run(Rank.BOOKS, 0, lambda: self._context.ports.engine.read_average(part))
         return Reply(Average(), data)
 
+    def contributions(self, name: str) -> tuple[ContributionDigest, ...]:
+        """List digests of what came for the parts that this peer owned in a round, and of what it
+        gave for the others.
+
+        Raises:
+            Refused: `gone`, another round is the last one here.
+        """
+        current = self._require_round(name)
+        me = self._context.me
+        found = {(part, me): digest for part, digest in current.given.items()}
+        found |= {(part, member): digest for part, held in current.sums.items() for member, digest in held.digests.items()}
+        return tuple(ContributionDigest(part, member, digest) for (part, member), digest in sorted(found.items()))
+
+    async def contribution(self, request: GetContribution) -> Reply:
+        """Return what this peer contributed to one part of the last round.
+
+        Raises:
+            Refused: `gone`.
+        """
+        numbers = tuple(a.id.number for a in self._require_round(request.round).roll.of(self._context.me))
+        if not numbers or request.part not in range(self._context.ports.engine.part_count(self._replica_state.stage)):
+            raise Refused(RefusalKind.GONE, f"nothing was contributed to part {request.part} here")
+
+        def work() -> bytes:
+            self._require_round(request.round)
+            return self._context.ports.engine.contribution(numbers, request.part)
+
+        try:
+            return Reply(ContributionAnswer(), await self._device.run(Rank.BOOKS, 0, work))
+        except CallFailed as error:
+            raise Refused(RefusalKind.STALE, str(error)) from error
+
+    def _require_round(self, name: str) -> Round:
+        if self._round is None or self._round.roll.round() != name:
+            raise Refused(RefusalKind.GONE, f"round {name} is not the last one here")
+        return self._round
+
     async def fetch(self, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
         """Download a missed average from the first sibling that has it; False if none has.
 
@@ -235,8 +292,14 @@ class Averaging:
         if not held.summing and all(member in held.contributions for member in needed):
             held.summing = True
             parts = [held.contributions[member] for member in needed]
+
+            def work() -> tuple[tuple[bytes, float], tuple[int, ...]]:
+                if self._context.audits:
+                    held.digests.update(zip(needed, map(digest_of, parts), strict=True))
+                return self._reduce(parts)
+
             try:
-                result, wrong = await self._device.run(Rank.BOOKS, 0, lambda: self._reduce(parts))
+                result, wrong = await self._device.run(Rank.BOOKS, 0, work)
             except CallFailed as error:
                 held.done.set_exception(error)
                 return await held.done
@@ -319,6 +382,8 @@ class Averaging:
         contribution = b""
         if numbers:
             contribution = await self._device.run(Rank.BOOKS, 0, lambda: engine.contribution(numbers, part))
+            if self._context.audits:
+                current.given[part] = digest_of(contribution)
         if owner.member == self._context.me:
             held = current.sums.setdefault(part, Sum())
             if numbers:

@@ -40,6 +40,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.member.auditor import Auditor
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.hop import Hop
@@ -103,6 +104,7 @@ class StageMember:
         )
         self.source = Source(context, self.replica_state, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.replica_state, self.device, self.book, averaging)
+        self.auditor = Auditor(context, self.replica_state, self.device, self.table, self.averaging)
         self.waiting_for = ""
         self.heartbeat_came, self.tied = Signal(), Signal()
         self.silent_ticks = 0

@@ -23,7 +23,8 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop
-from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
+from swarmfree.trainer.pipeline.tensor_digest import digest_of
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Passage, WorkItem, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Tasks
 
@@ -135,6 +136,8 @@ class Source:
         def work() -> tuple[bytes, float]:
             number = self._number_for(offset)
             found = engine.loss(activations, text, number)
+            if self._context.audits:
+                entry.digests |= {Passage.ENTERED: digest_of(activations), Passage.ANSWERED: digest_of(found[0])}
             # Before it counts: whoever sees it counted finds its loss, too
             self._losses[offset] = found[1]
             self._book.half(number, offset, GradientHalf.LOSS)
@@ -216,6 +219,8 @@ class Source:
             entry.output = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.embed_only(text))
         else:
             await self._embedding_half(entry, text)
+        if self._context.audits and Passage.SENT not in entry.digests:
+            entry.digests[Passage.SENT] = digest_of(entry.output)
         await self._loss_half(key, offset)
 
     def _has_embedded(self, offset: int) -> bool:
@@ -234,6 +239,8 @@ class Source:
         def work() -> None:
             number = self._number_for(offset)
             engine.embed_backward(ticket, gradient, number)
+            if self._context.audits:
+                entry.digests |= {Passage.SENT: digest_of(entry.output), Passage.RETURNED: digest_of(gradient)}
             self._book.half(number, offset, GradientHalf.EMBEDDING)
             self._embedded.add(offset)
 

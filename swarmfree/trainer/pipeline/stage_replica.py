@@ -21,7 +21,8 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.pipeline.gradient_sums import SumBook, SumKind
 from swarmfree.trainer.pipeline.hop import Hop, gradient_of
-from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, WorkItem, WorkTable
+from swarmfree.trainer.pipeline.tensor_digest import digest_of
+from swarmfree.trainer.pipeline.work_table import FIRST_RUN, LOSS_RUN, Passage, WorkItem, WorkTable
 from swarmfree.trainer.recovery.activation_log import ActivationLog
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -134,7 +135,7 @@ class StageReplica:
             return
         ticket = next(self._tickets)
         entry.output, forward_s = await self._device.timed(
-            Rank.FORWARD, key.microbatch, lambda: engine.forward(ticket, activations)
+            Rank.FORWARD, key.microbatch, partial(self._forward, entry, ticket, activations)
         )
         try:
             gradient = await self._onward(entry, request, entry.output)
@@ -148,7 +149,7 @@ class StageReplica:
         else:
             kind = SumKind.SURE if request.attempt_number == 0 else SumKind.RETRIED
         entry.answer, backward_s = await self._device.timed(
-            Rank.BACKWARD, key.microbatch, partial(self._backward, ticket, gradient, kind, offset)
+            Rank.BACKWARD, key.microbatch, partial(self._backward_noted, entry, ticket, gradient, kind, offset)
         )
         self._measure(forward_s + backward_s)
 
@@ -159,6 +160,18 @@ class StageReplica:
         after = self._routes.route(key.microbatch, trains=key.kind is WorkKind.TRAIN).after(key.stage)
         if after != ENDS_STAGE and self._hop.is_lost(after):
             await asyncio.sleep(self._context.timing.hold_s)
+
+    def _forward(self, entry: WorkItem, ticket: int, activations: bytes) -> bytes:
+        output = self._context.ports.engine.forward(ticket, activations)
+        if self._context.audits:
+            entry.digests |= {Passage.ENTERED: digest_of(activations), Passage.SENT: digest_of(output)}
+        return output
+
+    def _backward_noted(self, entry: WorkItem, ticket: int, gradient: bytes, kind: SumKind | int | None, offset: int) -> bytes:
+        answer = self._backward(ticket, gradient, kind, offset)
+        if self._context.audits:
+            entry.digests |= {Passage.RETURNED: digest_of(gradient), Passage.ANSWERED: digest_of(answer)}
+        return answer
 
     def _backward(self, ticket: int, gradient: bytes, kind: SumKind | int | None, offset: int) -> bytes:
         """Add to the sum of this kind; None: to none, only the gradient of the input is wanted."""

@@ -8,6 +8,7 @@ leaves the table before anybody hears of it.
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,17 @@ from swarmfree.trainer.tasks import Tasks
 
 FIRST_RUN = 0
 LOSS_RUN = -1
+
+
+class Passage(enum.StrEnum):
+    """A tensor of one microbatch's work as it crosses the border of a peer; see
+    `records.TensorDigests`.
+    """
+
+    ENTERED = "entered"
+    SENT = "sent"
+    RETURNED = "returned"
+    ANSWERED = "answered"
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +46,8 @@ class WorkItem:
         output: what the forward pass sent on, wire bytes.
         answer: what was sent back, wire bytes.
         loss_bits: of the loss, where this entry computed it.
+        digests: of what went through it, where members audit each other; they stay when the
+            tensors are dropped.
     """
 
     key: WorkKey
@@ -42,6 +56,7 @@ class WorkItem:
     output: bytes = b""
     answer: bytes = b""
     loss_bits: str = ""
+    digests: dict[Passage, str] = field(default_factory=dict)
     evicted: bool = False
     finished: bool = field(default=False)
 
@@ -117,6 +132,16 @@ class WorkTable:
         """
         found = [e for (k, _), e in self._entries.items() if k == key and e.finished and not e.evicted and e.run != LOSS_RUN]
         return min(found, key=lambda e: e.run) if found else None
+
+    def passages(self) -> dict[int, dict[Passage, str]]:
+        """Return digests by training microbatch, dropped tensors included; first tries come before
+        redone ones.
+        """
+        found: dict[int, dict[Passage, str]] = {}
+        for (key, _), entry in sorted(self._entries.items(), key=lambda item: item[0][1]):
+            if key.kind is WorkKind.TRAIN and entry.finished:
+                found[key.microbatch] = {**entry.digests, **found.get(key.microbatch, {})}
+        return found
 
     def stored_offsets(self, first: int) -> MicrobatchSet:
         """Offsets from `first` of training microbatches whose output and answer are still here."""

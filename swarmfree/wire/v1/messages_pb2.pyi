@@ -11,12 +11,51 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import swarmfree.wire.v1.names_pb2
 import swarmfree.wire.v1.records_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _Audited:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AuditedEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Audited.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    AUDITED_UNSPECIFIED: _Audited.ValueType  # 0
+    """Refused."""
+    AUDITED_OUTPUT: _Audited.ValueType  # 1
+    """What was sent on for a microbatch."""
+    AUDITED_ANSWER: _Audited.ValueType  # 2
+    """What was sent back."""
+    AUDITED_CONTRIBUTION: _Audited.ValueType  # 3
+    """What was contributed to a part."""
+    AUDITED_SUM: _Audited.ValueType  # 4
+    """What was answered by the owner of a part."""
+
+class Audited(_Audited, metaclass=_AuditedEnumTypeWrapper):
+    """What of a member's work is compared."""
+
+AUDITED_UNSPECIFIED: Audited.ValueType  # 0
+"""Refused."""
+AUDITED_OUTPUT: Audited.ValueType  # 1
+"""What was sent on for a microbatch."""
+AUDITED_ANSWER: Audited.ValueType  # 2
+"""What was sent back."""
+AUDITED_CONTRIBUTION: Audited.ValueType  # 3
+"""What was contributed to a part."""
+AUDITED_SUM: Audited.ValueType  # 4
+"""What was answered by the owner of a part."""
+global___Audited = Audited
 
 @typing.final
 class Header(google.protobuf.message.Message):
@@ -1267,6 +1306,224 @@ class GetAverageResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["payload", b"payload"]) -> None: ...
 
 global___GetAverageResponse = GetAverageResponse
+
+@typing.final
+class GetAccountRequest(google.protobuf.message.Message):
+    """Coordinator to a member: what went through you?"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    BASE_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    base: builtins.str
+    """16 hex digits that name what the work starts from."""
+    round: builtins.str
+    """16 hex digits: which roll."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    @property
+    def position(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """The claim it belongs to; required."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        position: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        base: builtins.str = ...,
+        round: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "header", b"header", "position", b"position", "round", b"round"]) -> None: ...
+
+global___GetAccountRequest = GetAccountRequest
+
+@typing.final
+class GetAccountResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORK_FIELD_NUMBER: builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: builtins.int
+    @property
+    def work(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.TensorDigests]:
+        """By microbatch, each once."""
+
+    @property
+    def contributions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.ContributionDigest]:
+        """What was received for parts that the member owns, and what it contributed to others."""
+
+    def __init__(
+        self,
+        *,
+        work: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.TensorDigests] | None = ...,
+        contributions: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.ContributionDigest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contributions", b"contributions", "work", b"work"]) -> None: ...
+
+global___GetAccountResponse = GetAccountResponse
+
+@typing.final
+class AuditRequest(google.protobuf.message.Message):
+    """Coordinator to a member: compute a sibling's share again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    ROLL_FIELD_NUMBER: builtins.int
+    SUBJECT_FIELD_NUMBER: builtins.int
+    WORK_FIELD_NUMBER: builtins.int
+    CONTRIBUTIONS_FIELD_NUMBER: builtins.int
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    @property
+    def position(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """The claim it belongs to; required."""
+
+    @property
+    def roll(self) -> swarmfree.wire.v1.records_pb2.Roll:
+        """Whose average was made; required."""
+
+    @property
+    def subject(self) -> swarmfree.wire.v1.names_pb2.Member:
+        """The sibling; required."""
+
+    @property
+    def work(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.TensorDigests]:
+        """What the sibling says went through it."""
+
+    @property
+    def contributions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[swarmfree.wire.v1.records_pb2.ContributionDigest]:
+        """Of the sibling, as owners received it; of all contributors, as the sibling did."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        position: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        roll: swarmfree.wire.v1.records_pb2.Roll | None = ...,
+        subject: swarmfree.wire.v1.names_pb2.Member | None = ...,
+        work: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.TensorDigests] | None = ...,
+        contributions: collections.abc.Iterable[swarmfree.wire.v1.records_pb2.ContributionDigest] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position", "roll", b"roll", "subject", b"subject"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["contributions", b"contributions", "header", b"header", "position", b"position", "roll", b"roll", "subject", b"subject", "work", b"work"]) -> None: ...
+
+global___AuditRequest = AuditRequest
+
+@typing.final
+class AuditFinding(google.protobuf.message.Message):
+    """One thing that a sibling did otherwise."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WHAT_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    CLAIMED_FIELD_NUMBER: builtins.int
+    FOUND_FIELD_NUMBER: builtins.int
+    DISTANCE_FIELD_NUMBER: builtins.int
+    what: global___Audited.ValueType
+    """Of its work; required."""
+    index: builtins.int
+    """The microbatch's offset, or the part; zero is the first."""
+    claimed: builtins.str
+    """Hex digest of what the sibling gave."""
+    found: builtins.str
+    """Hex digest of what the auditor computed."""
+    distance: builtins.float
+    """Relative L2 distance of the two; zero means none."""
+    def __init__(
+        self,
+        *,
+        what: global___Audited.ValueType = ...,
+        index: builtins.int = ...,
+        claimed: builtins.str = ...,
+        found: builtins.str = ...,
+        distance: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["claimed", b"claimed", "distance", b"distance", "found", b"found", "index", b"index", "what", b"what"]) -> None: ...
+
+global___AuditFinding = AuditFinding
+
+@typing.final
+class AuditResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHECKED_FIELD_NUMBER: builtins.int
+    UNPROVEN_FIELD_NUMBER: builtins.int
+    FINDINGS_FIELD_NUMBER: builtins.int
+    checked: builtins.int
+    """How many tensors and parts were compared; zero means that nothing could be."""
+    unproven: builtins.int
+    """How many could not be; zero is the healthy case."""
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AuditFinding]:
+        """What differs, the largest distances first; none is the healthy case."""
+
+    def __init__(
+        self,
+        *,
+        checked: builtins.int = ...,
+        unproven: builtins.int = ...,
+        findings: collections.abc.Iterable[global___AuditFinding] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checked", b"checked", "findings", b"findings", "unproven", b"unproven"]) -> None: ...
+
+global___AuditResponse = AuditResponse
+
+@typing.final
+class GetContributionRequest(google.protobuf.message.Message):
+    """What did you contribute to this part?"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    round: builtins.str
+    """16 hex digits: which roll."""
+    part: builtins.int
+    """Which part; zero is the first."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        round: builtins.str = ...,
+        part: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "part", b"part", "round", b"round"]) -> None: ...
+
+global___GetContributionRequest = GetContributionRequest
+
+@typing.final
+class GetContributionResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    @property
+    def payload(self) -> global___Payload:
+        """Size of the contribution; absent means none."""
+
+    def __init__(
+        self,
+        *,
+        payload: global___Payload | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["payload", b"payload"]) -> None: ...
+
+global___GetContributionResponse = GetContributionResponse
 
 @typing.final
 class GetStateRequest(google.protobuf.message.Message):

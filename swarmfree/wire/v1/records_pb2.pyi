@@ -298,6 +298,69 @@ class Record(google.protobuf.message.Message):
 global___Record = Record
 
 @typing.final
+class TensorDigests(google.protobuf.message.Message):
+    """What went through one member for one microbatch, by hex digests; empty where there is none."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: builtins.int
+    ENTERED_FIELD_NUMBER: builtins.int
+    SENT_FIELD_NUMBER: builtins.int
+    RETURNED_FIELD_NUMBER: builtins.int
+    ANSWERED_FIELD_NUMBER: builtins.int
+    offset: builtins.int
+    """Offset from the iteration's first microbatch; zero is the first."""
+    entered: builtins.str
+    """What came from the stage before; of the ends, what their loss was computed from."""
+    sent: builtins.str
+    """What was sent on; of the ends, the embedding."""
+    returned: builtins.str
+    """The gradient that came from the stage after; of the ends, that of the embedding."""
+    answered: builtins.str
+    """The gradient that was sent back; of the ends, that of the loss."""
+    def __init__(
+        self,
+        *,
+        offset: builtins.int = ...,
+        entered: builtins.str = ...,
+        sent: builtins.str = ...,
+        returned: builtins.str = ...,
+        answered: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answered", b"answered", "entered", b"entered", "offset", b"offset", "returned", b"returned", "sent", b"sent"]) -> None: ...
+
+global___TensorDigests = TensorDigests
+
+@typing.final
+class ContributionDigest(google.protobuf.message.Message):
+    """What one member contributed to one part of an average."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PART_FIELD_NUMBER: builtins.int
+    MEMBER_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    part: builtins.int
+    """Which part; zero is the first."""
+    digest: builtins.str
+    """Hex digest."""
+    @property
+    def member(self) -> swarmfree.wire.v1.names_pb2.Member:
+        """Whose contribution; required."""
+
+    def __init__(
+        self,
+        *,
+        part: builtins.int = ...,
+        member: swarmfree.wire.v1.names_pb2.Member | None = ...,
+        digest: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "member", b"member", "part", b"part"]) -> None: ...
+
+global___ContributionDigest = ContributionDigest
+
+@typing.final
 class Microloss(google.protobuf.message.Message):
     """The loss of one microbatch."""
 
@@ -483,6 +546,7 @@ class Plan(google.protobuf.message.Message):
     LAST_RECORD_FIELD_NUMBER: builtins.int
     MICROBATCHES_FIELD_NUMBER: builtins.int
     REBUILT_FIELD_NUMBER: builtins.int
+    EXCLUDED_FIELD_NUMBER: builtins.int
     base: builtins.str
     """16 hex digits that name what the work starts from."""
     lineage: builtins.str
@@ -509,6 +573,10 @@ class Plan(google.protobuf.message.Message):
     def rebuilt(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Rebuilt]:
         """Stages built since the last commit; with the lineage they make the base."""
 
+    @property
+    def excluded(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Peer ids, sorted, of those that an audit has convicted."""
+
     def __init__(
         self,
         *,
@@ -520,9 +588,10 @@ class Plan(google.protobuf.message.Message):
         last_record: global___Record | None = ...,
         microbatches: builtins.int = ...,
         rebuilt: collections.abc.Iterable[global___Rebuilt] | None = ...,
+        excluded: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["last_record", b"last_record", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "rebuilt", b"rebuilt", "replicas", b"replicas", "shares", b"shares"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "excluded", b"excluded", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "rebuilt", b"rebuilt", "replicas", b"replicas", "shares", b"shares"]) -> None: ...
 
 global___Plan = Plan
 

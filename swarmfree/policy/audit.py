@@ -1,0 +1,250 @@
+"""Audits: whose work of an iteration a sibling computes again, which sibling, and what follows from
+what siblings found. Pure.
+
+Randomness comes in as a number that nobody but the coordinator knew before. An honest majority of a
+stage convicts no honest member and always the liar; what a minority says convicts nobody.
+Source: decision 18.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import Account, AuditAnswer, AuditFinding
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.records import ContributionDigest, Roll, TensorDigests
+from swarmfree.protocol.routes import Route
+
+TOLERANCE = 0.01
+"""Relative L2 distance up to which two results are the same: other hardware rounds otherwise, and
+nothing that spoils learning is as near.
+"""
+DISPUTED_BY_MIN = 2
+"""Members of one stage; with fewer, it is one word against another."""
+EVIDENCE_MAX = 4
+LIMIT_FACTOR = 4
+"""An audit takes about as long as the share that it computes again took; beyond so many times what
+the whole iteration took, it is given up.
+"""
+
+
+# ---- who -----------------------------------------------------------------------------------------
+
+
+def drawn(base: str, number: int, name: str) -> float:
+    """A number in [0, 1) that follows from the base, from what the coordinator has drawn for this
+    iteration, and from a name.
+    """
+    digest = hashlib.sha256(f"{base}|{number:x}|{name}".encode()).digest()
+    return int.from_bytes(digest[:7], "big") / (1 << 56)
+
+
+def choose_subject(
+    members: Sequence[Member], waited: Mapping[Member, int], share: float, base: str, number: int
+) -> Member | None:
+    """Choose whose work of this iteration is computed again, None for nobody's.
+
+    Who was not audited for 1 / share iterations is due, less the members of its stage: in each
+    iteration one of them is audited at most, and they become due together. The one that waited
+    longest goes first. Else each is drawn with probability `share`, and the lowest draw counts.
+
+    Args:
+        members: of one stage, all of them there.
+        waited: iterations since each was last audited, or first seen.
+        share: see `RunSection.audit_share`.
+        base: of the iteration's work.
+        number: see `drawn`.
+    """
+    if share <= 0 or len(members) < 2:  # nobody could be asked
+        return None
+    draws = {member: drawn(base, number, f"subject {member.peer_id}") for member in members}
+    due = [member for member in members if waited.get(member, 0) >= 1 / share - len(members)]
+    if due:
+        return max(due, key=lambda member: (waited.get(member, 0), -draws[member], member))
+    chosen = min(members, key=lambda member: (draws[member], member))
+    return chosen if draws[chosen] < share else None
+
+
+def auditors(subject: Member, members: Iterable[Member], base: str, number: int) -> tuple[Member, ...]:
+    """List the subject's siblings in the order in which they are asked."""
+    siblings = (member for member in members if member != subject)
+    return tuple(sorted(siblings, key=lambda member: (drawn(base, number, f"auditor {member.peer_id}"), member)))
+
+
+def limit_s(iteration_s: float, timing: TimingSection) -> float:
+    """How long an audit is waited for, where the iteration has taken `iteration_s` so far."""
+    return min(timing.join_wait_s, 2 * timing.silence_s + LIMIT_FACTOR * iteration_s)
+
+
+# ---- what is compared ----------------------------------------------------------------------------
+
+
+def offsets_of(roll: Roll, subject: Member) -> tuple[int, ...]:
+    """Microbatches in the subject's partial sums, in the order in which they were added."""
+    return tuple(offset for partial_sum in roll.of(subject) for offset in partial_sum.order)
+
+
+def is_complete(account: Account, roll: Roll, subject: Member) -> bool:
+    """Whether an account names each microbatch in the subject's sums."""
+    told = {digests.offset for digests in account.work}
+    return told.issuperset(offsets_of(roll, subject))
+
+
+def received(roll: Roll, subject: Member, accounts: Mapping[Member, Account]) -> tuple[ContributionDigest, ...]:
+    """What owners of parts received: from the subject, as far as it says the same, and, as far as
+    it is the owner, from all contributors.
+
+    Args:
+        roll: whose average was made.
+        subject: whose work is looked at.
+        accounts: of the members of its stage.
+    """
+    gave = _given(subject, accounts)
+    return tuple(
+        one
+        for owner, account in sorted(accounts.items())
+        for one in account.contributions
+        if roll.owner(one.part).member == owner
+        and (owner == subject or (one.member == subject and gave.get(one.part) == one.digest))
+    )
+
+
+def _given(subject: Member, accounts: Mapping[Member, Account]) -> dict[int, str]:
+    """What a member says it contributed, by part."""
+    account = accounts.get(subject)
+    return {one.part: one.digest for one in account.contributions if one.member == subject} if account is not None else {}
+
+
+def disputes(
+    stage: int, subject: Member, accounts: Mapping[int, Mapping[Member, Account]], routes: Mapping[int, Route]
+) -> frozenset[Member]:
+    """Members of the stages around whose account of what passed between them and the subject is
+    another one than the subject's.
+
+    What more than one member of a stage did is left out: nobody knows whose tensor went on.
+
+    Args:
+        stage: the subject's.
+        accounts: by stage and member; of the subject, its siblings, and the stages around.
+        routes: by offset, of the microbatches to look at.
+    """
+    mine = {digests.offset: digests for digests in accounts[stage][subject].work}
+    found = set[Member]()
+    for offset, route in routes.items():
+        if offset not in mine or len(_those_with(accounts[stage], offset)) != 1:
+            continue
+        if stage == ENDS_STAGE:
+            before, after = route.last, route.first
+        else:
+            before, after = route.at(route.position(stage) - 1), route.after(stage)
+        here = mine[offset]
+        for member, there in _those_with(accounts.get(before, {}), offset, alone=True):
+            if _is_other(there.sent, here.entered) or _is_other(there.returned, here.answered):
+                found.add(member)
+        for member, there in _those_with(accounts.get(after, {}), offset, alone=True):
+            if _is_other(there.entered, here.sent) or _is_other(there.answered, here.returned):
+                found.add(member)
+    return frozenset(found)
+
+
+def _is_other(there: str, here: str) -> bool:
+    """Whether two digests differ; who took a share over has not got all of them."""
+    return bool(there and here) and there != here
+
+
+def _those_with(accounts: Mapping[Member, Account], offset: int, *, alone: bool = False) -> list[tuple[Member, TensorDigests]]:
+    """Who did this microbatch; with `alone`, nobody where they are several."""
+    found = [
+        (member, digests) for member, account in sorted(accounts.items()) for digests in account.work if digests.offset == offset
+    ]
+    return found if not alone or len(found) == 1 else []
+
+
+def disputed_sums(roll: Roll, subject: Member, accounts: Mapping[Member, Account]) -> frozenset[Member]:
+    """Owners of parts that say they received another contribution than the subject says it gave."""
+    gave = _given(subject, accounts)
+    return frozenset(
+        owner
+        for owner, told in accounts.items()
+        if owner != subject
+        for one in told.contributions
+        if one.member == subject and roll.owner(one.part).member == owner and gave.get(one.part, one.digest) != one.digest
+    )
+
+
+def is_liar_by_disputes(disputed_by: Collection[object], member_count: int) -> bool:
+    """Whether a member in dispute with these members of one stage lies: with an honest majority
+    there, at least one of them is honest.
+
+    Args:
+        disputed_by: members of that stage.
+        member_count: how many it has.
+    """
+    return len(disputed_by) >= max(DISPUTED_BY_MIN, (member_count - 1) // 2 + 1)
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from what siblings found.
+
+    Args:
+        convicted: who has no place any more.
+        suspects: of whom one lies, where it cannot be told which.
+        by: who found it and who agrees.
+        evidence: a line for each of the first findings.
+        is_final: nobody who was not asked yet could change it.
+    """
+
+    convicted: tuple[Member, ...] = ()
+    suspects: tuple[Member, ...] = ()
+    by: tuple[Member, ...] = ()
+    evidence: tuple[str, ...] = ()
+    is_final: bool = True
+
+
+def differs(answer: AuditAnswer) -> bool:
+    """Whether something is further off than rounding."""
+    return any(finding.distance > TOLERANCE for finding in answer.findings)
+
+
+def is_of_use(answer: AuditAnswer) -> bool:
+    """Whether an answer says something: everything was compared, or something differs."""
+    return differs(answer) or (answer.checked > 0 and not answer.unproven)
+
+
+def judge(subject: Member, answers: Mapping[Member, AuditAnswer], siblings: Collection[Member]) -> Verdict:
+    """Decide by more than half of the stage; the subject itself counts as one that finds nothing.
+
+    Args:
+        subject: whose work it was.
+        answers: of those siblings that could compare everything, or found something.
+        siblings: all of the stage, asked or not.
+    """
+    accusers = tuple(sorted(member for member, answer in answers.items() if differs(answer)))
+    if not accusers:
+        return Verdict()
+    others = tuple(sorted({subject, *(member for member in answers if member not in accusers)}))
+    evidence = _lines(accusers, answers)
+    majority = (len(siblings) + 1) // 2 + 1
+    if len(accusers) >= majority:
+        return Verdict((subject,), (), accusers, evidence)
+    if len(others) >= majority:
+        return Verdict(accusers, (), others, evidence)
+    is_final = all(member in answers for member in siblings)
+    return Verdict((), (subject, *accusers), accusers, evidence, is_final)
+
+
+def _lines(accusers: Iterable[Member], answers: Mapping[Member, AuditAnswer]) -> tuple[str, ...]:
+    found = [(member, finding) for member in accusers for finding in answers[member].findings]
+    return tuple(_line(member, finding) for member, finding in found[:EVIDENCE_MAX])
+
+
+def _line(member: Member, finding: AuditFinding) -> str:
+    where = f"{finding.what} {finding.index}"
+    return f"{member} computed {finding.found[:16]} for {where}, {finding.claimed[:16]} was given: off by {finding.distance:.3g}"

@@ -1,0 +1,252 @@
+"""The coordinator's audits: between the averages and the Seal it has a sibling compute a member's
+share again, and ends the attempt where somebody is convicted.
+
+Who is audited and what follows is decided in `policy.audit`; here it is asked, counted and told.
+Source: decision 18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from swarmfree.policy import audit
+from swarmfree.policy.audit import Verdict
+from swarmfree.policy.record import StageAverage
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
+from swarmfree.protocol.messages import Account, Audit, AuditAnswer, GetAccount
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Roll
+from swarmfree.protocol.routes import Route, routes_of
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.coordinator.rounds import StatesDiffer
+from swarmfree.trainer.tasks import each
+
+GONE_MAX = 32
+"""Peers that are there no more, and whose last audit is remembered: who comes again is as due as it
+was.
+"""
+
+
+REPEATS_MAX = 3
+"""Averages made again in one base since a member and the owner of a part say otherwise what it
+contributed.
+"""
+
+
+class LiarFound(StatesDiffer):
+    """A member computed wrongly: whatever it touched in this base is void, in every stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One member whose share of this iteration is looked at."""
+
+    plan: Plan
+    roll: Roll
+    subject: Member
+    number: int
+
+
+class Audits:
+    """Audits of one coordinator."""
+
+    def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
+        """Nobody was audited yet."""
+        self._context, self._lead, self._roster = context, lead, roster
+        self._routes = routes_of(context.manifest)
+        self._share = context.manifest.run.audit_share
+        self._since: dict[str, int] = {}  # peer id -> iteration of its last audit, or in which it was first seen
+        self._opened: dict[str, int] = {}  # base -> plans made for it, of the present iteration
+        self._begun_s, self._repeats = context.now_s(), 0
+        self._again: list[int] = []
+        self._disputes: dict[str, dict[str, None]] = {}  # peer id -> peers that it has been in dispute with
+
+    def begin(self, plan: Plan) -> None:
+        """A plan is about to be opened."""
+        if self._share:
+            count = self._opened.get(plan.base, 0)
+            self._opened = {plan.base: count + 1}
+            if not count:
+                self._begun_s, self._repeats = self._context.now_s(), 0
+
+    async def examine(
+        self, plan: Plan, rolls: Mapping[int, Roll], averages: Sequence[StageAverage], *, redone: int
+    ) -> tuple[int, ...]:
+        """Audit this iteration's work.
+
+        Args:
+            plan: in force.
+            rolls: by stage, those whose averages stand.
+            averages: index = stage.
+            redone: contributions that were redone in this base.
+
+        Returns:
+            Stages to be averaged again, with other owners of the parts.
+
+        Raises:
+            LiarFound: the attempt is void.
+        """
+        if not self._share or not plan.microbatches:
+            return ()
+        number = self._context.rng.getrandbits(64)
+        cases = self._cases(plan, rolls, number)
+        self._again = []
+        verdicts: dict[int, Verdict] = {}
+        is_undisturbed = not redone and self._opened.get(plan.base) == 1
+
+        async def one(case: _Case) -> None:
+            verdicts[case.roll.stage] = await self._look(case, rolls, is_undisturbed=is_undisturbed)
+
+        await each(cases, one)
+        convicted = [stage for stage in sorted(verdicts) if self._carry_out(plan, stage, verdicts[stage])]
+        if convicted:
+            raise LiarFound(convicted[0], averages[convicted[0]].state_digest)
+        return tuple(self._again)
+
+    def _cases(self, plan: Plan, rolls: Mapping[int, Roll], number: int) -> list[_Case]:
+        present = {endpoint.member.peer_id for endpoint in plan.members()}
+        if len(self._since) > len(present) + GONE_MAX:
+            self._since = {peer_id: since for peer_id, since in self._since.items() if peer_id in present}
+        found = []
+        for stage, roll in sorted(rolls.items()):
+            members = self._there(roll)
+            waited = {member: plan.iteration - self._since.setdefault(member.peer_id, plan.iteration) for member in members}
+            subject = audit.choose_subject(members, waited, self._share, plan.base, number + stage)
+            if subject is not None:
+                found.append(_Case(plan, roll, subject, number + stage))
+        return found
+
+    def _there(self, roll: Roll) -> list[Member]:
+        """Members of a stage that made its average and are still there."""
+        return [
+            endpoint.member
+            for endpoint in roll.members
+            if (participant := self._roster.get(endpoint.member)) is not None and participant.is_heard
+        ]
+
+    # ---- one audit -------------------------------------------------------------------------------
+
+    async def _look(self, case: _Case, rolls: Mapping[int, Roll], *, is_undisturbed: bool) -> Verdict:
+        """Ask for accounts, then one sibling after the other, until nobody else could change what
+        follows.
+        """
+        roll, subject = case.roll, case.subject
+        offsets = audit.offsets_of(roll, subject)
+        first = case.plan.iteration * self._context.manifest.batch.microbatches
+        routes = {offset: self._routes.route(first + offset) for offset in offsets}
+        accounts = await self._accounts(case, rolls, routes)
+        mine = accounts[roll.stage].get(subject)
+        if mine is None or not audit.is_complete(mine, roll, subject):
+            return Verdict()
+        if is_undisturbed and (verdict := self._border_verdict(case, accounts, routes)).convicted:
+            return verdict
+        told = audit.received(roll, subject, accounts[roll.stage])
+        work = tuple(digests for digests in mine.work if digests.offset in routes)
+        request = Audit(case.plan.position, roll, subject, work, told)
+        siblings = audit.auditors(subject, self._there(roll), case.plan.base, case.number)
+        answers: dict[Member, AuditAnswer] = {}
+        for sibling in siblings:
+            answer = await self._ask(sibling, request)
+            if answer is None or not audit.is_of_use(answer):
+                continue
+            answers[sibling] = answer
+            verdict = audit.judge(subject, answers, siblings)
+            if verdict.is_final:
+                self._since[subject.peer_id] = case.plan.iteration
+                return verdict
+        return audit.judge(subject, answers, siblings)
+
+    async def _accounts(
+        self, case: _Case, rolls: Mapping[int, Roll], routes: Mapping[int, Route]
+    ) -> dict[int, dict[Member, Account]]:
+        """Of the subject's stage and of those around it, by stage and member."""
+        stage = case.roll.stage
+        around = {route.last for route in routes.values()} | {route.first for route in routes.values()}
+        if stage != ENDS_STAGE:
+            around = {route.at(route.position(stage) + step) for route in routes.values() for step in (-1, 1)}
+        found: dict[int, dict[Member, Account]] = {there: {} for there in sorted({stage, *around})}
+
+        async def one(where: tuple[int, Participant]) -> None:
+            there, participant = where
+            request = GetAccount(case.plan.position, case.plan.base, rolls[there].round())
+            try:
+                account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
+            except CallFailed:
+                if participant.member == case.subject:
+                    await self._roster.ask(participant)  # what it contributed does not count without it
+                return
+            found[there][participant.member] = account
+
+        asked = [
+            (there, participant)
+            for there in found
+            if there in rolls
+            for member in self._there(rolls[there])
+            if (participant := self._roster.get(member)) is not None
+        ]
+        await each(asked, one)
+        return found
+
+    async def _ask(self, sibling: Member, request: Audit) -> AuditAnswer | None:
+        """What a sibling finds; None where it finds nothing out."""
+        participant = self._roster.get(sibling)
+        if participant is None:
+            return None
+        limit_s = audit.limit_s(self._context.now_s() - self._begun_s, self._context.timing)
+        try:
+            async with asyncio.timeout(limit_s):
+                return (await self._roster.calls.call(participant.endpoint, request)).expect(AuditAnswer)
+        except CallFailed:
+            return None
+        except TimeoutError:
+            self._context.tell(Note(f"{sibling} did not finish an audit of stage {request.roll.stage} within {limit_s:.1f} s"))
+        return None
+
+    # ---- borders ---------------------------------------------------------------------------------
+
+    def _border_verdict(
+        self, case: _Case, accounts: Mapping[int, Mapping[Member, Account]], routes: Mapping[int, Route]
+    ) -> Verdict:
+        """Who is in dispute with whom by their accounts alone. Only where nobody was lost since the
+        Open: what is done again elsewhere may round otherwise.
+        """
+        subject, stage, plan = case.subject, case.roll.stage, case.plan
+        found = audit.disputes(stage, subject, accounts, routes) | audit.disputed_sums(case.roll, subject, accounts[stage])
+        if not found or any(self._roster.get(endpoint.member) is None for endpoint in plan.members()):
+            return Verdict()
+        for member in sorted(found):
+            self._disputes.setdefault(subject.peer_id, {})[member.peer_id] = None
+            self._disputes.setdefault(member.peer_id, {})[subject.peer_id] = None
+        names = [str(subject), *(str(member) for member in sorted(found))]
+        evidence = [f"{names[0]} and {other} account otherwise for what passed between them" for other in names[1:]]
+        for one in (subject, *sorted(found)):
+            for place, replicas in enumerate(plan.replicas):
+                others = {r.endpoint.member.peer_id for r in replicas} & self._disputes[one.peer_id].keys()
+                if audit.is_liar_by_disputes(others, len(replicas)):
+                    by = tuple(r.endpoint.member for r in replicas if r.endpoint.member.peer_id in others)
+                    return Verdict((one,), (), by, (f"stage {place}: {'; '.join(evidence)}",))
+        self._context.tell(PeersSuspected(stage, plan.iteration, names, evidence))
+        if self._repeats < REPEATS_MAX and audit.disputed_sums(case.roll, subject, accounts[stage]):
+            self._repeats += 1
+            self._again.append(stage)
+        return Verdict()
+
+    # ---- what follows ----------------------------------------------------------------------------
+
+    def _carry_out(self, plan: Plan, stage: int, verdict: Verdict) -> bool:
+        """Tell, and exclude; whether somebody was convicted."""
+        by, evidence = [str(member) for member in verdict.by], list(verdict.evidence)
+        if verdict.suspects:
+            self._context.tell(PeersSuspected(stage, plan.iteration, [str(m) for m in verdict.suspects], evidence))
+        for member in verdict.convicted:
+            self._context.tell(PeerExcluded(member.peer_id, str(member), stage, plan.iteration, by, evidence))
+            self._disputes.pop(member.peer_id, None)
+            self._roster.exclude(member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}")
+        return bool(verdict.convicted)
