@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from swarmfree.protocol.actions import Stay
-from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft
+from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, PeerExcluded
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
     Build,
@@ -51,6 +51,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.holdings import Everybody, Holdings, LifeHistory
 from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.rebuilds import Rebuilds
 from swarmfree.sim.reference import IntegerReference
@@ -117,6 +118,7 @@ class Checks:
         self.is_exact = reference is not None
         self.violation: Violation | None = None
         self.made_count = 0
+        self.liars: LiarWatch | None = None
         self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
         self._chain = Chain(self._records)
@@ -322,7 +324,7 @@ class Checks:
 
     def told(self, event: Event) -> None:
         """A peer's journal got an event."""
-        if isinstance(event, MemberLeft):
+        if isinstance(event, MemberLeft | PeerExcluded):
             self._holdings.let_go(event.member)
         if isinstance(event, IterationCommitted):
             if event.lineage in self._records:
@@ -377,8 +379,11 @@ class Checks:
             self.violated("I3", f"record {record.iteration} was called committed before a majority stored it")
         if record.tokens != self._manifest.tokens_per_iteration:
             self.violated("I4", f"record {record.iteration} counts {record.tokens} tokens")
+        if self.liars is not None:
+            self.liars.committed(record, lineage)
         if self._reference is not None:
-            self._check_sums(self._reference, record)
+            if self.liars is None or not self.liars.has_spoilt(record):
+                self._check_sums(self._reference, record)
             problem = self._reference.show(record.iteration) if is_first else ""
             if problem:
                 self.violated("I4", problem)

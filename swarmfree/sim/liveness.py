@@ -221,7 +221,8 @@ class Liveness:
         """Living peers that want a place and have none in this plan, sorted."""
         named = {endpoint.member for endpoint in plan.members()}
         lives = sorted(self._cast.lives.items())
-        there = {member: life for member, life in lives if member not in named and self._moves(member)}
+        wanted = {member: life for member, life in lives if member.peer_id not in plan.excluded}
+        there = {member: life for member, life in wanted.items() if member not in named and self._moves(member)}
         return {member: life for member, life in there.items() if not (life.standby or life.leaving or life.pace.stuck)}
 
     def _moves(self, member: Member) -> bool:

@@ -359,6 +359,7 @@ class Cast:
             return
         delay_s = rng.uniform(faults.replace_min_s, faults.replace_max_s)
         again = life.can_feed or rng.random() < faults.respawn_rate
+        again = again and not self._stage.liars.is_liar(life.member.peer_id)
         same_port = rng.random() < faults.same_port_rate
         peer_id = life.member.peer_id if again else self._new_peer_id()
         address = life.endpoint.addresses[0] if again and same_port else ""
@@ -407,6 +408,7 @@ class Cast:
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
             and self._newest[life.member.peer_id] == life.member
+            and not self._stage.liars.is_liar(life.member.peer_id)  # it was excluded
         ):
             checks.violated("I7", f"{life.member} ended itself, though nothing was wrong with it: {life.why}")
         if life.code != 0 and self._is_open:

@@ -31,6 +31,7 @@ from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.invariants import Checks, Violation
+from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import StuckError, VirtualLoop
 from swarmfree.sim.memory_call import Outcome
@@ -132,6 +133,7 @@ class _Rehearsal:
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
         self.checks = Checks(manifest, reference, loop.time, self._found, self)
+        self.checks.liars = self.liars = LiarWatch(setup.liar, manifest.batch.microbatches, self.checks.violated)
         self.hub.overrule, self.hub.scales = self._fate, factories.scales
         self.hub.bounds = MessageBounds.of(manifest)
         self.written: WrittenWeights = []
@@ -146,6 +148,7 @@ class _Rehearsal:
             make_engine=factories.make_engine,
             make_tokens=factories.make_tokens,
             tell=self._told,
+            liars=self.liars,
         )
         self._changed_s = self._committed_s = 0.0
         self._committed = set[str]()
@@ -259,6 +262,8 @@ class _Rehearsal:
         self.checks.asked(sender, request, payload)
         if self._mischief is not None:
             self._mischief.asked(request, sender.member, receiver.member)
+        if isinstance(request, Open):
+            self.liars.opened(request.plan)
         if isinstance(request, Open) and self._liveness is not None and self.checks.goes_on(request.plan):
             self._liveness.see(request.plan, sender.member)
         elif isinstance(request, TakeRoll) and self._liveness is not None:
@@ -318,6 +323,7 @@ class _Rehearsal:
         self.transcript.tell_event(str(member), event)
         self.statistics.events[type(event).__name__] += 1
         self.checks.told(event)
+        self.liars.told(event)
         if isinstance(event, TookOver):
             self.checks.took_over(member)
         if self._liveness is not None:

@@ -23,6 +23,7 @@ from swarmfree.protocol.manifest import (
     TimingSection,
 )
 from swarmfree.sim.faults import FaultPlan
+from swarmfree.sim.liars import Liar
 from swarmfree.sim.startup_faults import Opening
 
 
@@ -45,6 +46,7 @@ class Setup:
         feeding_standbys: peers that wait for a lost stage and can feed.
         opening: what befalls the first feeder and the bootstrap node before anything is committed;
             None = nothing does, and who is announced first founds at once.
+        liar: a member that computes wrongly; None = all are honest.
     """
 
     manifest: Manifest
@@ -60,6 +62,7 @@ class Setup:
     progress_bound_s: float = 60.0
     feeding_standbys: int = 0
     opening: Opening | None = None
+    liar: Liar | None = None
 
 
 CLIPPED_SHARE = 0.1

@@ -24,6 +24,7 @@ from swarmfree.protocol.ports import Ports, Tokens
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
 from swarmfree.sim.engine_probe import watched
 from swarmfree.sim.invariants import Checks
+from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
@@ -49,6 +50,7 @@ class Stage:
     make_engine: MakeEngine
     make_tokens: MakeTokens
     tell: Callable[[Member, Event], None]
+    liars: LiarWatch
 
 
 class Life:
@@ -155,7 +157,7 @@ class Life:
             directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive, self.pace),
             clock=clock,
             executor=VirtualExecutor(clock, rng, work_s, self.pace),
-            engine=watched(stage.make_engine(setup.manifest), self.member, stage.checks),
+            engine=stage.liars.engine_of(self.member, watched(stage.make_engine(setup.manifest), self.member, stage.checks)),
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
             shelf=MemoryShelf(self.pace),
