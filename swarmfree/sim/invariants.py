@@ -124,7 +124,8 @@ class Checks:
         self._chain = Chain(self._records)
         # Committed by an event before any message showed the record
         self._awaited: dict[str, IterationCommitted] = {}
-        self._votes = Votes(self._records, self._lives.is_alive)
+        self._excluded = set[str]()  # peer ids that a plan has excluded: they have no vote
+        self._votes = Votes(self._records, lambda m: self._lives.is_alive(m) and m.peer_id not in self._excluded)
         self._holdings = Holdings(self._lives)
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
         self._unexplained: list[EngineStep] = []
@@ -249,6 +250,7 @@ class Checks:
                 self._commit(self._lineage_of(record))
             case Open(plan=plan):
                 self._votes.founded(plan.position.term)
+                self._excluded.update(plan.excluded)
                 self._holdings.opened(plan)
                 if plan.last_record is not None:
                     self._learn(plan.last_record)

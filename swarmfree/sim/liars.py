@@ -100,7 +100,10 @@ class LiarWatch:
 
     def has_spoilt(self, record: Record) -> bool:
         """Whether a record may hold what the liar has computed."""
-        return record.iteration in self._lied_in and record.base not in self._clean
+        if record.base in self._clean or not self._lied_in:
+            return False
+        # It may own parts of a sum without a microbatch of its own in it
+        return record.iteration in self._lied_in or any(self.member in entry.members for entry in record.stages)
 
     def committed(self, record: Record, lineage: str) -> None:
         """A record is committed: is it high time that the liar was excluded?"""

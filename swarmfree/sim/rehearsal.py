@@ -289,13 +289,15 @@ class _Rehearsal:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """All peers here are honest; see `Mischief.may_not_forbid`.
+        """All peers here but a liar are honest; see `Mischief.may_not_forbid`.
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
         leads another side. No more does one that was told to join another swarm a moment ago, since
         it has dropped its plan.
         """
         self.statistics.forbidden[type(request).__name__] += 1
+        if self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id):
+            return
         left_s = self._left_s.get(receiver, -math.inf)
         known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
         if (

@@ -329,6 +329,9 @@ class Peer:
         except Diverged as diverged:
             self.end(End(1, str(diverged)))
             return True
+        except Excluded as excluded:
+            self.end(End(4, str(excluded)))
+            return True
         except Deposed as deposed:
             self.context.tell(Note(f"coordinates no longer: {deposed}"))
             return deposed.by_another

@@ -8,13 +8,13 @@ Source: decision 18.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy import audit
 from swarmfree.policy.audit import Verdict
 from swarmfree.policy.record import StageAverage
-from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.errors import CallFailed, Excluded
 from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
 from swarmfree.protocol.messages import Account, Audit, AuditAnswer, GetAccount
 from swarmfree.protocol.names import ENDS_STAGE, Member
@@ -34,6 +34,8 @@ was.
 """
 
 
+CONFLICTS_MAX = 48
+"""Peers whose conflicts are remembered; those that began first are forgotten first."""
 REPEATS_MAX = 3
 """Averages made again in one base since a member and the owner of a part say otherwise what it
 contributed.
@@ -66,7 +68,7 @@ class Audits:
         self._opened: dict[str, int] = {}  # base -> plans made for it, of the present iteration
         self._begun_s, self._repeats = context.now_s(), 0
         self._again: list[int] = []
-        self._disputes: dict[str, dict[str, None]] = {}  # peer id -> peers that it has been in dispute with
+        self._conflicts: dict[str, dict[str, None]] = {}  # peer id -> peers of which, with it, one has lied
 
     def begin(self, plan: Plan) -> None:
         """A plan is about to be opened."""
@@ -92,6 +94,7 @@ class Audits:
 
         Raises:
             LiarFound: the attempt is void.
+            Excluded: it was this peer itself; somebody else leads now.
         """
         if not self._share or not plan.microbatches:
             return ()
@@ -106,6 +109,10 @@ class Audits:
 
         await each(cases, one)
         convicted = [stage for stage in sorted(verdicts) if self._carry_out(plan, stage, verdicts[stage])]
+        if any(self._context.me in verdict.convicted for verdict in verdicts.values()):
+            # Whose device is broken does not lead either, and its work is in nobody's hands then
+            await self._roster.hand_over()
+            raise Excluded("siblings compute otherwise than this peer: look at its device and memory before it joins a run again")
         if convicted:
             raise LiarFound(convicted[0], averages[convicted[0]].state_digest)
         return tuple(self._again)
@@ -160,8 +167,11 @@ class Audits:
             verdict = audit.judge(subject, answers, siblings)
             if verdict.is_final:
                 self._since[subject.peer_id] = case.plan.iteration
-                return verdict
-        return audit.judge(subject, answers, siblings)
+                break
+        verdict = audit.judge(subject, answers, siblings)
+        if verdict.suspects:
+            return self._conflict(case.plan, subject, [m for m in verdict.suspects if m != subject], verdict.evidence)
+        return verdict
 
     async def _accounts(
         self, case: _Case, rolls: Mapping[int, Roll], routes: Mapping[int, Route]
@@ -221,22 +231,32 @@ class Audits:
         found = audit.disputes(stage, subject, accounts, routes) | audit.disputed_sums(case.roll, subject, accounts[stage])
         if not found or any(self._roster.get(endpoint.member) is None for endpoint in plan.members()):
             return Verdict()
-        for member in sorted(found):
-            self._disputes.setdefault(subject.peer_id, {})[member.peer_id] = None
-            self._disputes.setdefault(member.peer_id, {})[subject.peer_id] = None
+        evidence = [f"{subject} and {other} account otherwise for what passed between them" for other in sorted(found)]
+        verdict = self._conflict(plan, subject, found, tuple(evidence))
+        if verdict.convicted:
+            return verdict
         names = [str(subject), *(str(member) for member in sorted(found))]
-        evidence = [f"{names[0]} and {other} account otherwise for what passed between them" for other in names[1:]]
-        for one in (subject, *sorted(found)):
-            for place, replicas in enumerate(plan.replicas):
-                others = {r.endpoint.member.peer_id for r in replicas} & self._disputes[one.peer_id].keys()
-                if audit.is_liar_by_disputes(others, len(replicas)):
-                    by = tuple(r.endpoint.member for r in replicas if r.endpoint.member.peer_id in others)
-                    return Verdict((one,), (), by, (f"stage {place}: {'; '.join(evidence)}",))
         self._context.tell(PeersSuspected(stage, plan.iteration, names, evidence))
         if self._repeats < REPEATS_MAX and audit.disputed_sums(case.roll, subject, accounts[stage]):
             self._repeats += 1
             self._again.append(stage)
         return Verdict()
+
+    def _conflict(self, plan: Plan, subject: Member, others: Collection[Member], evidence: tuple[str, ...]) -> Verdict:
+        """Of the subject and each of the others one lies. By who was in conflict with whom so far,
+        somebody may be convicted.
+        """
+        for member in sorted(others):
+            self._conflicts.setdefault(subject.peer_id, {})[member.peer_id] = None
+            self._conflicts.setdefault(member.peer_id, {})[subject.peer_id] = None
+        while len(self._conflicts) > CONFLICTS_MAX:
+            del self._conflicts[next(iter(self._conflicts))]
+        for one in (subject, *sorted(others)):
+            for replicas in plan.replicas:
+                by = [r.endpoint.member for r in replicas if r.endpoint.member.peer_id in self._conflicts.get(one.peer_id, {})]
+                if audit.is_liar_by_disputes(by, len(replicas)):
+                    return Verdict((one,), (), tuple(by), evidence)
+        return Verdict((), (subject, *sorted(others)), (), evidence)
 
     # ---- what follows ----------------------------------------------------------------------------
 
@@ -247,6 +267,9 @@ class Audits:
             self._context.tell(PeersSuspected(stage, plan.iteration, [str(m) for m in verdict.suspects], evidence))
         for member in verdict.convicted:
             self._context.tell(PeerExcluded(member.peer_id, str(member), stage, plan.iteration, by, evidence))
-            self._disputes.pop(member.peer_id, None)
-            self._roster.exclude(member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}")
+            self._conflicts.pop(member.peer_id, None)
+            if member != self._context.me:
+                self._roster.exclude(
+                    member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}"
+                )
         return bool(verdict.convicted)

@@ -28,7 +28,7 @@ from swarmfree.policy.record import (
 )
 from swarmfree.policy.router import deal_again, deal_shares
 from swarmfree.policy.takeover import Takeover, newest_sealed
-from swarmfree.protocol.errors import Diverged, RefusalKind, Refused
+from swarmfree.protocol.errors import Diverged, Excluded, RefusalKind, Refused
 from swarmfree.protocol.events import Evaluated, Note, Opened
 from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Term, base_of
@@ -84,10 +84,8 @@ class Coordinator:
 
     def _admit(self, inherited: Takeover) -> None:
         """Take over those who follow, and call for those who may."""
-        if inherited.plan is not None:
-            self.roster.inherit_excluded(inherited.plan.excluded)
         for participant in inherited.participants():
-            if participant.endpoint.member.peer_id in self.roster.excluded:
+            if participant.endpoint.member.peer_id in self.lead.excluded:
                 continue
             self.roster.admit(
                 participant.endpoint,
@@ -119,7 +117,7 @@ class Coordinator:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
-        if sender.member.peer_id in self.roster.excluded:
+        if sender.member.peer_id in self.lead.excluded:
             raise Refused(RefusalKind.NOT_ADMITTED, "an audit has found that this peer computes wrongly; it has no place here")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             raise Refused(
@@ -150,6 +148,7 @@ class Coordinator:
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow
                 whoever claims next.
+            Excluded: an audit has convicted this peer.
             Diverged: a loss or a gradient is not finite; everybody else was told to end, and
                 nothing was sealed.
         """
@@ -177,6 +176,9 @@ class Coordinator:
             for stage, why_not in sorted(written.missing.items()):
                 self._context.tell(Note(f"stage {stage} is not written: {why_not}"))
             await self.partition_merge.settle()
+        except Excluded:
+            self.roster.close()
+            raise
         except Deposed:
             self.roster.close()
             await self.partition_merge.give_way()
@@ -310,7 +312,7 @@ class Coordinator:
             last_record=now.record,
             microbatches=microbatches,
             rebuilt=rebuilt,
-            excluded=self.roster.excluded,
+            excluded=self.lead.excluded,
         )
         members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
         self.lead.follow(plan)

@@ -14,6 +14,7 @@ from swarmfree.policy.election import electorate_of, is_founders
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.quorum import may_decide
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.message_bounds import EXCLUDED_MAX
 from swarmfree.protocol.names import Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -50,6 +51,8 @@ class Leadership:
             without.
         is_sealing: a record of the present iteration was sent out: there is no way back.
         past: iteration -> lineage of the last record before it, as far as is known here.
+        excluded: peer ids, sorted, of those that audits have convicted, under this coordinator or
+            those before.
     """
 
     def __init__(self, incarnations: Incarnations, term: Term, inherited: Takeover | None = None) -> None:
@@ -61,11 +64,13 @@ class Leadership:
         self.plan: Plan | None = None
         self.sealed: Record | None = None
         self.attempt, self.may_force, self.is_sealing = 0, False, False
+        self.excluded: tuple[str, ...] = ()
         if inherited is not None:
             self.term, revision, plan = inherited.term, inherited.revision, inherited.plan
             self.present = Present(inherited.iteration, inherited.lineage, inherited.record)
             self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
             self.past |= inherited.past
+            self.exclude(plan.excluded if plan is not None else ())
             if plan is not None and plan.iteration == inherited.iteration and plan.lineage == inherited.lineage:
                 # It goes on in the middle of the iteration
                 self.plan, self.attempt = plan, plan.position.attempt
@@ -117,9 +122,18 @@ class Leadership:
         return member in self.electorate()
 
     def may_decide(self, answered: Collection[Member]) -> bool:
-        """Whether these decide next; see `policy.quorum`."""
+        """Whether these decide next; see `policy.quorum`.
+
+        Who is excluded counts like one that has ended: it was before anything was sealed, so there
+        is no decision that it alone could know of.
+        """
         electorate = self.electorate()
-        return may_decide(electorate, answered, self._incarnations.ended(electorate))
+        excluded = [member for member in electorate if member.peer_id in self.excluded]
+        return may_decide(electorate, answered, [*self._incarnations.ended(electorate), *excluded])
+
+    def exclude(self, peer_ids: Collection[str]) -> None:
+        """These have no place in this run any more."""
+        self.excluded = tuple(sorted({*self.excluded, *peer_ids}))[:EXCLUDED_MAX]
 
     def claim(self) -> Position:
         """A new position, higher than every one before."""

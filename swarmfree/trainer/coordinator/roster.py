@@ -17,7 +17,7 @@ from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
-from swarmfree.protocol.message_bounds import ADMITTED_MAX, EXCLUDED_MAX
+from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
@@ -64,7 +64,6 @@ class Roster(Participants):
         rivalry: told when another coordinator may lead: a participant forbids what this one says,
             or that one has called.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
-        excluded: peer ids of those that audits have convicted, by this coordinator or those before.
     """
 
     def __init__(self, context: Context, tasks: Tasks, lead: Leadership, choice: RecoveryChoice) -> None:
@@ -83,7 +82,6 @@ class Roster(Participants):
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
-        self.excluded: tuple[str, ...] = ()
 
     def depose(self, why: str) -> None:
         """This peer leads no longer."""
@@ -270,14 +268,9 @@ class Roster(Participants):
 
     def exclude(self, member: Member, why: str) -> None:
         """Fence a member for the rest of the run: what it holds counts for nothing any more."""
-        if len(self.excluded) < EXCLUDED_MAX:
-            self.excluded = tuple(sorted({*self.excluded, member.peer_id}))
+        self._lead.exclude([member.peer_id])
         self._absent.discard(member.peer_id)
         self.fence(member, why)
-
-    def inherit_excluded(self, excluded: Collection[str]) -> None:
-        """Go on without those that the last coordinator has excluded."""
-        self.excluded = tuple(sorted({*self.excluded, *excluded}))[:EXCLUDED_MAX]
 
     def differ(self, participant: Participant, why: str) -> None:
         """Its state is not its siblings': it loads it again. One that differs twice, without having

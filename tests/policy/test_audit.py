@@ -1,0 +1,253 @@
+"""Whose work is computed again, who computes it, and whom what comes out convicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.policy import audit
+from swarmfree.policy.audit import Verdict
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import DISTANCE_MAX, Account, AuditAnswer, Audited, AuditFinding
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, PartialSumId
+from swarmfree.protocol.records import ContributionDigest, MicrobatchSet, PartialSum, Roll, TensorDigests
+from swarmfree.protocol.routes import straight
+
+A, B, C, D, E = (Member(f"Qm{name}", "00") for name in "ABCDE")
+X, Y = Member("QmX", "00"), Member("QmY", "00")
+BASE = "0123456789abcdef"
+
+NOTHING = AuditAnswer(10, 0)
+ROUNDING = AuditAnswer(10, 0, (AuditFinding(Audited.CONTRIBUTION, 1, "a", "b", audit.TOLERANCE),))
+FOUND = AuditAnswer(10, 0, (AuditFinding(Audited.OUTPUT, 3, "c1a1med", "f0und", 2.0),))
+IN_PART = replace(FOUND, unproven=4)
+
+
+# ---- who -----------------------------------------------------------------------------------------
+
+
+def test_nobody_is_audited_where_audits_are_off_or_a_member_is_alone() -> None:
+    """A share of 0 is off, and alone there is nobody to ask."""
+    assert audit.choose_subject((A, B, C), {A: 99}, 0.0, BASE, 1) is None
+    assert audit.choose_subject((A,), {A: 99}, 1.0, BASE, 1) is None
+
+
+def test_everybody_is_audited_within_the_inverse_of_the_share() -> None:
+    """Whatever is drawn: of three members each waits at most 20 iterations at a share of 0.05."""
+    since = dict.fromkeys((A, B, C), 0)
+    longest = 0
+    for iteration in range(2000):
+        waited = {member: iteration - then for member, then in since.items()}
+        longest = max(longest, *waited.values())
+        subject = audit.choose_subject((A, B, C), waited, 0.05, f"base {iteration}", iteration)
+        if subject is not None:
+            since[subject] = iteration
+    assert longest <= 20
+
+
+def test_a_member_is_drawn_as_often_as_the_share_says() -> None:
+    """Besides those who are due: at 0.2, of two that were just audited one in some three
+    iterations, each as often as the other.
+    """
+    drawn = [audit.choose_subject((A, B), {A: 0, B: 0}, 0.2, BASE, number) for number in range(4000)]
+    for member in (A, B):
+        assert drawn.count(member) == pytest.approx(4000 * 0.18, rel=0.1)
+
+
+def test_who_is_audited_depends_on_what_the_coordinator_has_drawn() -> None:
+    """The base alone, which everybody knows, says nothing."""
+    assert len({audit.choose_subject((A, B, C), {A: 9, B: 9, C: 9}, 0.5, BASE, number) for number in range(20)}) == 3
+    assert len({audit.auditors(A, (A, B, C), BASE, number) for number in range(20)}) == 2
+
+
+def test_nobody_audits_itself() -> None:
+    """All siblings are asked, in some order."""
+    assert sorted(audit.auditors(B, (A, B, C, D), BASE, 7)) == [A, C, D]
+
+
+def test_an_audit_is_waited_for_by_what_the_iteration_took() -> None:
+    """And never longer than a joiner."""
+    timing = TimingSection(silence_s=2.0, join_wait_s=60.0)
+    assert audit.limit_s(0.0, timing) == 4.0
+    assert audit.limit_s(5.0, timing) == 24.0
+    assert audit.limit_s(500.0, timing) == 60.0
+
+
+# ---- verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("siblings", "answers", "convicted", "suspects", "is_final"),
+    [
+        ((B, C), {B: NOTHING}, (), (), True),
+        ((B, C), {B: ROUNDING}, (), (), True),
+        ((B, C), {B: FOUND}, (), (A, B), False),
+        ((B, C), {B: FOUND, C: FOUND}, (A,), (), True),
+        ((B, C), {B: FOUND, C: NOTHING}, (B,), (), True),
+        ((B, C), {B: FOUND, C: IN_PART}, (A,), (), True),
+        ((B,), {B: FOUND}, (), (A, B), True),
+        ((B,), {B: NOTHING}, (), (), True),
+        ((B, C, D), {B: FOUND, C: FOUND}, (), (A, B, C), False),
+        ((B, C, D), {B: FOUND, C: FOUND, D: NOTHING}, (), (A, B, C), True),
+        ((B, C, D), {B: FOUND, C: NOTHING, D: NOTHING}, (B,), (), True),
+        ((B, C, D, E), {B: FOUND, C: FOUND, D: FOUND}, (A,), (), True),
+        ((B, C, D, E), {B: FOUND, C: FOUND, D: NOTHING, E: NOTHING}, (B, C), (), True),
+    ],
+)
+def test_more_than_half_of_a_stage_convicts(
+    siblings: tuple[Member, ...],
+    answers: dict[Member, AuditAnswer],
+    convicted: tuple[Member, ...],
+    suspects: tuple[Member, ...],
+    is_final: bool,  # noqa: FBT001
+) -> None:
+    """The audited one where so many find something, its accusers where so many find nothing, and it
+    is one of those; else nobody.
+    """
+    verdict = audit.judge(A, answers, siblings)
+    assert (verdict.convicted, verdict.suspects, verdict.is_final) == (convicted, suspects, is_final)
+
+
+def test_an_honest_majority_convicts_no_honest_member_and_always_the_liar() -> None:
+    """In stages of up to seven, whoever the liars are, whoever is audited and whatever they say."""
+    for count in range(3, 8):
+        members = [Member(f"Qm{k}", "00") for k in range(count)]
+        for liars in range((count - 1) // 2 + 1):
+            lying, honest = set(members[:liars]), members[liars:]
+            for subject in members:
+                siblings = [member for member in members if member != subject]
+                truth = FOUND if subject in lying else NOTHING
+                for lie in (FOUND, NOTHING):
+                    answers = {member: lie if member in lying else truth for member in siblings}
+                    verdict = audit.judge(subject, answers, siblings)
+                    assert not set(verdict.convicted) & set(honest)
+                    if subject in lying:
+                        assert subject in verdict.convicted
+
+
+def test_the_evidence_says_what_was_given_and_what_was_computed() -> None:
+    """A line for each finding, with its auditor."""
+    (line, *_) = audit.judge(A, {B: FOUND, C: FOUND}, (B, C)).evidence
+    assert line == f"{B} computed f0und for output 3, c1a1med was given: off by 2"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_of_use"),
+    [(NOTHING, True), (FOUND, True), (IN_PART, True), (AuditAnswer(10, 1), False), (AuditAnswer(0, 0), False)],
+)
+def test_who_could_not_compare_everything_acquits_nobody(answer: AuditAnswer, *, is_of_use: bool) -> None:
+    """But what differs differs, whatever else is missing."""
+    assert audit.is_of_use(answer) == is_of_use
+
+
+# ---- accounts ------------------------------------------------------------------------------------
+
+SUMS = (
+    PartialSum(PartialSumId(A, 0), MicrobatchSet.of((0, 3)), (3, 0)),
+    PartialSum(PartialSumId(A, 2), MicrobatchSet.of((4,)), (4,)),
+    PartialSum(PartialSumId(B, 0), MicrobatchSet.of((1, 2)), (1, 2)),
+)
+ROLL = Roll(0, BASE, 2, SUMS, tuple(Endpoint(member, ()) for member in (A, B, C)))
+"""Part 0 is owned by A, 1 by B, 2 by C."""
+
+
+def went(offset: int, *, entered: str = "", sent: str = "", returned: str = "", answered: str = "") -> TensorDigests:
+    """What went through a member; named after microbatch and border unless given."""
+    return TensorDigests(
+        offset, entered or f"{offset} in", sent or f"{offset} out", returned or f"{offset} back", answered or f"{offset} up"
+    )
+
+
+def around(offset: int, here: TensorDigests) -> tuple[TensorDigests, TensorDigests]:
+    """What members of the stages before and after say where all agree with `here`."""
+    before = went(offset, sent=here.entered, returned=here.answered)
+    after = went(offset, entered=here.sent, answered=here.returned)
+    return before, after
+
+
+def test_an_account_is_complete_where_it_names_what_is_in_the_sums() -> None:
+    """More may be there."""
+    whole = Account(tuple(went(offset) for offset in (0, 1, 3, 4)))
+    assert audit.is_complete(whole, ROLL, A)
+    assert not audit.is_complete(replace(whole, work=whole.work[:-1]), ROLL, A)
+    assert audit.offsets_of(ROLL, A) == (3, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, set()),
+        ({"entered": "other"}, {X}),
+        ({"answered": "other"}, {X}),
+        ({"sent": "other"}, {Y}),
+        ({"returned": "other"}, {Y}),
+        ({"entered": "other", "returned": "other"}, {X, Y}),
+    ],
+)
+def test_what_passed_a_border_has_one_digest(changes: dict[str, str], found: set[Member]) -> None:
+    """Who says otherwise is in dispute with whoever is on the other side."""
+    before, after = around(0, went(0))
+    accounts = {1: {X: Account((before,))}, 2: {A: Account((replace(went(0), **changes),))}, 3: {Y: Account((after,))}}
+    assert audit.disputes(2, A, accounts, {0: straight(3)}) == found
+
+
+def test_the_ends_stand_at_both_ends_of_a_route() -> None:
+    """Their loss is computed from what the last stage sent, their embedding goes to the first."""
+    ends = went(0)
+    first, last = went(0, entered=ends.sent, answered=ends.returned), went(0, sent=ends.entered, returned=ends.answered)
+    accounts = {0: {A: Account((ends,))}, 1: {X: Account((first,))}, 2: {Y: Account((last,))}}
+    assert audit.disputes(ENDS_STAGE, A, accounts, {0: straight(2)}) == set()
+    accounts[1] = {X: Account((replace(first, entered="other"),))}
+    assert audit.disputes(ENDS_STAGE, A, accounts, {0: straight(2)}) == {X}
+
+
+def test_what_several_did_or_somebody_lacks_is_no_dispute() -> None:
+    """Nobody knows whose tensor went on; a source that took a share over has no gradient of the
+    embedding.
+    """
+    before, after = around(0, went(0))
+    other = Account((replace(before, sent="other"),))
+    here = {A: Account((went(0),))}
+    assert audit.disputes(2, A, {1: {X: other, Y: Account((before,))}, 2: here, 3: {}}, {0: straight(3)}) == set()
+    twice = {**here, B: Account((went(0, sent="mine"),))}
+    assert audit.disputes(2, A, {1: {X: other}, 2: twice, 3: {}}, {0: straight(3)}) == set()
+    lacking = Account((replace(after, answered=""),))
+    assert audit.disputes(2, A, {1: {}, 2: here, 3: {Y: lacking}}, {0: straight(3)}) == set()
+
+
+def test_an_auditor_is_told_what_owner_and_contributor_both_say() -> None:
+    """Of the sibling's own parts all that it received; where the two say otherwise, nothing, and
+    they are in dispute.
+    """
+    accounts = {
+        A: Account((), tuple(ContributionDigest(*one) for one in ((0, A, "a0"), (0, B, "b0"), (1, A, "a1"), (2, A, "a2")))),
+        B: Account((), tuple(ContributionDigest(*one) for one in ((1, A, "a1"), (1, B, "b1"), (0, B, "b0")))),
+        C: Account((), tuple(ContributionDigest(*one) for one in ((2, A, "other"), (2, B, "b2")))),
+    }
+    told = {(one.part, one.member): one.digest for one in audit.received(ROLL, A, accounts)}
+    assert told == {(0, A): "a0", (0, B): "b0", (1, A): "a1"}
+    assert audit.disputed_sums(ROLL, A, accounts) == {C}
+    assert audit.disputed_sums(ROLL, B, accounts) == set()
+
+
+@pytest.mark.parametrize(
+    ("disputed_by", "member_count", "is_liar"),
+    [((X,), 1, False), ((X,), 2, False), ((X, Y), 2, True), ((X,), 3, False), ((X, Y), 3, True), ((X, Y), 5, False)],
+)
+def test_who_is_in_dispute_with_more_than_a_minority_lies(
+    disputed_by: tuple[Member, ...],
+    member_count: int,
+    *,
+    is_liar: bool,
+) -> None:
+    """At least one of them is honest; with a single one it is word against word."""
+    assert audit.is_liar_by_disputes(disputed_by, member_count) == is_liar
+
+
+def test_what_is_not_shown_is_as_far_off_as_can_be() -> None:
+    """So it is never taken for rounding."""
+    assert audit.differs(AuditAnswer(1, 0, (AuditFinding(Audited.SUM, 0, "", "", DISTANCE_MAX),)))
+    assert math.isfinite(DISTANCE_MAX)
+    assert Verdict() == audit.judge(A, {}, (B, C))

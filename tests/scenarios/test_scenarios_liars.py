@@ -1,0 +1,146 @@
+"""Scenarios of a member that computes wrongly, and of siblings that compute its share again.
+
+Its engine lies, its protocol does not: `sim.liars`. What is computed again without it is held
+against the reference like every other iteration, so that nothing of the lie can be left in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.protocol.messages import Audit, GetAccount, Open, TakeRoll
+from swarmfree.sim.liars import Liar, Lie
+from swarmfree.sim.rehearsal import RehearsalResult
+from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.setup import Setup
+from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, play, swarm
+
+LIES_FROM = 2
+
+
+def audited(setup: Setup, *, share: float = 0.5, iterations: int = 8, liar: Liar | None = None) -> Setup:
+    """The same swarm with audits, and perhaps a liar."""
+    run = replace(setup.manifest.run, audit_share=share, iterations=iterations)
+    return replace(setup, manifest=replace(setup.manifest, run=run), liar=liar)
+
+
+def opened(result: RehearsalResult, peer: str) -> list[bool]:
+    """Of each plan whether it names this peer."""
+    return [peer in line for line in lines(result, "Opened", "members=")]
+
+
+def excluded(result: RehearsalResult) -> list[str]:
+    """Whom audits have excluded."""
+    return [line.split("peer_id=")[1].split()[0] for line in lines(result, "PeerExcluded")]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("lie", Lie)
+def test_a_liar_is_excluded_whatever_it_lies_about(lie: Lie, stage: int) -> None:
+    """It is named with what it gave and what was computed, its iteration is computed again, it is
+    in no plan any more, and nobody else is named.
+    """
+    setup = swarm(replicas=3, sources=3 if stage == 0 else 1)
+    result = play(audited(setup, liar=Liar(lie, stage, LIES_FROM)))
+    (liar,) = excluded(result)
+    (line,) = lines(result, "PeerExcluded")
+    assert "was given" in line
+    there = opened(result, liar)
+    assert there == sorted(there, reverse=True)
+    assert not there[-1]
+    assert lines(result, "Opened", "attempt=1")
+    assert not lines(result, "PeersSuspected")
+
+
+def test_an_honest_swarm_is_audited_and_nobody_is_named() -> None:
+    """At a share of 0.5 each member of each stage is audited in some iterations; nothing is done
+    twice but that.
+    """
+    result = play(audited(swarm(replicas=3, sources=3)))
+    assert result.statistics.calls["Audit"] >= 8
+    assert not lines(result, "PeerExcluded")
+    assert not lines(result, "PeersSuspected")
+    assert not lines(result, "Opened", "attempt=1")
+
+
+def test_without_a_share_nobody_is_asked() -> None:
+    """Audits are off unless a run says otherwise."""
+    result = play(swarm(replicas=3))
+    assert not {"Audit", "GetAccount", "GetContribution"} & result.statistics.calls.keys()
+
+
+def test_of_two_replicas_both_are_suspects_and_none_is_excluded() -> None:
+    """One says this and the other that; the run goes on, and a person is told."""
+    result = play(audited(swarm(replicas=2), liar=Liar(Lie.GRADIENTS, 2, LIES_FROM)))
+    assert lines(result, "PeersSuspected", "stage=2")
+    assert not excluded(result)
+    assert not lines(result, "MemberLost")
+
+
+def test_who_is_excluded_has_no_place_under_a_successor() -> None:
+    """The plan names it, and whoever takes over knows it by that."""
+    setup = audited(swarm(replicas=3, sources=2), liar=Liar(Lie.RANDOM, 2, LIES_FROM), iterations=10)
+
+    def excludes(moment: Moment) -> bool:
+        return moment.outcome is not None and isinstance(moment.request, Open) and bool(moment.request.plan.excluded)
+
+    result = play(setup, Once(excludes, lambda director, moment: director.kill(moment.sender.member)))
+    (liar,) = dict.fromkeys(excluded(result))
+    assert lines(result, "TookOver")
+    first = lines(result, "Opened", "members=").index(next(line for line in lines(result, "Opened") if liar not in line))
+    assert not any(opened(result, liar)[first:])
+
+
+def test_nobody_escapes_an_audit_by_going_after_it_has_contributed() -> None:
+    """Its average is made again without it, and what it had done is done again."""
+    setup = audited(swarm(replicas=3), share=1.0)
+    killed: list[str] = []
+
+    def strike(director: Director, moment: Moment) -> None:
+        killed.append(moment.receiver.member.peer_id)
+        director.kill(moment.receiver.member)
+
+    result = play(setup, Once(is_asked(GetAccount, position__iteration=3), strike))
+    assert killed
+    assert lines(result, "Repaired", "iteration=3")
+    assert not lines(result, "PeerExcluded")
+
+
+def test_an_auditor_that_dies_delays_nobody() -> None:
+    """Another sibling is asked, or the member is due in the next iteration."""
+    setup = audited(swarm(replicas=3), share=1.0)
+    result = play(
+        setup, Once(is_asked(Audit, position__iteration=2), lambda director, moment: director.kill(moment.receiver.member))
+    )
+    assert not lines(result, "PeerExcluded")
+
+
+def test_a_coordinator_that_dies_while_it_audits_has_a_successor() -> None:
+    """Nothing was sealed; the successor goes on in the middle of the iteration."""
+    setup = audited(swarm(replicas=3, sources=2), share=1.0)
+    result = play(setup, Once(is_answered(Audit), lambda director, moment: director.kill(moment.sender.member)))
+    assert lines(result, "TookOver")
+    assert not lines(result, "PeerExcluded")
+
+
+def test_rolls_of_a_liar_s_iteration_are_of_another_base_afterwards() -> None:
+    """What it touched can be averaged by nobody any more."""
+    bases: dict[int, list[str]] = {}
+
+    class Watching(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            """Note the base of each roll."""
+            if isinstance(moment.request, TakeRoll) and moment.outcome is None:
+                roll = moment.request.roll
+                known = bases.setdefault(roll.iteration, [])
+                known += [roll.base] if roll.base not in known else []
+            super().see(director, moment)
+
+    setup = audited(swarm(replicas=3), share=1.0, liar=Liar(Lie.SCALED, 1, LIES_FROM))
+    result = play(setup, Watching(lambda _: False, lambda *_: None))
+    (line,) = lines(result, "PeerExcluded")
+    found_in = int(line.split("iteration=")[1].split()[0])
+    assert len(bases[found_in]) == 2
+    assert all(len(known) == 1 for iteration, known in bases.items() if iteration != found_in)
