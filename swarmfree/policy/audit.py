@@ -25,6 +25,10 @@ nothing that spoils learning is as near.
 DISPUTED_BY_MIN = 2
 """Members of one stage; with fewer, it is one word against another."""
 EVIDENCE_MAX = 4
+ALARM_FACTOR = 16.0
+"""Of squared norms: four times as large. Honest gradients seldom grow so, and then it costs an
+audit.
+"""
 LIMIT_FACTOR = 4
 """An audit takes about as long as the share that it computes again took; beyond so many times what
 the whole iteration took, it is given up.
@@ -66,6 +70,13 @@ def choose_subject(
         return max(due, key=lambda member: (waited.get(member, 0), -draws[member], member))
     chosen = min(members, key=lambda member: (draws[member], member))
     return chosen if draws[chosen] < share else None
+
+
+def is_alarming(squared_norm: float, before: float) -> bool:
+    """Whether a gradient is so much larger than that of the iteration before that everybody is
+    audited at once: a lie that does much harm in one step is seldom a small one.
+    """
+    return not squared_norm <= ALARM_FACTOR * before
 
 
 def auditors(subject: Member, members: Iterable[Member], base: str, number: int) -> tuple[Member, ...]:

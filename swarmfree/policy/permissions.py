@@ -169,7 +169,8 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Meet": Row(ANYBODY, (Match.OWN_TERM,)),
         "GetAccount": _IN_ITS_TERM,
         "Audit": _IN_ITS_TERM,
-        "GetContribution": Row(frozenset({Role.SIBLING})),
+        # As Reduce: who has lost its stage since has no siblings
+        "GetContribution": Row(frozenset({Role.MEMBER, Role.SIBLING})),
     }
 )
 """By the name of the message, and after it what kind of it is meant."""

@@ -27,7 +27,10 @@ def draw_liar_setup(seed: int, *, iterations: int | None = None) -> Setup:
     """
     rng = random.Random(f"{seed}/liar")
     setup = draw_usual(seed, iterations=iterations or rng.randint(ITERATIONS_MIN, ITERATIONS_MAX))
-    sources = rng.choice((1, REPLICAS))
+    is_quiet = rng.random() < QUIET_SHARE
+    # A share that is dealt from one of three sources to another, and again, may leave stage 0
+    # without partial sums that cover it; that is no matter of liars.
+    sources = rng.choice((1, REPLICAS)) if is_quiet else 1
     manifest = replace(
         setup.manifest,
         run=replace(setup.manifest.run, audit_share=rng.choice(SHARES)),
@@ -41,4 +44,4 @@ def draw_liar_setup(seed: int, *, iterations: int | None = None) -> Setup:
         standbys=max(1, setup.standbys),
         liar=draw_liar(rng, manifest.stage_count, of_ends=sources == REPLICAS),
     )
-    return HARDSHIPS["quiet"].apply(setup, rng) if rng.random() < QUIET_SHARE else setup
+    return HARDSHIPS["quiet"].apply(setup, rng) if is_quiet else setup

@@ -62,6 +62,15 @@ def test_who_is_audited_depends_on_what_the_coordinator_has_drawn() -> None:
     assert len({audit.auditors(A, (A, B, C), BASE, number) for number in range(20)}) == 2
 
 
+@pytest.mark.parametrize(
+    ("norm", "before", "is_alarming"),
+    [(16.0, 1.0, False), (16.1, 1.0, True), (0.0, 1.0, False), (1.0, 0.0, True), (math.inf, 1.0, True), (math.nan, 1.0, True)],
+)
+def test_a_gradient_that_has_grown_fourfold_is_looked_at_at_once(norm: float, before: float, *, is_alarming: bool) -> None:
+    """Squared norms; what is no number as well."""
+    assert audit.is_alarming(norm, before) == is_alarming
+
+
 def test_nobody_audits_itself() -> None:
     """All siblings are asked, in some order."""
     assert sorted(audit.auditors(B, (A, B, C, D), BASE, 7)) == [A, C, D]

@@ -183,10 +183,10 @@ def shows_honest_bytes(sibling: Sibling) -> None:
     sibling.sent[1] = OTHER
 
 
-def refuses_to_show(sibling: Sibling) -> None:
-    """It has it no more, it says."""
-    wrong_output(sibling)
-    sibling.answers[SIBLING.member.peer_id, str(Side.OUTPUT), 1] = Refused(RefusalKind.GONE, "evicted")
+def withholds_its_contribution(sibling: Sibling) -> None:
+    """It has it no more, it says, though nobody drops one before its base ends."""
+    wrong_contribution(sibling)
+    sibling.answers[SIBLING.member.peer_id, "contribution", 0] = Refused(RefusalKind.GONE, "no such thing")
 
 
 def accounts_for_nothing(sibling: Sibling) -> None:
@@ -202,7 +202,7 @@ def accounts_for_nothing(sibling: Sibling) -> None:
         (wrong_contribution, Audited.CONTRIBUTION, 0),
         (wrong_sum, Audited.SUM, 1),
         (shows_honest_bytes, Audited.OUTPUT, 1),
-        (refuses_to_show, Audited.OUTPUT, 1),
+        (withholds_its_contribution, Audited.CONTRIBUTION, 0),
         (accounts_for_nothing, Audited.OUTPUT, 1),
     ],
 )
@@ -238,12 +238,13 @@ def test_what_cannot_be_computed_again_is_no_fault(keeper: tuple[Endpoint, Side]
     assert looked_at(spoil) == AuditAnswer(checked=2, unproven=3)
 
 
-def test_a_sibling_that_cannot_be_called_is_not_accused() -> None:
+@pytest.mark.parametrize("why", [PeerUnreachable("cut"), Refused(RefusalKind.GONE, "evicted")])
+def test_a_sibling_that_cannot_show_a_tensor_is_not_accused(why: Exception) -> None:
     """Its work differs to the bit, as it may on other hardware, and nobody can say by how much."""
 
     def spoil(sibling: Sibling) -> None:
         wrong_output(sibling)
-        sibling.answers[SIBLING.member.peer_id, str(Side.OUTPUT), 1] = PeerUnreachable("cut")
+        sibling.answers[SIBLING.member.peer_id, str(Side.OUTPUT), 1] = why
 
     answer = looked_at(spoil)
     assert not answer.findings

@@ -19,7 +19,7 @@ from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
 from swarmfree.protocol.messages import Account, Audit, AuditAnswer, GetAccount
 from swarmfree.protocol.names import ENDS_STAGE, Member
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.records import Roll
+from swarmfree.protocol.records import Roll, bits_float64
 from swarmfree.protocol.routes import Route, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
@@ -99,17 +99,18 @@ class Audits:
         if not self._share or not plan.microbatches:
             return ()
         number = self._context.rng.getrandbits(64)
-        cases = self._cases(plan, rolls, number)
+        cases = self._all_cases(plan, rolls, number) if self._is_alarmed(plan, averages) else self._cases(plan, rolls, number)
         self._again = []
-        verdicts: dict[int, Verdict] = {}
+        verdicts: list[tuple[int, Verdict]] = []
         is_undisturbed = not redone and self._opened.get(plan.base) == 1
 
         async def one(case: _Case) -> None:
-            verdicts[case.roll.stage] = await self._look(case, rolls, is_undisturbed=is_undisturbed)
+            verdicts.append((case.roll.stage, await self._look(case, rolls, is_undisturbed=is_undisturbed)))
 
         await each(cases, one)
-        convicted = [stage for stage in sorted(verdicts) if self._carry_out(plan, stage, verdicts[stage])]
-        if any(self._context.me in verdict.convicted for verdict in verdicts.values()):
+        verdicts.sort(key=lambda found: (found[0], found[1].convicted))
+        convicted = [stage for stage, verdict in verdicts if self._carry_out(plan, stage, verdict)]
+        if any(self._context.me in verdict.convicted for _, verdict in verdicts):
             # Whose device is broken does not lead either, and its work is in nobody's hands then
             await self._roster.hand_over()
             raise Excluded("siblings compute otherwise than this peer: look at its device and memory before it joins a run again")
@@ -130,6 +131,21 @@ class Audits:
                 found.append(_Case(plan, roll, subject, number + stage))
         return found
 
+    def _is_alarmed(self, plan: Plan, averages: Sequence[StageAverage]) -> bool:
+        """Whether some stage's gradient is far larger than in the record before."""
+        last = plan.last_record
+        if last is None or plan.rebuilt:
+            return False
+        pairs = zip(averages, last.stages, strict=True)
+        return any(audit.is_alarming(bits_float64(average.squared_norm_bits), before.squared_norm) for average, before in pairs)
+
+    def _all_cases(self, plan: Plan, rolls: Mapping[int, Roll], number: int) -> list[_Case]:
+        """Everybody who has a sibling."""
+        there = {stage: self._there(roll) for stage, roll in sorted(rolls.items())}
+        return [
+            _Case(plan, rolls[stage], member, number + stage) for stage, found in there.items() if found[1:] for member in found
+        ]
+
     def _there(self, roll: Roll) -> list[Member]:
         """Members of a stage that made its average and are still there."""
         return [
@@ -145,6 +161,7 @@ class Audits:
         follows.
         """
         roll, subject = case.roll, case.subject
+        there = {member: self._roster.get(member) for member in self._there(roll)}
         offsets = audit.offsets_of(roll, subject)
         first = case.plan.iteration * self._context.manifest.batch.microbatches
         routes = {offset: self._routes.route(first + offset) for offset in offsets}
@@ -157,7 +174,7 @@ class Audits:
         told = audit.received(roll, subject, accounts[roll.stage])
         work = tuple(digests for digests in mine.work if digests.offset in routes)
         request = Audit(case.plan.position, roll, subject, work, told)
-        siblings = audit.auditors(subject, self._there(roll), case.plan.base, case.number)
+        siblings = audit.auditors(subject, there, case.plan.base, case.number)
         answers: dict[Member, AuditAnswer] = {}
         for sibling in siblings:
             answer = await self._ask(sibling, request)
@@ -169,9 +186,24 @@ class Audits:
                 self._since[subject.peer_id] = case.plan.iteration
                 break
         verdict = audit.judge(subject, answers, siblings)
+        if verdict.convicted and not await self._are_still_there(case.plan, verdict.convicted, there):
+            return Verdict()
         if verdict.suspects:
             return self._conflict(case.plan, subject, [m for m in verdict.suspects if m != subject], verdict.evidence)
         return verdict
+
+    async def _are_still_there(self, plan: Plan, members: Collection[Member], there: Mapping[Member, Participant | None]) -> bool:
+        """Whether members have had this base all the while: who has left it can show nothing of
+        it.
+        """
+        for member in members:
+            participant = self._roster.get(member)
+            if participant is None or participant is not there.get(member):
+                return False
+            answer = await self._roster.ask(participant)
+            if answer is None or answer.base != plan.base or self._roster.get(member) is not participant:
+                return False
+        return True
 
     async def _accounts(
         self, case: _Case, rolls: Mapping[int, Roll], routes: Mapping[int, Route]
@@ -266,6 +298,8 @@ class Audits:
         if verdict.suspects:
             self._context.tell(PeersSuspected(stage, plan.iteration, [str(m) for m in verdict.suspects], evidence))
         for member in verdict.convicted:
+            if member.peer_id in self._lead.excluded:
+                continue
             self._context.tell(PeerExcluded(member.peer_id, str(member), stage, plan.iteration, by, evidence))
             self._conflicts.pop(member.peer_id, None)
             if member != self._context.me:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from swarmfree.policy.audit import TOLERANCE
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.message_bounds import FINDINGS_MAX
 from swarmfree.protocol.messages import (
     DISTANCE_MAX,
@@ -234,7 +234,7 @@ class Auditor:
             (Side.OUTPUT if what is Audited.OUTPUT else Side.ANSWER),
             key.microbatch - self._replica_state.first_microbatch,
         )
-        shown = await self._shown(look.subject, Pull(key, side))
+        shown = await self._shown(look, look.subject, Pull(key, side))
         if shown is None:
             look.unproven += 1
         elif digest_of(shown) != claimed:
@@ -242,19 +242,20 @@ class Auditor:
         else:
             look.find(what, index, (claimed, found), await self._distance(shown, computed, is_sum=False))
 
-    async def _shown(self, holder: Endpoint, request: Pull | GetContribution) -> bytes | None:
-        """What a sibling shows of what it accounted for; nothing where it refuses, None where it
-        cannot be asked.
+    async def _shown(self, look: _Look, holder: Endpoint, request: Pull | GetContribution) -> bytes | None:
+        """What a sibling shows of what it accounted for; None where it is not there to be shown.
+
+        A tensor may have gone from a full cache. A contribution is there as long as its base is:
+        who has that no more shows nothing, and the coordinator looks whether it has left the base.
         """
         try:
             return (await self._context.call(holder, request)).payload
-        except (PeerUnreachable, PeerSilent):
-            return None
         except Refused as refusal:
-            self._require(self._replica_state.base)  # else what it refuses is over
-            return b"" if refusal.kind is RefusalKind.GONE else None
+            self._require(look.roll.base)
+            is_withheld = isinstance(request, GetContribution) and refusal.kind in {RefusalKind.GONE, RefusalKind.STALE}
+            return b"" if is_withheld else None
         except CallFailed:
-            return b""
+            return None
 
     async def _distance(self, found: bytes, expected: bytes, *, is_sum: bool) -> float:
         engine = self._context.ports.engine
@@ -295,7 +296,7 @@ class Auditor:
 
     async def _given(self, look: _Look, part: int, claimed: str, computed: bytes) -> bytes:
         """What the sibling gave, where it is not to the bit what was computed."""
-        shown = await self._shown(look.subject, GetContribution(look.roll.round(), part)) if claimed else None
+        shown = await self._shown(look, look.subject, GetContribution(look.roll.round(), part)) if claimed else None
         if shown is None:
             look.unproven += 1
             return b""
@@ -318,7 +319,7 @@ class Auditor:
             if member == self._context.me:
                 data = await self._own(roll.base, [a.id.number for a in roll.of(member)], part)
             elif member != subject:
-                data = await self._shown(where[member], GetContribution(roll.round(), part)) or b""
+                data = await self._shown(look, where[member], GetContribution(roll.round(), part)) or b""
             if not data or (member != subject and digest_of(data) != told.get((part, member))):
                 look.unproven += 1  # of the two one says something else than it has said
                 return

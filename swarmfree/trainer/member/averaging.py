@@ -222,7 +222,7 @@ class Averaging:
         gave for the others.
 
         Raises:
-            Refused: `gone`, another round is the last one here.
+            Refused: `stale`, another round is the last one here.
         """
         current = self._require_round(name)
         me = self._context.me
@@ -234,7 +234,7 @@ class Averaging:
         """Return what this peer contributed to one part of the last round.
 
         Raises:
-            Refused: `gone`.
+            Refused: `stale`, another round is the last one here; `gone`, there is nothing of it.
         """
         numbers = tuple(a.id.number for a in self._require_round(request.round).roll.of(self._context.me))
         if not numbers or request.part not in range(self._context.ports.engine.part_count(self._replica_state.stage)):
@@ -251,7 +251,7 @@ class Averaging:
 
     def _require_round(self, name: str) -> Round:
         if self._round is None or self._round.roll.round() != name:
-            raise Refused(RefusalKind.GONE, f"round {name} is not the last one here")
+            raise Refused(RefusalKind.STALE, f"round {name} is not the last one here")
         return self._round
 
     async def fetch(self, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:

@@ -134,11 +134,11 @@ class WorkTable:
         return min(found, key=lambda e: e.run) if found else None
 
     def passages(self) -> dict[int, dict[Passage, str]]:
-        """Return digests by training microbatch, dropped tensors included; first tries come before
-        redone ones.
+        """Return digests by training microbatch: of the tensors that `stored` gives, and of dropped
+        ones where there are no others.
         """
         found: dict[int, dict[Passage, str]] = {}
-        for (key, _), entry in sorted(self._entries.items(), key=lambda item: item[0][1]):
+        for (key, _), entry in sorted(self._entries.items(), key=lambda item: (item[1].evicted, item[0][1])):
             if key.kind is WorkKind.TRAIN and entry.finished:
                 found[key.microbatch] = {**entry.digests, **found.get(key.microbatch, {})}
         return found
