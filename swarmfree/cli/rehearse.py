@@ -26,6 +26,9 @@ def rehearse(
         EngineChoice,
         typer.Option("--engine", help="Integers, exact and fast, two seeds at a time; or the real model, one by one."),
     ] = EngineChoice.INTEGER,
+    liars: Annotated[
+        bool, typer.Option("--liars", help="Each swarm has a member that computes wrongly, and audits; integers alone.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -40,6 +43,8 @@ def rehearse(
     from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
 
+    if liars and engine is EngineChoice.TORCH:
+        raise typer.BadParameter("a liar of a rehearsal lies in integers: leave out --engine torch")
     interrupt_by_exception()
-    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations)
+    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations, has_liar=liars)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from swarmfree.cockpit.text import span
 
@@ -18,10 +19,17 @@ class Rehearsing:
     """Plays seeds and tells about them."""
 
     def __init__(
-        self, count: int, first_seed: int, engine: str, say: Callable[[str], None], *, iterations: int | None = None
+        self,
+        count: int,
+        first_seed: int,
+        engine: str,
+        say: Callable[[str], None],
+        *,
+        iterations: int | None = None,
+        has_liar: bool = False,
     ) -> None:
         """Keep what was asked for; each line goes to `say`."""
-        self._asked = iterations
+        self._asked, self._has_liar = iterations, has_liar
         self._count = count
         self._first_seed = first_seed
         self._engine = engine
@@ -42,7 +50,7 @@ class Rehearsing:
         """
         from swarmfree.sim.rehearsal import rehearse  # noqa: PLC0415 - only what is needed
 
-        play = rehearse
+        play = partial(rehearse, has_liar=self._has_liar)
         if self._engine == "torch":
             from swarmfree.sim.torch_rehearsal import rehearse_torch  # noqa: PLC0415 - only what is needed
 
@@ -72,7 +80,7 @@ class Rehearsing:
             if report.violation:
                 self._show_end(report.tail, report.details)
 
-        result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear)
+        result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear, has_liar=self._has_liar)
         return self._finish(f", {result.repeated} of them twice")
 
     def _count_one(self, seed: int, violation: str, iterations: int, virtual_s: float, faults: Counter[str]) -> None:
@@ -108,6 +116,7 @@ class Rehearsing:
         self._say(f"{len(self._failures)} of {self._count} rehearsals failed; to play them again:")
         engine = "" if self._engine == "integer" else f" --engine {self._engine}"
         engine += f" --iterations {self._asked}" if self._asked else ""
+        engine += " --liars" if self._has_liar else ""
         for seed, _ in sorted(self._failures):
             self._say(f"  swarmfree rehearse --first-seed {seed} --seeds 1{engine} --verbose")
         return 1

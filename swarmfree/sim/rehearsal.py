@@ -31,6 +31,7 @@ from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.sim.invariants import Checks, Violation
+from swarmfree.sim.liar_setup import draw_liar_setup
 from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.liveness import Liveness
 from swarmfree.sim.loop import StuckError, VirtualLoop
@@ -100,6 +101,7 @@ class RehearsalResult:
         transcript: lines for people.
         statistics: counts.
         iterations: that were asked for; None = drawn from the seed.
+        has_liar: it was drawn with one.
     """
 
     seed: int
@@ -109,16 +111,18 @@ class RehearsalResult:
     transcript: tuple[str, ...]
     statistics: RehearsalStatistics
     iterations: int | None = None
+    has_liar: bool = False
 
     @property
     def command(self) -> str:
         """Replays this rehearsal."""
-        return replay_command(self.seed, self.iterations)
+        return replay_command(self.seed, self.iterations, has_liar=self.has_liar)
 
 
-def replay_command(seed: int, iterations: int | None) -> str:
+def replay_command(seed: int, iterations: int | None, *, has_liar: bool = False) -> str:
     """What plays a seed again."""
-    return f"swarmfree rehearse --first-seed {seed} --seeds 1" + (f" --iterations {iterations}" if iterations else "")
+    drawn = (f" --iterations {iterations}" if iterations else "") + (" --liars" if has_liar else "")
+    return f"swarmfree rehearse --first-seed {seed} --seeds 1{drawn}"
 
 
 class _Rehearsal:
@@ -361,6 +365,7 @@ def rehearse(
     factories: Factories | None = None,
     script: Script | None = None,
     full_transcript: bool = False,
+    has_liar: bool = False,
 ) -> RehearsalResult:
     """Play one rehearsal.
 
@@ -371,8 +376,10 @@ def rehearse(
         factories: what it is made of; None = the trainer with the integer engine.
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
+        has_liar: a drawn setup has a liar.
     """
-    setup, factories = setup or draw_setup(seed, iterations=iterations), factories or Factories()
+    draw = draw_liar_setup if has_liar else draw_setup
+    setup, factories = setup or draw(seed, iterations=iterations), factories or Factories()
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
     rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
 
@@ -397,6 +404,7 @@ def rehearse(
         transcript=rehearsal.transcript.lines,
         statistics=rehearsal.statistics,
         iterations=iterations,
+        has_liar=has_liar,
     )
 
 

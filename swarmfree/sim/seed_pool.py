@@ -46,8 +46,8 @@ class ManyResult:
 class _Player:
     """One worker process, started when it is first needed."""
 
-    def __init__(self, iterations: int | None) -> None:
-        self._iterations = iterations
+    def __init__(self, iterations: int | None, *, has_liar: bool) -> None:
+        self._iterations, self._has_liar = iterations, has_liar
         self._process: asyncio.subprocess.Process | None = None
 
     async def play(self, seed: int) -> SeedReport:
@@ -64,13 +64,13 @@ class _Player:
         process = self._process
         assert process.stdin is not None, "asked for a pipe"
         assert process.stdout is not None, "asked for a pipe"
-        process.stdin.write(f"{seed} {self._iterations or ''}\n".encode())
+        process.stdin.write(f"{seed} {self._iterations or 0} {int(self._has_liar)}\n".encode())
         line = await process.stdout.readline()
         if not line:
             code = await process.wait()
             self._process = None
             why = f"I7: the process that played seed {seed} ended with code {code}"
-            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations)
+            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations, self._has_liar)
         content = json.loads(line)
         content["tail"] = tuple(content["tail"])
         return SeedReport(**content)
@@ -86,8 +86,8 @@ class _Player:
 
 
 @asynccontextmanager
-async def _players(iterations: int | None) -> AsyncIterator[tuple[_Player, _Player]]:
-    players = _Player(iterations), _Player(iterations)
+async def _players(iterations: int | None, *, has_liar: bool) -> AsyncIterator[tuple[_Player, _Player]]:
+    players = _Player(iterations, has_liar=has_liar), _Player(iterations, has_liar=has_liar)
     try:
         yield players
     finally:
@@ -103,6 +103,7 @@ def rehearse_many(
     processes: int = 2,
     repeat_every: int | None = None,
     progress: Progress | None = None,
+    has_liar: bool = False,
 ) -> ManyResult:
     """Play seeds ``first_seed .. first_seed + count - 1``.
 
@@ -114,6 +115,7 @@ def rehearse_many(
         repeat_every: every so many seeds one is played again in another process and must be the
             same story; 0 = never; None = every tenth, of more than a thousand a hundred in all.
         progress: called after every seed with its report, how many are done, and `count`.
+        has_liar: each has a liar.
     """
     if repeat_every is None:
         repeat_every = max(10, count // 100)
@@ -121,7 +123,7 @@ def rehearse_many(
     seeds = iter(range(first_seed, first_seed + count))
 
     async def lane(seeds: Iterator[int]) -> None:
-        async with _players(iterations) as (player, other):
+        async with _players(iterations, has_liar=has_liar) as (player, other):
             for seed in seeds:
                 report = await player.play(seed)
                 if repeat_every and (seed - first_seed) % repeat_every == 0:

@@ -1,7 +1,8 @@
 """A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON
 line goes out for each.
 
-Behind a seed stands how many iterations its rehearsal has, where it is not to draw them.
+Behind a seed stand how many iterations its rehearsal has, 0 where it is to draw them, and whether
+it has a liar.
 
 It ends when its input ends, so it never outlives whoever started it by more than one rehearsal.
 Every such process has its own hash seed.
@@ -35,6 +36,7 @@ class SeedReport:
         faults: faults by kind.
         events: events by kind.
         asked: iterations that were asked for; None = drawn.
+        has_liar: it was drawn with one.
     """
 
     seed: int
@@ -48,17 +50,19 @@ class SeedReport:
     faults: dict[str, int]
     events: dict[str, int]
     asked: int | None = None
+    has_liar: bool = False
 
     @property
     def command(self) -> str:
         """Replays this seed."""
-        return replay_command(self.seed, self.asked)
+        return replay_command(self.seed, self.asked, has_liar=self.has_liar)
 
 
-def report(seed: int, iterations: int | None = None) -> SeedReport:
-    """Play one seed; `iterations` None = as many as it draws."""
+def report(seed: int, iterations: int | None = None, has_liar: int = 0) -> SeedReport:
+    """Play one seed; `iterations` None or 0 = as many as it draws."""
     begun_s = time.process_time()
-    result = rehearse(seed, iterations=iterations)
+    asked = iterations or None
+    result = rehearse(seed, iterations=asked, has_liar=bool(has_liar))
     return SeedReport(
         seed=seed,
         violation=str(result.violation or ""),
@@ -70,7 +74,8 @@ def report(seed: int, iterations: int | None = None) -> SeedReport:
         cpu_s=time.process_time() - begun_s,
         faults=dict(result.statistics.faults),
         events=dict(result.statistics.events),
-        asked=iterations,
+        asked=asked,
+        has_liar=bool(has_liar),
     )
 
 

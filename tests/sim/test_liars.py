@@ -1,0 +1,74 @@
+"""Rehearsals with a liar: it is excluded in time and nobody honest is named (N4); what else would
+be is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.policy import audit
+from swarmfree.policy.audit import Verdict
+from swarmfree.protocol.messages import AuditAnswer
+from swarmfree.protocol.names import Member
+from swarmfree.sim.liar_setup import draw_liar_setup
+from swarmfree.sim.liars import NAMED_WITHIN, Liar, Lie
+from swarmfree.sim.rehearsal import rehearse
+from swarmfree.sim.seed_pool import rehearse_many
+from tests.scenarios.scenario_world import swarm
+
+SEEDS = 24
+
+
+@pytest.mark.timeout(300)
+def test_liars_are_excluded_in_time_and_nobody_else() -> None:
+    """Two dozen swarms with a liar each, half of them with all kinds of faults besides."""
+    result = rehearse_many(0, SEEDS, processes=2, repeat_every=8, has_liar=True)
+    assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
+    excluded = sum(report.events.get("PeerExcluded", 0) > 0 for report in result.reports)
+    assert excluded >= SEEDS * 3 // 4, "the others died, or moved, before"
+
+
+def test_a_setup_is_drawn_with_every_lie_and_stage() -> None:
+    """Of a hundred seeds."""
+    setups = [draw_liar_setup(seed) for seed in range(100)]
+    liars = [setup.liar for setup in setups if setup.liar is not None]
+    assert len(liars) == 100
+    assert {liar.lie for liar in liars} == set(Lie)
+    assert {0, 1, 2, 3} <= {liar.stage for liar in liars}
+
+
+def test_the_same_seed_with_a_liar_is_the_same_story() -> None:
+    """And the command that plays it says so."""
+    first, second = rehearse(5, has_liar=True), rehearse(5, has_liar=True)
+    assert first.digest == second.digest
+    assert first.command == "swarmfree rehearse --first-seed 5 --seeds 1 --liars"
+
+
+def test_a_liar_that_nobody_convicts_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N4 has teeth: auditors that find nothing are noticed after twenty records."""
+    monkeypatch.setattr(audit, "judge", lambda *_: Verdict())
+    setup = swarm(replicas=3)
+    run = replace(setup.manifest.run, audit_share=0.2, iterations=NAMED_WITHIN + 5)
+    setup = replace(setup, manifest=replace(setup.manifest, run=run), liar=Liar(Lie.GRADIENTS, 2, 1))
+    violation = rehearse(1, setup=setup).violation
+    assert violation is not None
+    assert violation.invariant == "N4"
+    assert "has lied in 21 records, and is still there" in violation.text
+
+
+def test_an_honest_peer_that_is_convicted_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N4 has teeth: a verdict on whoever was audited is noticed at once."""
+
+    def convicts(subject: Member, answers: dict[Member, AuditAnswer], siblings: tuple[Member, ...]) -> Verdict:
+        del siblings
+        return Verdict((subject,), (), tuple(answers), ("made up",))
+
+    monkeypatch.setattr(audit, "judge", convicts)
+    setup = swarm(replicas=3)
+    setup = replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, audit_share=0.5)))
+    violation = rehearse(1, setup=setup).violation
+    assert violation is not None
+    assert violation.invariant == "N4"
+    assert "is honest and was excluded" in violation.text
