@@ -62,13 +62,17 @@ class LiarWatch:
         liar: the one there is to be, None for none.
         microbatches: of an iteration.
         violated: told what does not hold.
+
+    Attributes:
+        member: who lies; None before its first lie.
+        lied_in: iterations in which it has.
     """
 
     def __init__(self, liar: Liar | None, microbatches: int, violated: Callable[[str, str], None]) -> None:
         """Nobody has lied yet."""
         self._liar, self._microbatches, self._violated = liar, microbatches, violated
         self.member: Member | None = None
-        self._lied_in: set[int] = set()  # iterations
+        self.lied_in: set[int] = set()  # iterations
         self._clean: set[str] = set()  # bases that were opened without it, since it was convicted
         self._stood: set[str] = set()  # lineages of records that its lies stand in, beside two siblings
 
@@ -84,7 +88,7 @@ class LiarWatch:
         if liar is None or stage != liar.stage or iteration < liar.iteration or self.member not in {None, member}:
             return None
         self.member = member
-        self._lied_in.add(iteration)
+        self.lied_in.add(iteration)
         return liar.lie
 
     def is_liar(self, peer_id: str) -> bool:
@@ -100,17 +104,16 @@ class LiarWatch:
 
     def has_spoilt(self, record: Record) -> bool:
         """Whether a record may hold what the liar has computed."""
-        if record.base in self._clean or not self._lied_in:
+        if record.base in self._clean or not self.lied_in:
             return False
         # It may own parts of a sum without a microbatch of its own in it
-        return record.iteration in self._lied_in or any(self.member in entry.members for entry in record.stages)
+        return record.iteration in self.lied_in or any(self.member in entry.members for entry in record.stages)
 
     def committed(self, record: Record, lineage: str) -> None:
         """A record is committed: is it high time that the liar was excluded?"""
-        if self._liar is None or self.member is None or not self.has_spoilt(record):
+        if self.member is None or not self.has_spoilt(record):
             return
-        members = record.stages[self._liar.stage].members
-        if len(members) >= HONEST_MIN and self.member in members:
+        if any(len(entry.members) >= HONEST_MIN and self.member in entry.members for entry in record.stages):
             self._stood.add(lineage)
         if len(self._stood) > NAMED_WITHIN:
             self._violated("N4", f"{self.member} has lied in {len(self._stood)} records, and is still there")

@@ -7,14 +7,20 @@ against the reference like every other iteration, so that nothing of the lie can
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from swarmfree.protocol.messages import Audit, GetAccount, Open, TakeRoll
-from swarmfree.sim.liars import Liar, Lie
+from swarmfree.protocol.messages import Audit, GetAccount, Open, Reduce, Reduced, TakeRoll
+from swarmfree.protocol.records import bits_float64
+from swarmfree.sim.liars import Liar, LiarWatch, Lie
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
+from swarmfree.trainer.member.averaging import Averaging, Round
+from swarmfree.trainer.pipeline.stage_replica import StageReplica
+from swarmfree.trainer.pipeline.tensor_digest import digest_of
+from swarmfree.trainer.pipeline.work_table import WorkItem
 from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, play, swarm
 
 LIES_FROM = 2
@@ -144,3 +150,70 @@ def test_rolls_of_a_liar_s_iteration_are_of_another_base_afterwards() -> None:
     found_in = int(line.split("iteration=")[1].split()[0])
     assert len(bases[found_in]) == 2
     assert all(len(known) == 1 for iteration, known in bases.items() if iteration != found_in)
+
+
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[LiarWatch]:
+    """The watch of each rehearsal, so that a scenario can say who lies."""
+    found: list[LiarWatch] = []
+    begin = LiarWatch.__init__
+
+    def kept(self: LiarWatch, *arguments: Any) -> None:
+        begin(self, *arguments)
+        found.append(self)
+
+    monkeypatch.setattr(LiarWatch, "__init__", kept)
+    return found
+
+
+def test_who_accounts_for_something_else_than_it_sent_is_in_conflict_with_all_it_sent_to(
+    watches: list[LiarWatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its share is right by its account, and one receiver alone would be one word against another;
+    two of the stage after convict it.
+    """
+    forward = StageReplica._forward
+
+    def two_faced(self: StageReplica, entry: WorkItem, ticket: int, activations: bytes) -> bytes:
+        output, (watch,) = forward(self, entry, ticket, activations), watches
+        me = self._context.me
+        if entry.key.stage != 2 or entry.key.iteration < LIES_FROM or watch.member not in {None, me}:
+            return output
+        watch.member = me
+        watch.lied_in.add(entry.key.iteration)
+        return output[:-1] + bytes([output[-1] ^ 1])
+
+    monkeypatch.setattr(StageReplica, "_forward", two_faced)
+    result = play(audited(swarm(replicas=3), share=1.0, iterations=10))
+    (liar,) = excluded(result)
+    assert watches[0].is_liar(liar)
+    assert lines(result, "PeerExcluded", "account otherwise")
+    assert not opened(result, liar)[-1]
+
+
+def test_who_shows_something_else_than_it_contributed_is_in_conflict_with_the_owners(
+    watches: list[LiarWatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives owners of parts garbage, and says that it gave what it should have."""
+    give = Averaging._one_part
+
+    async def two_faced(self: Averaging, current: Round, numbers: tuple[int, ...], part: int) -> tuple[bytes, float]:
+        (watch,), roll = watches, current.roll
+        me, engine = self._context.me, self._context.ports.engine
+        lies = roll.stage == 2 and roll.iteration >= LIES_FROM and watch.member in {None, me} and numbers
+        if not lies or roll.owner(part).member == me:
+            return await give(self, current, numbers, part)
+        watch.member = me
+        watch.lied_in.add(roll.iteration)
+        contribution = engine.contribution(numbers, part)
+        current.given[part] = digest_of(contribution)
+        request = Reduce(roll.round(), part, contributes=True)
+        wrong = bytes(len(contribution))
+        reply = await self._context.call(roll.owner(part), request, wrong)
+        return reply.payload, bits_float64(reply.expect(Reduced).squared_norm_bits)
+
+    monkeypatch.setattr(Averaging, "_one_part", two_faced)
+    result = play(audited(swarm(replicas=3), share=1.0, iterations=10))
+    (liar,) = excluded(result)
+    assert watches[0].is_liar(liar)
+    assert not opened(result, liar)[-1]
