@@ -46,30 +46,53 @@ def drawn(base: str, number: int, name: str) -> float:
     return int.from_bytes(digest[:7], "big") / (1 << 56)
 
 
-def choose_subject(
-    members: Sequence[Member], waited: Mapping[Member, int], share: float, base: str, number: int
-) -> Member | None:
-    """Choose whose work of this iteration is computed again, None for nobody's.
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Iterations since a member was last audited, or first seen, and since that was last tried."""
 
-    Who was not audited for 1 / share iterations is due, less the members of its stage: in each
-    iteration one of them is audited at most, and they become due together. The one that waited
-    longest goes first. Else each is drawn with probability `share`, and the lowest draw counts.
+    audited: int
+    tried: int
+
+
+NOT_WAITED = Waited(0, 0)
+
+
+def choose_subjects(
+    stages: Mapping[int, Sequence[Member]], waited: Mapping[Member, Waited], share: float, base: str, number: int
+) -> dict[int, Member]:
+    """Choose whose work of this iteration is computed again: one member of each stage, or nobody's.
+
+    All stages audit in the same iterations, since one audit beside another costs no time: with a
+    probability that gives each member of the largest stage its share, and whenever somebody is due,
+    who was not audited for 1 / share iterations, less the members of its stage. Who is due goes
+    first, and of those one whose last audit did not come to nothing just now; else one is drawn.
 
     Args:
-        members: of one stage, all of them there.
-        waited: iterations since each was last audited, or first seen.
+        stages: members of each, all of them there; a stage of one has nobody who could be asked.
+        waited: of each, where it is known.
         share: see `RunSection.audit_share`.
         base: of the iteration's work.
         number: see `drawn`.
     """
-    if share <= 0 or len(members) < 2:  # nobody could be asked
-        return None
-    draws = {member: drawn(base, number, f"subject {member.peer_id}") for member in members}
-    due = [member for member in members if waited.get(member, 0) >= 1 / share - len(members)]
-    if due:
-        return max(due, key=lambda member: (waited.get(member, 0), -draws[member], member))
-    chosen = min(members, key=lambda member: (draws[member], member))
-    return chosen if draws[chosen] < share else None
+    stages = {stage: members for stage, members in sorted(stages.items()) if len(members) > 1}
+    if share <= 0 or not stages:
+        return {}
+    due = {
+        stage: [member for member in members if waited.get(member, NOT_WAITED).audited >= 1 / share - len(members)]
+        for stage, members in stages.items()
+    }
+    largest = max(len(members) for members in stages.values())
+    if not any(due.values()) and drawn(base, number, "iteration") >= share * largest:
+        return {}
+
+    def rank(member: Member) -> tuple[float, Member]:
+        return drawn(base, number, f"subject {member.peer_id}"), member
+
+    def due_rank(member: Member) -> tuple[int, int, tuple[float, Member]]:
+        since = waited.get(member, NOT_WAITED)
+        return -since.tried, -since.audited, rank(member)
+
+    return {stage: min(due[stage], key=due_rank) if due[stage] else min(members, key=rank) for stage, members in stages.items()}
 
 
 def is_alarming(squared_norm: float, before: float) -> bool:
@@ -175,14 +198,18 @@ def _those_with(accounts: Mapping[Member, Account], offset: int, *, alone: bool 
 
 
 def disputed_sums(roll: Roll, subject: Member, accounts: Mapping[Member, Account]) -> frozenset[Member]:
-    """Owners of parts that say they received another contribution than the subject says it gave."""
-    gave = _given(subject, accounts)
+    """Members of the stage that account otherwise than the subject for what one of them contributed
+    to a part that the other owns.
+    """
+    gave = {member: _given(member, accounts) for member in accounts}
     return frozenset(
-        owner
-        for owner, told in accounts.items()
-        if owner != subject
-        for one in told.contributions
-        if one.member == subject and roll.owner(one.part).member == owner and gave.get(one.part, one.digest) != one.digest
+        one.member if owner == subject else owner
+        for owner, account in accounts.items()
+        for one in account.contributions
+        if roll.owner(one.part).member == owner
+        and owner != one.member
+        and subject in {owner, one.member}
+        and _is_other(one.digest, gave.get(one.member, {}).get(one.part, ""))
     )
 
 

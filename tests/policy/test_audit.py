@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy import audit
-from swarmfree.policy.audit import Verdict
+from swarmfree.policy.audit import Verdict, Waited
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import DISTANCE_MAX, Account, AuditAnswer, Audited, AuditFinding
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, PartialSumId
@@ -19,6 +19,7 @@ A, B, C, D, E = (Member(f"Qm{name}", "00") for name in "ABCDE")
 X, Y = Member("QmX", "00"), Member("QmY", "00")
 BASE = "0123456789abcdef"
 
+LONG = Waited(99, 99)
 NOTHING = AuditAnswer(10, 0)
 ROUNDING = AuditAnswer(10, 0, (AuditFinding(Audited.CONTRIBUTION, 1, "a", "b", audit.TOLERANCE),))
 FOUND = AuditAnswer(10, 0, (AuditFinding(Audited.OUTPUT, 3, "c1a1med", "f0und", 2.0),))
@@ -30,35 +31,58 @@ IN_PART = replace(FOUND, unproven=4)
 
 def test_nobody_is_audited_where_audits_are_off_or_a_member_is_alone() -> None:
     """A share of 0 is off, and alone there is nobody to ask."""
-    assert audit.choose_subject((A, B, C), {A: 99}, 0.0, BASE, 1) is None
-    assert audit.choose_subject((A,), {A: 99}, 1.0, BASE, 1) is None
+    assert audit.choose_subjects({1: (A, B, C)}, {A: LONG}, 0.0, BASE, 1) == {}
+    assert audit.choose_subjects({1: (A,)}, {A: LONG}, 1.0, BASE, 1) == {}
+    assert audit.choose_subjects({1: (A,), 2: (B, C)}, {A: LONG}, 1.0, BASE, 1).keys() == {2}
 
 
 def test_everybody_is_audited_within_the_inverse_of_the_share() -> None:
-    """Whatever is drawn: of three members each waits at most 20 iterations at a share of 0.05."""
-    since = dict.fromkeys((A, B, C), 0)
-    longest = 0
-    for iteration in range(2000):
-        waited = {member: iteration - then for member, then in since.items()}
-        longest = max(longest, *waited.values())
-        subject = audit.choose_subject((A, B, C), waited, 0.05, f"base {iteration}", iteration)
-        if subject is not None:
-            since[subject] = iteration
-    assert longest <= 20
-
-
-def test_a_member_is_drawn_as_often_as_the_share_says() -> None:
-    """Besides those who are due: at 0.2, of two that were just audited one in some three
-    iterations, each as often as the other.
+    """Whatever is drawn: of three members each waits at most 20 iterations at a share of 0.05; and
+    some wait far less.
     """
-    drawn = [audit.choose_subject((A, B), {A: 0, B: 0}, 0.2, BASE, number) for number in range(4000)]
+    stages = {1: (A, B, C), 2: (D, E)}
+    since = dict.fromkeys((A, B, C, D, E), 0)
+    waits: list[int] = []
+    for iteration in range(2000):
+        waited = {member: Waited(iteration - then, iteration - then) for member, then in since.items()}
+        for subject in audit.choose_subjects(stages, waited, 0.05, f"base {iteration}", iteration).values():
+            waits.append(waited[subject].audited)
+            since[subject] = iteration
+    assert max(waits) <= 20
+    assert min(waits) <= 2
+    often = len(since) / 20
+    assert often <= len(waits) / 2000 <= 2.5 * often, "one to two times the share, more in the smaller stage"
+
+
+def test_stages_audit_in_the_same_iterations() -> None:
+    """One audit beside another costs no time."""
+    chosen = [audit.choose_subjects({1: (A, B, C), 2: (D, E)}, {}, 0.05, BASE, number) for number in range(1000)]
+    assert {tuple(subjects) for subjects in chosen} == {(), (1, 2)}
+
+
+def test_members_are_drawn_alike_and_as_often_as_the_share_says() -> None:
+    """Besides those who are due: at 0.2 each of two in one of five iterations."""
+    chosen = [audit.choose_subjects({1: (A, B)}, {}, 0.2, BASE, number).get(1) for number in range(4000)]
     for member in (A, B):
-        assert drawn.count(member) == pytest.approx(4000 * 0.18, rel=0.1)
+        assert chosen.count(member) == pytest.approx(4000 * 0.2, rel=0.1)
+
+
+def test_who_is_due_goes_first() -> None:
+    """The longest first, and the other stages use the time; one whose audit has just come to
+    nothing keeps nobody from theirs.
+    """
+    waited = {A: Waited(1, 1), B: Waited(8, 8), C: Waited(9, 9)}
+    for number in range(50):
+        subjects = audit.choose_subjects({1: (A, B, C), 2: (D, E)}, waited, 0.1, BASE, number)
+        assert subjects[1] == C
+        failed = audit.choose_subjects({1: (A, B, C)}, {**waited, C: Waited(9, 1)}, 0.1, BASE, number)
+        assert failed[1] == B
+        assert subjects[2] in {D, E}
 
 
 def test_who_is_audited_depends_on_what_the_coordinator_has_drawn() -> None:
     """The base alone, which everybody knows, says nothing."""
-    assert len({audit.choose_subject((A, B, C), {A: 9, B: 9, C: 9}, 0.5, BASE, number) for number in range(20)}) == 3
+    assert len({audit.choose_subjects({1: (A, B, C)}, {}, 0.2, BASE, number).get(1) for number in range(40)}) == 4
     assert len({audit.auditors(A, (A, B, C), BASE, number) for number in range(20)}) == 2
 
 
@@ -238,6 +262,7 @@ def test_an_auditor_is_told_what_owner_and_contributor_both_say() -> None:
     told = {(one.part, one.member): one.digest for one in audit.received(ROLL, A, accounts)}
     assert told == {(0, A): "a0", (0, B): "b0", (1, A): "a1"}
     assert audit.disputed_sums(ROLL, A, accounts) == {C}
+    assert audit.disputed_sums(ROLL, C, accounts) == {A}
     assert audit.disputed_sums(ROLL, B, accounts) == set()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy import audit
-from swarmfree.policy.audit import Verdict
+from swarmfree.policy.audit import Verdict, Waited
 from swarmfree.policy.record import StageAverage
 from swarmfree.protocol.errors import CallFailed, Excluded
 from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
@@ -65,6 +65,7 @@ class Audits:
         self._routes = routes_of(context.manifest)
         self._share = context.manifest.run.audit_share
         self._since: dict[str, int] = {}  # peer id -> iteration of its last audit, or in which it was first seen
+        self._tried: dict[str, int] = {}  # the same, of audits that came to something or nothing
         self._opened: dict[str, int] = {}  # base -> plans made for it, of the present iteration
         self._begun_s, self._repeats = context.now_s(), 0
         self._again: list[int] = []
@@ -122,14 +123,18 @@ class Audits:
         present = {endpoint.member.peer_id for endpoint in plan.members()}
         if len(self._since) > len(present) + GONE_MAX:
             self._since = {peer_id: since for peer_id, since in self._since.items() if peer_id in present}
-        found = []
-        for stage, roll in sorted(rolls.items()):
-            members = self._there(roll)
-            waited = {member: plan.iteration - self._since.setdefault(member.peer_id, plan.iteration) for member in members}
-            subject = audit.choose_subject(members, waited, self._share, plan.base, number + stage)
-            if subject is not None:
-                found.append(_Case(plan, roll, subject, number + stage))
-        return found
+            self._tried = {peer_id: since for peer_id, since in self._tried.items() if peer_id in present}
+        there = {stage: self._there(roll) for stage, roll in sorted(rolls.items())}
+        members = [member for found in there.values() for member in found]
+        waited = {
+            member: Waited(
+                plan.iteration - self._since.setdefault(member.peer_id, plan.iteration),
+                plan.iteration - self._tried.setdefault(member.peer_id, plan.iteration),
+            )
+            for member in members
+        }
+        subjects = audit.choose_subjects(there, waited, self._share, plan.base, number)
+        return [_Case(plan, rolls[stage], subject, number) for stage, subject in subjects.items()]
 
     def _is_alarmed(self, plan: Plan, averages: Sequence[StageAverage]) -> bool:
         """Whether some stage's gradient is far larger than in the record before."""
@@ -142,9 +147,7 @@ class Audits:
     def _all_cases(self, plan: Plan, rolls: Mapping[int, Roll], number: int) -> list[_Case]:
         """Everybody who has a sibling."""
         there = {stage: self._there(roll) for stage, roll in sorted(rolls.items())}
-        return [
-            _Case(plan, rolls[stage], member, number + stage) for stage, found in there.items() if found[1:] for member in found
-        ]
+        return [_Case(plan, rolls[stage], member, number) for stage, found in there.items() if found[1:] for member in found]
 
     def _there(self, roll: Roll) -> list[Member]:
         """Members of a stage that made its average and are still there."""
@@ -161,6 +164,7 @@ class Audits:
         follows.
         """
         roll, subject = case.roll, case.subject
+        self._tried[subject.peer_id] = case.plan.iteration
         there = {member: self._roster.get(member) for member in self._there(roll)}
         offsets = audit.offsets_of(roll, subject)
         first = case.plan.iteration * self._context.manifest.batch.microbatches
