@@ -85,6 +85,7 @@ class RefusalKind(enum.StrEnum):
     UNREACHED = "unreached"
     FORBIDDEN = "forbidden"
     NOT_ADMITTED = "not_admitted"
+    EXCLUDED = "excluded"
     UNKNOWN_DICTIONARY = "unknown_dictionary"
 
 
@@ -104,8 +105,8 @@ class Refused(CallFailed):
     its coordinator, and follows no other one), `too_slow` (the work would take longer than it may),
     `disputed` (what others have signed says otherwise), `unreached` (the receiver could not call
     the sender back), `forbidden` (the sender may not say that here), `not_admitted` (the sender has
-    no ticket that holds, or is banned), `unknown_dictionary` (the wire's own: the request comes
-    again, packed alone).
+    no ticket that holds, or is banned), `excluded` (an audit has convicted the sender),
+    `unknown_dictionary` (the wire's own: the request comes again, packed alone).
     """
 
     def __init__(self, kind: RefusalKind, detail: str, term_number: int = 0) -> None:

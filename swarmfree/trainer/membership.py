@@ -186,6 +186,11 @@ class Membership:
                     # Nobody but the coordinator gives places
                     self._is_turned_away |= is_named and refusal.kind is RefusalKind.NOT_ADMITTED
                     return False
+                if refusal.kind is RefusalKind.EXCLUDED:
+                    if before is not None and endpoint.member == before.member:
+                        raise Excluded(refusal.detail) from refusal
+                    self._unwelcome = refusal.detail  # anybody may say so
+                    return False
                 self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:
                     raise RunEnded(refusal.detail) from refusal

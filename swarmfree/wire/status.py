@@ -42,6 +42,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.UNREACHED: StatusCode.FAILED_PRECONDITION,
     RefusalKind.FORBIDDEN: StatusCode.PERMISSION_DENIED,
     RefusalKind.NOT_ADMITTED: StatusCode.PERMISSION_DENIED,
+    RefusalKind.EXCLUDED: StatusCode.PERMISSION_DENIED,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

@@ -21,7 +21,7 @@ from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.pipeline.stage_replica import StageReplica
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.pipeline.work_table import WorkItem
-from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, play, swarm
+from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 LIES_FROM = 2
 
@@ -45,8 +45,8 @@ def excluded(result: RehearsalResult) -> list[str]:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("lie", Lie)
 def test_a_liar_is_excluded_whatever_it_lies_about(lie: Lie, stage: int) -> None:
-    """It is named with what it gave and what was computed, its iteration is computed again, it is
-    in no plan any more, and nobody else is named.
+    """It is named with what it gave and what was computed, it is in no plan any more, and nobody
+    else is named.
     """
     setup = swarm(replicas=3, sources=3 if stage == 0 else 1)
     result = play(audited(setup, liar=Liar(lie, stage, LIES_FROM)))
@@ -56,8 +56,18 @@ def test_a_liar_is_excluded_whatever_it_lies_about(lie: Lie, stage: int) -> None
     there = opened(result, liar)
     assert there == sorted(there, reverse=True)
     assert not there[-1]
-    assert lines(result, "Opened", "attempt=1")
     assert not lines(result, "PeersSuspected")
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_peer_that_is_excluded_ends_with_a_sentence(stage: int) -> None:
+    """A volunteer may have a broken device, and should hear of it: from its coordinator when it
+    says hello, or, where it coordinates, by its own audit.
+    """
+    setup = unhurried(swarm(replicas=3, sources=3 if stage == 0 else 1))
+    result = play(audited(setup, liar=Liar(Lie.RANDOM, stage, LIES_FROM), iterations=10))
+    (liar,) = excluded(result)
+    assert lines(result, liar.removeprefix("Qm"), "ended with code 3", "comput")
 
 
 def test_an_honest_swarm_is_audited_and_nobody_is_named() -> None:

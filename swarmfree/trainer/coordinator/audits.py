@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from swarmfree.policy import audit
 from swarmfree.policy.audit import Verdict, Waited
 from swarmfree.policy.record import StageAverage
-from swarmfree.protocol.errors import CallFailed, Excluded
+from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
 from swarmfree.protocol.messages import Account, Audit, AuditAnswer, GetAccount
 from swarmfree.protocol.names import ENDS_STAGE, Member
@@ -43,7 +43,15 @@ contributed.
 
 
 class LiarFound(StatesDiffer):
-    """A member computed wrongly: whatever it touched in this base is void, in every stage."""
+    """A member computed wrongly: whatever it touched in this base is void, in every stage.
+
+    Args:
+        is_own: it is this very peer.
+    """
+
+    def __init__(self, stage: int, state_digest: str, *, is_own: bool) -> None:
+        super().__init__(stage, state_digest)
+        self.is_own = is_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,10 @@ class Audits:
         self._share = context.manifest.run.audit_share
         self._since: dict[str, int] = {}  # peer id -> iteration of its last audit, or in which it was first seen
         self._tried: dict[str, int] = {}  # the same, of audits that came to something or nothing
-        self._opened: dict[str, int] = {}  # base -> plans made for it, of the present iteration
+        # Who takes over in the middle of an iteration does not know what was before
+        self._opened = (
+            {lead.plan.base: 1} if lead.plan is not None else dict[str, int]()
+        )  # base -> plans made for it, of the present iteration
         self._begun_s, self._repeats = context.now_s(), 0
         self._again: list[int] = []
         self._conflicts: dict[str, dict[str, None]] = {}  # peer id -> peers of which, with it, one has lied
@@ -95,7 +106,6 @@ class Audits:
 
         Raises:
             LiarFound: the attempt is void.
-            Excluded: it was this peer itself; somebody else leads now.
         """
         if not self._share or not plan.microbatches:
             return ()
@@ -103,7 +113,7 @@ class Audits:
         cases = self._all_cases(plan, rolls, number) if self._is_alarmed(plan, averages) else self._cases(plan, rolls, number)
         self._again = []
         verdicts: list[tuple[int, Verdict]] = []
-        is_undisturbed = not redone and self._opened.get(plan.base) == 1
+        is_undisturbed = not redone and self._opened.get(plan.base) == 1 and not any(share.taken for share in plan.shares)
 
         async def one(case: _Case) -> None:
             verdicts.append((case.roll.stage, await self._look(case, rolls, is_undisturbed=is_undisturbed)))
@@ -111,12 +121,9 @@ class Audits:
         await each(cases, one)
         verdicts.sort(key=lambda found: (found[0], found[1].convicted))
         convicted = [stage for stage, verdict in verdicts if self._carry_out(plan, stage, verdict)]
-        if any(self._context.me in verdict.convicted for _, verdict in verdicts):
-            # Whose device is broken does not lead either, and its work is in nobody's hands then
-            await self._roster.hand_over()
-            raise Excluded("siblings compute otherwise than this peer: look at its device and memory before it joins a run again")
         if convicted:
-            raise LiarFound(convicted[0], averages[convicted[0]].state_digest)
+            is_own = any(self._context.me in verdict.convicted for _, verdict in verdicts)
+            raise LiarFound(convicted[0], averages[convicted[0]].state_digest, is_own=is_own)
         return tuple(self._again)
 
     def _cases(self, plan: Plan, rolls: Mapping[int, Roll], number: int) -> list[_Case]:
@@ -306,8 +313,5 @@ class Audits:
                 continue
             self._context.tell(PeerExcluded(member.peer_id, str(member), stage, plan.iteration, by, evidence))
             self._conflicts.pop(member.peer_id, None)
-            if member != self._context.me:
-                self._roster.exclude(
-                    member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}"
-                )
+            self._roster.exclude(member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}")
         return bool(verdict.convicted)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
@@ -36,7 +37,7 @@ from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
-from swarmfree.trainer.coordinator.audits import Audits
+from swarmfree.trainer.coordinator.audits import Audits, LiarFound
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_written, write_weights
@@ -110,15 +111,14 @@ class Coordinator:
 
         Raises:
             Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer
-                back, or its side gives way to that one's; `not_admitted`, an audit has convicted
-                it.
+                back, or its side gives way to that one's; `excluded`, an audit has convicted it.
         """
         if self.roster.is_deposed:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
         if sender.member.peer_id in self.lead.excluded:
-            raise Refused(RefusalKind.NOT_ADMITTED, "an audit has found that this peer computes wrongly; it has no place here")
+            raise Refused(RefusalKind.EXCLUDED, "an audit has found that this peer computes wrongly; it has no place in this run")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
@@ -211,11 +211,27 @@ class Coordinator:
             except StatesDiffer as found:
                 self.assignment.dispute(found.stage, found.state_digest)
                 self.lead.give_up()
+                if isinstance(found, LiarFound) and found.is_own:
+                    await self._resign()
             except (SourceGone, Replanned):
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
         self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rounds.redone))
+
+    async def _resign(self) -> None:
+        """This peer computes wrongly: open what is void anew, without it, and let another one lead.
+
+        Raises:
+            Excluded: always.
+        """
+        plan = self._make_plan(self._context.manifest.batch.microbatches)
+        asked = [participant for participant in self.roster.participants() if participant.built]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._context.timing.silence_s):
+                await self._broadcast.all(asked, Open(plan))
+        await self.roster.hand_over()
+        raise Excluded("siblings compute otherwise than this peer: look at its device and memory before it joins a run again")
 
     async def _give_up_attempt(self) -> None:
         """Nobody of a stage follows the plan; where somebody holds it who is silent, that one is
