@@ -190,6 +190,7 @@ class Membership:
                     if before is not None and endpoint.member == before.member:
                         raise Excluded(refusal.detail) from refusal
                     self._unwelcome = refusal.detail  # anybody may say so
+                    self._is_turned_away |= is_named
                     return False
                 self._is_heard = True
                 if refusal.kind is RefusalKind.SUPERSEDED:
