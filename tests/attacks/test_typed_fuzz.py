@@ -199,7 +199,12 @@ class Fuzz:
         try:
             await run_peer(ports, MANIFEST, LocalConfig("memory", can_feed=self._case.founds), rng)
         except SwarmfreeError:
-            return  # it says why, and its process ends in good order
+            # It says why, and its process ends in good order, with the calls to it
+            self._hub.detach(ME.member)
+            mine = asyncio.current_task()
+            for task in self._loop.tasks_of(ME.member.peer_id):
+                if task is not mine:
+                    task.cancel()
 
 
 @pytest.mark.parametrize("part", range(max(1, CASES // CASES_OF_A_PART)))
