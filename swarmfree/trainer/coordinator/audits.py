@@ -32,8 +32,6 @@ GONE_MAX = 32
 """Peers that are there no more, and whose last audit is remembered: who comes again is as due as it
 was.
 """
-
-
 CONFLICTS_MAX = 48
 """Peers whose conflicts are remembered; those that began first are forgotten first."""
 REPEATS_MAX = 3
@@ -74,10 +72,9 @@ class Audits:
         self._share = context.manifest.run.audit_share
         self._since: dict[str, int] = {}  # peer id -> iteration of its last audit, or in which it was first seen
         self._tried: dict[str, int] = {}  # the same, of audits that came to something or nothing
-        # Who takes over in the middle of an iteration does not know what was before
-        self._opened = (
-            {lead.plan.base: 1} if lead.plan is not None else dict[str, int]()
-        )  # base -> plans made for it, of the present iteration
+        # Base -> plans made for it, of the present iteration. Who takes over in the middle of one
+        # does not know what was before.
+        self._opened = {lead.plan.base: 1} if lead.plan is not None else dict[str, int]()
         self._begun_s, self._repeats = context.now_s(), 0
         self._again: list[int] = []
         self._conflicts: dict[str, dict[str, None]] = {}  # peer id -> peers of which, with it, one has lied
