@@ -33,7 +33,8 @@ class Scene:
         hub = SimpleNamespace(
             later=lambda delay_s, start: self.started.append(delay_s), is_frozen=lambda member: member.peer_id in self.frozen
         )
-        stage = SimpleNamespace(setup=Setup(MANIFEST, replace(CALM, replaced_share=0.0)), hub=hub, checks=self)
+        liars = SimpleNamespace(is_liar=lambda peer_id: False)
+        stage = SimpleNamespace(setup=Setup(MANIFEST, replace(CALM, replaced_share=0.0)), hub=hub, checks=self, liars=liars)
         transcript = SimpleNamespace(tell=lambda who, what: self.told.append(what))
         self.troupe = Cast(cast("Any", stage), cast("Any", None), cast("Any", transcript), _stream)
         self.lives: list[Any] = [_life(str(number), is_alive=number > 0) for number in range(others + 1)]
