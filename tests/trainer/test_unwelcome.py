@@ -18,6 +18,47 @@ from tests.mutants.alone import SIBLING, A, Alone, play
 from tests.trainer.test_election import announced
 
 USED_UP = Refused(RefusalKind.NOT_ADMITTED, "ticket used up: it is for 1")
+CONVICTED = Refused(RefusalKind.EXCLUDED, "an audit has found")
+
+
+def _ends(refusal: Refused, *, by_coordinator: bool, had_place: bool = False, follows: bool = False) -> bool:
+    """Whether a newcomer ends within a minute; A coordinates, and SIBLING sends it on."""
+
+    async def story(alone: Alone) -> bool:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Hello) and (to == A) is by_coordinator:
+                raise refusal
+            return Reply(Place(A, NO_STAGE, "", accepted=to == A))
+
+        async def lead(inherited: object) -> bool:
+            return inherited is not None
+
+        async def is_over() -> bool:
+            return False
+
+        async def founder() -> Founder:
+            return Founder(1, A.member.peer_id)
+
+        shown = [announced(SIBLING, 1)]
+        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=partial(asyncio.sleep, 0, shown))
+        alone.line.answer = answer
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        membership = Membership(context, alone.stage_member, alone.tasks, lead)
+        membership._had_place = had_place
+        alone.replica_state.stage = NO_STAGE
+        if follows:
+            alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
+        try:
+            async with asyncio.timeout(60.0):
+                await membership._ask_for_place()
+        except Excluded as excluded:
+            assert refusal.detail in str(excluded)
+            return True
+        except TimeoutError:
+            return False
+        return False
+
+    return play(story)
 
 
 @pytest.mark.parametrize(
@@ -28,40 +69,7 @@ def test_whom_the_coordinator_does_not_admit_ends(*, by_coordinator: bool, had_p
     it ends with the reason. A refusal by a member alone is none, since that gives no places; and
     who had a place before is of this run.
     """
-
-    async def story(alone: Alone) -> bool:
-        async def lead(inherited: object) -> bool:
-            return inherited is not None
-
-        def answer(to: Endpoint, request: Request) -> Reply:
-            if isinstance(request, Hello) and (to == A) is by_coordinator:
-                raise USED_UP
-            return Reply(Place(A, NO_STAGE, "", accepted=to == A))
-
-        async def founder() -> Founder:
-            return Founder(1, A.member.peer_id)
-
-        async def is_over() -> bool:
-            return False
-
-        shown = [announced(SIBLING, 1)]
-        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=partial(asyncio.sleep, 0, shown))
-        alone.line.answer = answer
-        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
-        membership = Membership(context, alone.stage_member, alone.tasks, lead)
-        alone.replica_state.stage = NO_STAGE
-        membership._had_place = had_place
-        try:
-            async with asyncio.timeout(60.0):
-                await membership._ask_for_place()
-        except Excluded as excluded:
-            assert "used up" in str(excluded)
-            return True
-        except TimeoutError:
-            return False
-        return False
-
-    assert play(story) is ends
+    assert _ends(USED_UP, by_coordinator=by_coordinator, had_place=had_place) is ends
 
 
 @pytest.mark.parametrize(("follows", "by_coordinator", "ends"), [(True, True, True), (False, True, True), (True, False, False)])
@@ -69,38 +77,4 @@ def test_whom_an_audit_has_convicted_ends_at_its_coordinators_word(*, follows: b
     """At once where it follows that one, and in its next life, which follows nobody, after three
     rounds; a member that says so is nobody's coordinator.
     """
-
-    async def story(alone: Alone) -> bool:
-        def answer(to: Endpoint, request: Request) -> Reply:
-            if isinstance(request, Hello) and (to == A) is by_coordinator:
-                raise Refused(RefusalKind.EXCLUDED, "an audit has found")
-            return Reply(Place(A, NO_STAGE, "", accepted=to == A))
-
-        async def lead(inherited: object) -> bool:
-            return inherited is not None
-
-        async def is_over() -> bool:
-            return False
-
-        async def founder() -> Founder:
-            return Founder(1, A.member.peer_id)
-
-        shown = [announced(SIBLING, 1)]
-        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=partial(asyncio.sleep, 0, shown))
-        alone.line.answer = answer
-        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
-        membership = Membership(context, alone.stage_member, alone.tasks, lead)
-        alone.replica_state.stage = NO_STAGE
-        if follows:
-            alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
-        try:
-            async with asyncio.timeout(60.0):
-                await membership._ask_for_place()
-        except Excluded as excluded:
-            assert "an audit has found" in str(excluded)
-            return True
-        except TimeoutError:
-            return False
-        return False
-
-    assert play(story) is ends
+    assert _ends(CONVICTED, by_coordinator=by_coordinator, follows=follows) is ends

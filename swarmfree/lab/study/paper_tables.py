@@ -24,7 +24,7 @@ COUNTED = {"checkpoint-10": (10, None), "replay-50, as one process": (50, 1 / 6)
 """Not played from scratch: they leave the curve without failures as it is but late, so the losses
 alone say when they come to the target. Iterations from one checkpoint, or full copy that a replay
 begins with, to the next; and iterations that each replayed one stalls the swarm, where nothing is
-rolled back. Every copy is whole at once.
+rolled back: of one of the study's six body stages, or all of it. Every copy is whole at once.
 """
 Results = Sequence[Mapping[str, Any]]
 
