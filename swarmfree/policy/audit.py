@@ -102,10 +102,22 @@ def is_alarming(squared_norm: float, before: float) -> bool:
     return not squared_norm <= ALARM_FACTOR * before
 
 
-def auditors(subject: Member, members: Iterable[Member], base: str, number: int) -> tuple[Member, ...]:
-    """List the subject's siblings in the order in which they are asked."""
-    siblings = (member for member in members if member != subject)
-    return tuple(sorted(siblings, key=lambda member: (drawn(base, number, f"auditor {member.peer_id}"), member)))
+def auditors(
+    subject: Member, members: Iterable[Member], base: str, number: int, slow: Collection[str] = ()
+) -> tuple[Member, ...]:
+    """List the subject's siblings in the order in which they are asked.
+
+    Args:
+        subject: whose work it is.
+        members: of its stage.
+        base, number: see `drawn`.
+        slow: peer ids of those that did not finish their last audit; they come last.
+    """
+
+    def rank(member: Member) -> tuple[bool, float, Member]:
+        return member.peer_id in slow, drawn(base, number, f"auditor {member.peer_id}"), member
+
+    return tuple(sorted((member for member in members if member != subject), key=rank))
 
 
 def limit_s(iteration_s: float, timing: TimingSection) -> float:
@@ -121,10 +133,20 @@ def offsets_of(roll: Roll, subject: Member) -> tuple[int, ...]:
     return tuple(offset for partial_sum in roll.of(subject) for offset in partial_sum.order)
 
 
-def is_complete(account: Account, roll: Roll, subject: Member) -> bool:
-    """Whether an account names each microbatch in the subject's sums."""
-    told = {digests.offset for digests in account.work}
-    return told.issuperset(offsets_of(roll, subject))
+def is_complete(account: Account, roll: Roll, subject: Member, part_count: int) -> bool:
+    """Whether an account has all that an audit needs: each microbatch in the subject's sums, what
+    it contributed to each part, and what came for the parts that it owns. Who took a share of the
+    ends over has not got every digest of it.
+    """
+    told = {
+        work.offset
+        for work in account.work
+        if roll.stage == ENDS_STAGE or all((work.entered, work.sent, work.returned, work.answered))
+    }
+    contributors = roll.contributors()
+    wanted = {(part, subject) for part in range(part_count) if subject in contributors}
+    wanted |= {(part, member) for part in range(part_count) if roll.owner(part).member == subject for member in contributors}
+    return told.issuperset(offsets_of(roll, subject)) and wanted <= {(one.part, one.member) for one in account.contributions}
 
 
 def received(roll: Roll, subject: Member, accounts: Mapping[Member, Account]) -> tuple[ContributionDigest, ...]:
@@ -262,7 +284,7 @@ def judge(subject: Member, answers: Mapping[Member, AuditAnswer], siblings: Coll
     Args:
         subject: whose work it was.
         answers: of those siblings that could compare everything, or found something.
-        siblings: all of the stage, asked or not.
+        siblings: all that made the average, asked or not: who is silent now has a voice, too.
     """
     accusers = tuple(sorted(member for member, answer in answers.items() if differs(answer)))
     if not accusers:
