@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import Account, AuditAnswer, AuditFinding
+from swarmfree.protocol.messages import Account, AuditAnswer, Audited, AuditFinding
 from swarmfree.protocol.names import ENDS_STAGE, Member
 from swarmfree.protocol.records import ContributionDigest, Roll, TensorDigests
 from swarmfree.protocol.routes import Route
@@ -25,6 +25,8 @@ nothing that spoils learning is as near.
 DISPUTED_BY_MIN = 2
 """Members of one stage; with fewer, it is one word against another."""
 EVIDENCE_MAX = 4
+NOT_SHOWN = 0.0
+"""Told as the distance of a contribution that differs, and that its member does not show."""
 ALARM_FACTOR = 16.0
 """Of squared norms: four times as large. Honest gradients seldom grow so, and then it costs an
 audit.
@@ -276,6 +278,18 @@ def differs(answer: AuditAnswer) -> bool:
 def is_of_use(answer: AuditAnswer) -> bool:
     """Whether an answer says something: everything was compared, or something differs."""
     return differs(answer) or (answer.checked > 0 and not answer.unproven)
+
+
+def is_withheld(answers: Iterable[AuditAnswer], member_count: int) -> bool:
+    """Whether more than half of a stage says that a contribution of another member differs, and is
+    not shown.
+
+    Args:
+        answers: of its siblings.
+        member_count: how many made the average.
+    """
+    found = [any(one.what is Audited.CONTRIBUTION and one.distance == NOT_SHOWN for one in answer.findings) for answer in answers]
+    return 2 * sum(found) > member_count
 
 
 def judge(subject: Member, answers: Mapping[Member, AuditAnswer], siblings: Collection[Member]) -> Verdict:

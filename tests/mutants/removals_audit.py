@@ -60,6 +60,13 @@ def account_of_a_base(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Audits, "_note_withheld", careless)
 
 
+def contributions_that_are_shown(patch: pytest.MonkeyPatch) -> None:
+    """Who gave something else than it should, and does not show what, goes on
+    contributing.
+    """
+    patch.setattr(audit, "is_withheld", lambda *_: False)
+
+
 def whole_account(patch: pytest.MonkeyPatch) -> None:
     """An account may leave out what was contributed."""
 

@@ -49,6 +49,7 @@ NOTHING = AuditAnswer(9, 0)
 FOUND = AuditAnswer(9, 0, (AuditFinding(Audited.CONTRIBUTION, 0, "given", "computed", 2.0),))
 NO_ANSWER = AuditAnswer(0, 9)
 """Of an auditor that finds nothing out."""
+NOT_SHOWN = AuditAnswer(8, 1, (AuditFinding(Audited.CONTRIBUTION, 0, "given", "computed", 0.0),))
 
 
 class Bench:
@@ -231,6 +232,22 @@ def no_account_again_and_again() -> object:
             await there.look(C)
             barred.append(there.roster.is_barred(C))
         return barred, there.roster.is_barred(D)
+
+    return bench(story)
+
+
+def contribution_that_is_not_shown() -> object:
+    """One, and two, of three say that the third's contribution differs and is not shown: whether
+    that one has a place still.
+    """
+
+    async def story(there: Bench) -> object:
+        found = []
+        for says in ({B: NOT_SHOWN}, {B: NOT_SHOWN, D: NOT_SHOWN}):
+            there.says = says
+            await there.look(C)
+            found.append(there.roster.is_barred(C))
+        return found
 
     return bench(story)
 

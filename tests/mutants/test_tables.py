@@ -137,6 +137,7 @@ ROWS = (
     Row(removals_audit.due_until_audited, tables_audit.gone_as_it_is_found_out, (("", ""), {"c"})),
     Row(removals_audit.base_of_a_convict, tables_audit.gone_as_it_is_found_out, (("", ""), {"c"})),
     Row(removals_audit.account_of_a_base, tables_audit.no_account_again_and_again, ([False, False, True], False)),
+    Row(removals_audit.contributions_that_are_shown, tables_audit.contribution_that_is_not_shown, [False, True]),
     Row(removals_audit.whole_account, tables_audit.account_with_a_gap, (0, 1)),
     Row(removals_audit.slow_auditors_last, tables_audit.auditor_that_never_finishes, 1),
     Row(removals_audit.vote_of_the_convicted, tables_return.vote_of_an_excluded_peer, [False, True]),

@@ -19,12 +19,13 @@ from swarmfree.sim.seed_pool import rehearse_many
 from tests.builders import make_entry, make_record
 from tests.scenarios.scenario_world import swarm
 
-SEEDS = 10
+SEEDS = 4
+"""`make check` plays more."""
 
 
 @pytest.mark.timeout(300)
 def test_liars_are_excluded_in_time_and_nobody_else() -> None:
-    """Ten swarms with a liar each, half of them with all kinds of faults besides."""
+    """A few swarms with a liar each, half of them with all kinds of faults besides."""
     result = rehearse_many(0, SEEDS, processes=2, repeat_every=9, has_liar=True)
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
     excluded = sum(report.events.get("PeerExcluded", 0) > 0 for report in result.reports)

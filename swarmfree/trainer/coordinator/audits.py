@@ -199,13 +199,18 @@ class Audits:
         request = Audit(case.plan.position, roll, subject, work, told)
         siblings = audit.auditors(subject, (e.member for e in roll.members), case.plan.base, case.number, self._slow)
         answers: dict[Member, AuditAnswer] = {}
+        in_vain: list[AuditAnswer] = []
         for sibling in siblings:
             answer = await self._ask(sibling, request) if sibling in there else None
             if answer is None or not audit.is_of_use(answer):
+                in_vain += [answer] if answer is not None else []
                 continue
             answers[sibling] = answer
             if audit.judge(subject, answers, siblings).is_final:
                 break
+        if audit.is_withheld(in_vain, len(roll.members)) and await self._are_still_there(case.plan, (subject,), there):
+            self._roster.bar(subject, "what it contributed differs from what its siblings compute, and it does not show it")
+            return Verdict()
         verdict = audit.judge(subject, answers, siblings)
         if verdict.convicted and not await self._are_still_there(case.plan, verdict.convicted, there):
             return Verdict()

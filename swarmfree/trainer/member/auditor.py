@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from swarmfree.policy.audit import TOLERANCE
+from swarmfree.policy.audit import NOT_SHOWN, TOLERANCE
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.message_bounds import FINDINGS_MAX
 from swarmfree.protocol.messages import (
@@ -127,7 +127,8 @@ class Auditor:
         await self._device.run(Rank.BOOKS, 0, lambda: self._forget(look))
         if failure is not None:
             raise Refused(RefusalKind.FAILED, f"the audit came to nothing: {failure}") from failure
-        findings = sorted(look.findings, key=lambda finding: -finding.distance)[:FINDINGS_MAX]
+        # What is not shown is worth more than what is only rounded
+        findings = sorted(look.findings, key=lambda finding: -(finding.distance or TOLERANCE))[:FINDINGS_MAX]
         return Reply(AuditAnswer(look.checked, look.unproven, tuple(findings)))
 
     def _require(self, base: str) -> None:
@@ -299,6 +300,8 @@ class Auditor:
         shown = await self._shown(look, look.subject, GetContribution(look.roll.round(), part)) if claimed else None
         if shown is None:
             look.unproven += 1
+            if claimed:
+                look.find(Audited.CONTRIBUTION, part, (claimed, digest_of(computed)), NOT_SHOWN)
             return b""
         distance = await self._distance(shown, computed, is_sum=True) if digest_of(shown) == claimed else DISTANCE_MAX
         look.find(Audited.CONTRIBUTION, part, (claimed, digest_of(computed)), distance)
