@@ -343,16 +343,22 @@ def test_an_audit_does_nothing_on_the_device_once_its_base_has_ended() -> None:
     assert failed_audit(answer) == ("failed", False)
 
 
-def test_who_shows_nothing_of_a_base_that_has_ended_is_not_accused() -> None:
-    """The auditor has left it as well."""
+@pytest.mark.parametrize(("base", "shown"), [(BASE, b""), ("b1", None)])
+def test_who_shows_nothing_of_a_base_that_has_ended_is_not_accused(base: str, shown: bytes | None) -> None:
+    """The auditor has left it as well, and says so; in the same base it is withheld."""
 
-    def answer(alone: Alone, sibling: Sibling, to: Endpoint, request: Request) -> Reply:
-        if isinstance(request, GetContribution):
-            alone.replica_state.base = "b1"
-            raise Refused(RefusalKind.STALE, "that base has ended")
-        return sibling.answer(to, request)
+    async def story(alone: Alone) -> bytes | None:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            raise Refused(RefusalKind.STALE, f"{to.member} has no such round")
 
-    assert failed_audit(answer)[0] == "failed"
+        alone.replica_state.base, alone.line.answer = base, answer
+        look = auditor._Look(Audit(at(1), ROLL, SIBLING.member, (), ()), SIBLING, [])
+        try:
+            return await alone.stage_member.auditor._shown(look, SIBLING, GetContribution(ROLL.round(), 0))
+        except Refused:
+            return None
+
+    assert play(story) == shown
 
 
 def test_work_that_is_over_is_not_audited() -> None:
