@@ -60,6 +60,7 @@ class Bench:
         says: what each finds in anybody's share; by default nothing.
         slow: who never finishes an audit.
         mute: who gives no account.
+        stalls: who begins to give one, and never ends.
         changes: what each accounts for otherwise than it should.
         elsewhere: who answers heartbeats, and has another base.
         asked: who was asked to audit whom, in order.
@@ -78,7 +79,8 @@ class Bench:
         self.lead = leading(self.context, plan=None)
         _, self.roster = assigning(self.context, alone.tasks, self.lead)
         self.says: dict[Member, AuditAnswer] = {}
-        self.slow, self.mute, self.elsewhere = set[Member](), set[Member](), set[Member]()
+        self.slow, self.stalls = set[Member](), set[Member]()
+        self.mute, self.elsewhere = set[Member](), set[Member]()
         self.changes: dict[Member, Callable[[Account], Account]] = {}
         self.asked: list[tuple[str, str]] = []
         self.told = alone.line.told
@@ -126,6 +128,8 @@ class Bench:
                 base = "another" if to.member in self.elsewhere else BASE
                 return Reply(beat_answer(STAGE, base=base))
             case GetAccount():
+                if to.member in self.stalls:
+                    await asyncio.sleep(1e6)
                 if to.member in self.mute:
                     raise Refused(RefusalKind.STALE, "no such work")
                 return Reply(self.changes.get(to.member, lambda account: account)(self.account(to.member)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -137,7 +139,16 @@ def looked_at(spoil: Callable[[Sibling], None]) -> AuditAnswer:
         told = [ContributionDigest(part, SIBLING.member, digest_of(sibling.gave[part])) for part in (0, 1)]
         told.append(ContributionDigest(1, ME.member, digest_of(engine.contribution([0], 1))))
         alone.replica_state.plan, alone.replica_state.base = plan(1), BASE
-        alone.line.answer = sibling.answer
+        alone.line.answer, call = sibling.answer, alone.line.call
+
+        async def slowly(*arguments: Any, **named: Any) -> Reply:
+            try:
+                return await call(*arguments, **named)
+            except TimeoutError:
+                await asyncio.sleep(1e6)  # with signs of life
+                raise
+
+        setattr(alone.line, "call", slowly)  # noqa: B010 - one that can take its time
         request = Audit(at(1), ROLL, SIBLING.member, sibling.work(), tuple(told))
         answer = (await alone.stage_member.auditor.audit(request)).expect(AuditAnswer)
         assert not engine.kept_numbers  # nothing is left of it
@@ -228,7 +239,7 @@ def test_a_wrong_contribution_to_its_own_part_is_found_as_that() -> None:
 
 
 @pytest.mark.parametrize("keeper", [(A, Side.OUTPUT), (D, Side.ANSWER)])
-@pytest.mark.parametrize("answer", [Refused(RefusalKind.GONE, "evicted"), PeerUnreachable("dead"), OTHER])
+@pytest.mark.parametrize("answer", [Refused(RefusalKind.GONE, "evicted"), PeerUnreachable("dead"), OTHER, TimeoutError()])
 def test_what_cannot_be_computed_again_is_no_fault(keeper: tuple[Endpoint, Side], answer: bytes | Exception) -> None:
     """Where the neighbours do not keep what the sibling says it got, nothing is said of that
     microbatch, nor of the sums; the other one is compared.
@@ -240,7 +251,7 @@ def test_what_cannot_be_computed_again_is_no_fault(keeper: tuple[Endpoint, Side]
     assert looked_at(spoil) == AuditAnswer(checked=2, unproven=3)
 
 
-@pytest.mark.parametrize("why", [PeerUnreachable("cut"), Refused(RefusalKind.FAILED, "no")])
+@pytest.mark.parametrize("why", [PeerUnreachable("cut"), Refused(RefusalKind.FAILED, "no"), TimeoutError()])
 def test_a_contribution_that_differs_and_is_not_shown_is_told(why: Exception) -> None:
     """It may be a broken line, or a liar that knows what is held against whom."""
 

@@ -11,7 +11,7 @@ from swarmfree.protocol.events import Note, PeerExcluded
 from swarmfree.protocol.messages import AuditAnswer
 from swarmfree.protocol.names import Member
 from swarmfree.trainer.coordinator.audits import CONFLICTS_MAX
-from tests.mutants.tables_audit import FOUND, NO_ANSWER, NOTHING, B, Bench, C, D, bench, disputed_by_two_at_once, named
+from tests.mutants.tables_audit import FOUND, LAST, NO_ANSWER, NOTHING, B, Bench, C, D, bench, disputed_by_two_at_once, named
 
 NOBODY = {("", "")}
 
@@ -53,6 +53,21 @@ def test_an_audit_that_never_ends_is_given_up() -> None:
     assert len(notes) == 2
     assert all("did not finish an audit of stage 1" in note for note in notes)
     assert took_s < 60
+
+
+@pytest.mark.parametrize("who", [B, C, LAST])
+def test_an_account_that_never_comes_is_given_up(who: Member) -> None:
+    """Of the member that is audited, a sibling, or a neighbour: signs of life are no account."""
+
+    async def story(there: Bench) -> tuple[bool, float]:
+        there.stalls, begun_s = {who}, there.context.now_s()
+        for _ in range(3):
+            await there.look(B)
+        return there.roster.is_barred(who), there.context.now_s() - begun_s
+
+    is_barred, took_s = bench(story)
+    assert is_barred == (who == B)
+    assert took_s < 30
 
 
 def test_who_was_audited_is_not_due_again() -> None:

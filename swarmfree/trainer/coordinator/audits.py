@@ -257,8 +257,9 @@ class Audits:
             there, participant = where
             request = GetAccount(case.plan.position, case.plan.base, rolls[there].round())
             try:
-                account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
-            except CallFailed:
+                async with asyncio.timeout(audit.limit_s(0.0, self._context.timing)):
+                    account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
+            except (CallFailed, TimeoutError):
                 return
             found[there][participant.member] = account
 
