@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import math
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -136,6 +139,22 @@ def test_what_cannot_be_taken_out_or_read_is_one_line(exported: Path, tmp_path: 
         assert (done.exit_code, done.stderr.count("\n")) == (code, 1), (arguments, done.output)
         assert word in done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"short", "empty", "torn"}
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no room, and where it ends in the middle of a file."""
+    usage = shutil.disk_usage(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name, change in (("disk_usage", lambda _: usage._replace(free=1 << 20)), ("copyfile", refuse)):
+        with monkeypatch.context() as patched:
+            patched.setattr(shutil, name, change)
+            done = invoke("export", str(exported), "--out", str(tmp_path / "out"))
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+        assert "the disk is full" in done.stderr or "No space left on device" in done.stderr
+        assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_live_swarm_is_taken_out_while_a_peer_dies(tmp_path: Path) -> None:
