@@ -20,6 +20,7 @@ from swarmfree.cli.ban import ban
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
+from swarmfree.cli.data import data_app
 from swarmfree.cli.doctor import doctor
 from swarmfree.cli.local import local
 from swarmfree.cli.new import new
@@ -164,6 +165,7 @@ CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --mi
 app.command(short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(local)
 app.command(short_help="Draw the report of a run again, or compare several.", epilog=REPORT_EXAMPLES)(report)
 app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
+app.add_typer(data_app, name="data", short_help="Make token shards of text, and look at them.")
 app.command(short_help="Write a run file to begin from.")(new)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)

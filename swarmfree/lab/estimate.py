@@ -25,7 +25,6 @@ of an empty loop here: 440 iterations of `stdlib-small` took 23 ms of a core eac
 ns.
 """
 MATRIX, STEPS, TRIES = 384, 50_000, 4
-TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,10 @@ def needs(manifest: Manifest, peers: int) -> list[str]:
     """
     found = estimate(manifest, peers, os.cpu_count() or 1, measure_core())
     lines, vocabulary = [found.words(manifest.stage_count, peers + 1)], manifest.model.vocabulary
-    if vocabulary > TOKENS:
-        lines.append(
-            f"model.vocabulary = {vocabulary:,}: text is learned as bytes, so {vocabulary - TOKENS:,} of its rows are never used"
-        )
+    symbols = manifest.data.vocabulary
+    if vocabulary > symbols:
+        known = "text is learned as bytes" if manifest.data.is_bytes else f"the tokenizer has {symbols:,} symbols"
+        lines.append(f"model.vocabulary = {vocabulary:,}: {known}, so {vocabulary - symbols:,} of its rows are never used")
     return lines
 
 
