@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -91,12 +92,8 @@ def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed:
             yield decoder.decode(bytes([byte]))
         yield decoder.decode(b"", final=True)
         return
-    end, stream = _end_token(folder), tokenizer.stream(begun)
-    yield ""
-    for token in following:
-        if token == end:
-            return
-        yield tokenizer.step(stream, token)
+    end = _end_token(folder)
+    yield from tokenizer.pieces(begun, itertools.takewhile(lambda token: token != end, following))
 
 
 def _tokenizer_in(folder: Path) -> TextTokenizer:

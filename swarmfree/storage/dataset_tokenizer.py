@@ -24,7 +24,6 @@ from swarmfree.storage.tokenizer import tokenizer_files
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from tokenizers.decoders import DecodeStream
 
 BYTES_NAME, TRAIN_PREFIX = "bytes", "train:"
 END_OF_TEXT = "<|endoftext|>"
@@ -81,16 +80,23 @@ class TextTokenizer:
             return bytes(map(int, tokens)).decode("utf-8", "replace")
         return self._tokenizer.decode(list(tokens), skip_special_tokens=False)
 
-    def stream(self, tokens: Sequence[int]) -> DecodeStream:
-        """What decodes token by token, once these have been read."""
-        from tokenizers.decoders import DecodeStream  # noqa: PLC0415 - of the extra `data`
+    def pieces(self, before: Sequence[int], following: Iterator[int]) -> Iterator[str]:
+        """The text that each token adds to those `before` it; letters of several tokens come when
+        they are whole. Together it is the text that all tokens decode to.
 
-        return DecodeStream(list(tokens), skip_special_tokens=False)
-
-    def step(self, stream: DecodeStream, token: int) -> str:
-        """The text that a token adds; empty where a letter is not whole yet."""
-        assert self._tokenizer is not None, "bytes are decoded by the standard library"
-        return stream.step(self._tokenizer, token) or ""
+        Each piece is what a window of the last two pieces' tokens decodes to, less what it was
+        before, for some tokenizers leave out the space before the first word.
+        """
+        tokens = list(before)
+        begin, end = 0, len(tokens)
+        for token in following:
+            tokens.append(token)
+            known, text = self.decode(tokens[begin:end]), self.decode(tokens[begin:])
+            if text.endswith("\N{REPLACEMENT CHARACTER}"):
+                continue
+            yield text[len(known) :]
+            begin, end = end, len(tokens)
+        yield self.decode(tokens[begin:])[len(self.decode(tokens[begin:end])) :]
 
 
 def byte_tokenizer() -> bytes:
