@@ -111,6 +111,11 @@ def needs(manifest: Manifest, peers: int) -> list[str]:
     if vocabulary > symbols:
         known = "text is learned as bytes" if manifest.data.is_bytes else f"the tokenizer has {symbols:,} symbols"
         lines.append(f"model.vocabulary = {vocabulary:,}: {known}, so {vocabulary - symbols:,} of its rows are never used")
+    if not manifest.data.is_bytes and manifest.data.bytes_per_token == 1.0:
+        lines.append(
+            "nobody knows how many bytes a token of this data has, so what is called bits per byte is bits per token; "
+            "--set data.bytes_per_token=N says it"
+        )
     return lines
 
 

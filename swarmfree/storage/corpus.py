@@ -170,7 +170,10 @@ def with_tokenizer(manifest: Manifest, data_path: str) -> Manifest:
         DataError: it is a dataset, and it is not whole.
     """
     dataset = find_dataset(Path(data_path).expanduser()) if data_path else None
-    return replace(manifest, data=_with_tokenizer(manifest.data, dataset))
+    data = _with_tokenizer(manifest.data, dataset)
+    if dataset is not None and not dataset.vocabulary:  # not known before all shards are read
+        data = replace(data, vocabulary=manifest.model.vocabulary)
+    return replace(manifest, data=data)
 
 
 def require_files(data_path: str) -> None:

@@ -179,3 +179,19 @@ def test_losses_are_bits_per_byte_of_text() -> None:
     assert "2.308 bits per byte" in describe(held_out, bytes_per_token=2.5)
     summary = summarise(state, 0, "")
     assert (summary["held_out_final"], summary["held_out_final_bits_per_byte"]) == (4.0, pytest.approx(2.3083, rel=1e-4))
+
+
+def test_rows_without_a_symbol_are_told_by_the_tokenizer(dataset: Path) -> None:
+    """What a run needs counts the rows that its tokenizer leaves unused; of shards that do not say
+    how many bytes a token has, it says so.
+    """
+    from swarmfree.lab.estimate import needs
+    from swarmfree.storage.corpus import with_tokenizer
+
+    manifest = with_tokenizer(
+        dataclasses.replace(Manifest(), model=dataclasses.replace(Manifest().model, vocabulary=512)), str(dataset)
+    )
+    assert needs(manifest, 4)[1:] == ["model.vocabulary = 512: the tokenizer has 300 symbols, so 212 of its rows are never used"]
+    unknown = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, bytes_per_token=1.0, vocabulary=512))
+    (told,) = needs(unknown, 4)[1:]
+    assert "bits per token; --set data.bytes_per_token=N says it" in told
