@@ -273,7 +273,7 @@ def checked(dataset: Dataset, cache_folder: Path | None = None) -> Dataset:
     largest = max((token for _, token in seen.values()), default=0)
     if dataset.is_indexed and largest >= dataset.vocabulary:
         raise DataError(f"{dataset.folder}: has the token {largest}, but its tokenizer has {dataset.vocabulary} symbols")
-    if (dataset.folder / TOKENIZER_FILE).is_file() and dataset.tokenizer_hash:
+    if dataset.tokenizer_hash:  # it is written beside the weights
         found = file_hash(dataset.folder / TOKENIZER_FILE)
         if found != dataset.tokenizer_hash:
             raise DataError(

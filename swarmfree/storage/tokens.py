@@ -84,7 +84,8 @@ class CorpusTokens:
         self._length = manifest.model.tokens_per_row + 1
         self._window_rows = manifest.run.evaluate_windows * self._rows
         self._sequence_of = sequence_of
-        self.tokenizer_file = corpus.tokenizer_file
+        # Now, since a dataset may be moved away before the weights are written
+        self.tokenizer = corpus.tokenizer_file.read_bytes() if corpus.tokenizer_file is not None else b""
         self._train, self._held_out = train_text(corpus), held_out_text(corpus)
 
     def microbatch(self, number: int) -> bytes:

@@ -78,18 +78,18 @@ def llama_config(manifest: Manifest, end_token: int | None = None) -> dict[str, 
 class FolderWeights:
     """Implements `ports.Weights`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, tokenizer_file: Path | None = None) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, tokenizer: bytes = b"") -> None:
         """Write into `folder`, which is made when the first weights come.
 
         Args:
             folder: of the weights.
             manifest: of the run.
-            tokenizer_file: the dataset's tokenizer.json, where this peer has it; whoever writes a
-                stage lays it beside. The tokenizer of bytes needs no file.
+            tokenizer: content of the dataset's tokenizer.json, where this peer has it; whoever
+                writes a stage lays it beside. That of bytes is not needed.
         """
         self._folder = folder
         self._manifest = manifest
-        self._tokenizer_file = tokenizer_file
+        self._tokenizer = tokenizer
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
         """Write a stage's weights, and config and index if they were the last that was missing.
@@ -110,7 +110,7 @@ class FolderWeights:
         metadata = {"format": "pt", _RUN_KEY: self._manifest.fingerprint()}
         if iteration is not None:
             beside = self._folder.with_name(f"{self._folder.name}{AT}") / str(iteration)
-            return FolderWeights(beside, self._manifest, self._tokenizer_file).write(stage, tensors)
+            return FolderWeights(beside, self._manifest, self._tokenizer).write(stage, tensors)
         file = self._folder / stage_file_name(stage, self._manifest.stage_count)
 
         def save(temporary: Path) -> None:
@@ -128,9 +128,8 @@ class FolderWeights:
         with told_in_one_line(self._folder, "removing the index of an earlier run"):
             (self._folder / INDEX_NAME).unlink(missing_ok=True)
         place_whole(file, save)
-        if self._tokenizer_file is not None:
-            with told_in_one_line(self._tokenizer_file, "reading the tokenizer"):
-                write_whole(self._folder / TOKENIZER_FILE, self._tokenizer_file.read_bytes())
+        if self._tokenizer:
+            write_whole(self._folder / TOKENIZER_FILE, self._tokenizer)
         self.finish()
         return str(file)
 

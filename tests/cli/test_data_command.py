@@ -117,7 +117,9 @@ def write_stages(folder: Path, manifest: Manifest, corpus: Corpus, stages: list[
     for stage in stages:
         engine = TorchEngine(manifest, 1)
         engine.draw(stage, 0)
-        FolderWeights(folder, manifest, corpus.tokenizer_file if stage == 0 else None).write(stage, engine.export())
+        FolderWeights(
+            folder, manifest, corpus.tokenizer_file.read_bytes() if stage == 0 and corpus.tokenizer_file else b""
+        ).write(stage, engine.export())
 
 
 @pytest.mark.parametrize("stages", [[0, 1, 2, 3], [3, 2, 1, 0]])

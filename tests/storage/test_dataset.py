@@ -219,7 +219,9 @@ def damaged(folder: Path, what: str) -> None:
             shard.unlink()
         case "other index":
             path = folder / "index.json"
-            path.write_text(path.read_text().replace('"documents": 2', '"documents": 3'))
+            path.write_text(path.read_text().replace('"vocabulary": 300', '"vocabulary": 299'))
+        case "no tokenizer":
+            (folder / "tokenizer.json").unlink()
         case "torn index":
             (folder / "index.json").write_text("{")
 
@@ -233,14 +235,15 @@ def damaged(folder: Path, what: str) -> None:
         ("short", r"train_000000\.bin: 50 bytes; a token shard begins with a header of 1024$"),
         ("missing", r"train_000000\.bin: cannot be read: No such file"),
         ("other index", r"index\.json: says hash \w{12}, but what it lists has"),
+        ("no tokenizer", r"tokenizer\.json: cannot be read: No such file"),
         ("torn index", r"index\.json: not JSON"),
     ],
 )
-def test_a_damaged_dataset_is_refused_by_name(tmp_path: Path, rows_file: Path, what: str, words: str) -> None:
+def test_a_damaged_dataset_is_refused_by_name(tmp_path: Path, rows_file: Path, bpe_file: Path, what: str, words: str) -> None:
     """Whatever is damaged, the line names the file; a peer that would learn from it does not
     start.
     """
-    prepared(tmp_path / "out", rows_file)
+    prepared(tmp_path / "out", rows_file, tokenizer=str(bpe_file))
     prepare_corpus(str(tmp_path / "out"), tmp_path / "cache", 5)  # what was once checked is checked again
     damaged(tmp_path / "out", what)
     with pytest.raises(DataError, match=words):
