@@ -71,7 +71,7 @@ def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed:
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     model, weights = read_weights(folder)
-    tokenizer = _tokenizer_in(folder)
+    tokenizer = tokenizer_in(folder)
     import torch  # noqa: PLC0415 - it takes seconds to load
 
     from swarmfree.model.sampling import continue_text, llama_of  # noqa: PLC0415 - as torch
@@ -96,7 +96,12 @@ def written(folder: Path, prompt: str, *, tokens: int, temperature: float, seed:
     yield from tokenizer.pieces(begun, itertools.takewhile(lambda token: token != end, following))
 
 
-def _tokenizer_in(folder: Path) -> TextTokenizer:
+def tokenizer_in(folder: Path) -> TextTokenizer:
+    """The tokenizer beside a model's weights.
+
+    Raises:
+        ConfigError: there is none, or it is no tokenizer.
+    """
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.atomic_files import told_in_one_line  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
