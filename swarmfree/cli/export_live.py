@@ -335,8 +335,8 @@ async def _all(ask: Callable[[Endpoint], Awaitable[T | None]], peers: Sequence[E
 
 
 _OVER = (
-    "run {} is over: each stage's weights lie with the peer that wrote them; bring them into one folder, and name it, or the "
-    "report of the run, instead of the invite"
+    "run {} is over: each stage's weights lie with the peer that wrote them; bring the folders `weights` together into one, and "
+    "name it, or the report of the run, instead of the invite"
 )
 
 

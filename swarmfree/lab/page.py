@@ -20,6 +20,7 @@ from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.cockpit.state import SwarmState, bits_per_byte
 from swarmfree.lab.figure import write_figure
+from swarmfree.lab.kept_weights import INDEX
 from swarmfree.lab.plot_style import STYLES
 from swarmfree.lab.report import CONFIG_FILE, SAMPLES_FILE, read_ending, read_events, write_whole
 from swarmfree.lab.stage_spells import iteration_at
@@ -174,7 +175,7 @@ def page_of(
         lost_lines=[[line.strip() for line in stage_lines(lost)] for lost in summary["lost_stages"]],
         timeline=timeline_of(state),
         samples=samples or read_samples(folder),
-        has_weights=(folder / "weights" / "config.json").is_file(),
+        has_weights=(folder / "weights" / INDEX).is_file(),
         no_weights=_why_no_weights(summary),
         text=summary_text(summary, str(folder)),
         config=config,

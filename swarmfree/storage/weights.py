@@ -1,9 +1,9 @@
 """The weights port over a folder that `transformers` can load: one safetensors file per stage,
 Hugging Face's names, config, tokenizer and index.
 
-Each stage's file stands for itself and may be written on another machine; whoever finds all of them
-in one folder adds `config.json`, the tokenizer and the index, and it does not matter who or how
-often. Files of another run are never mixed in. `read_weights` reads it back. Imports no torch.
+Each stage's file stands for itself and may be written on another machine, with `config.json` and
+the tokenizer beside it; whoever finds all of them in one folder adds the index, who writes as well
+as `read_weights`, which reads it back. Files of another run are never mixed in. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,8 @@ class FolderWeights:
         return str(file)
 
     def finish(self) -> bool:
-        """Write `config.json`, the tokenizer and the index if the files of all stages of this run
-        lie in the folder; may be called again at any time.
+        """Write `config.json` and the tokenizer, and the index if the files of all stages of this
+        run lie in the folder; may be called again at any time.
 
         A tokenizer that is not that of bytes comes from a peer that has the corpus; a file that is
         not the one that the manifest names is removed, and never is another one put in its place.
@@ -146,25 +147,10 @@ class FolderWeights:
         Raises:
             SwarmfreeError: the disk is full or refuses.
         """
-        weight_map: dict[str, str] = {}
-        total_size_bytes = 0
-        for stage in range(self._manifest.stage_count):
-            name = stage_file_name(stage, self._manifest.stage_count)
-            header = _read_header(self._folder / name)
-            if header is None or header.pop("__metadata__", {}).get(_RUN_KEY) != self._manifest.fingerprint():
-                return False
-            for tensor, entry in header.items():
-                weight_map[tensor] = name
-                total_size_bytes += entry["data_offsets"][1] - entry["data_offsets"][0]
-        index = {"metadata": {"total_size": total_size_bytes}, "weight_map": dict(sorted(weight_map.items()))}
-        files = {
-            CONFIG_NAME: llama_config(self._manifest, self._end_token()),
-            **self._tokenizer_files(),
-            INDEX_NAME: index,
-        }
-        for name, content in files.items():
-            write_whole(self._folder / name, (json.dumps(content, indent=2) + "\n").encode())
-        return True
+        for name, content in self._tokenizer_files().items():
+            _write_json(self._folder / name, content)
+        _write_json(self._folder / CONFIG_NAME, llama_config(self._manifest, self._end_token()))
+        return _write_index(self._folder, self._manifest.stage_count, self._manifest.fingerprint())
 
     def _tokenizer_files(self) -> dict[str, dict[str, Any]]:
         """Content of the files about the tokenizer; its own is none of them where it is a
@@ -196,6 +182,48 @@ class FolderWeights:
         return found.get(data.end_of_text)
 
 
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _write_index(folder: Path, stage_count: int, fingerprint: str) -> bool:
+    """Write the index if the files of all stages of this run lie in the folder; whether they do."""
+    weight_map: dict[str, str] = {}
+    total_size_bytes = 0
+    for stage in range(stage_count):
+        name = stage_file_name(stage, stage_count)
+        header = _read_header(folder / name)
+        if header is None or header.pop("__metadata__", {}).get(_RUN_KEY) != fingerprint:
+            return False
+        for tensor, entry in header.items():
+            weight_map[tensor] = name
+            total_size_bytes += entry["data_offsets"][1] - entry["data_offsets"][0]
+    _write_json(
+        folder / INDEX_NAME,
+        {"metadata": {"total_size": total_size_bytes}, "weight_map": dict(sorted(weight_map.items()))},
+    )
+    return True
+
+
+def _join(folder: Path) -> None:
+    """Write the index of stages that were brought together from several machines, if all are there
+    and of one run.
+    """
+    if (folder / INDEX_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
+        return
+    if found := next(_stage_files(folder), None):
+        header = _read_header(folder / found[0]) or {}
+        if fingerprint := header.get("__metadata__", {}).get(_RUN_KEY):
+            _write_index(folder, int(found[2]), fingerprint)
+
+
+def _stage_files(folder: Path) -> Iterator[re.Match[str]]:
+    """Of each stage's file in a folder: its name, number from 1, and how many belong together."""
+    for file in sorted(folder.glob("*.safetensors")):
+        if match := re.fullmatch(r"model-(\d+)-of-(\d+)\.safetensors", file.name):
+            yield match
+
+
 def _symbols(content: dict[str, Any]) -> dict[str, int]:
     """The vocabulary in a tokenizer.json where it is a table of numbers by token."""
     found = content.get("model", {}).get("vocab", {})
@@ -203,12 +231,14 @@ def _symbols(content: dict[str, Any]) -> dict[str, int]:
 
 
 def read_weights(folder: Path) -> tuple[ModelSection, dict[str, NDArray[np.float32]]]:
-    """The model that lies in a folder, and its weights under Hugging Face's names.
+    """The model that lies in a folder, and its weights under Hugging Face's names. Where stages of
+    several machines were brought together, their index is written.
 
     Raises:
         ConfigError: there is none, or it is not whole; the line says which stages are missing.
         SwarmfreeError: a file cannot be read.
     """
+    _join(folder)
     for name in (CONFIG_NAME, INDEX_NAME):
         if not (folder / name).is_file():
             raise ConfigError(f"{folder}: {_what_is_there(folder)}")
@@ -240,14 +270,17 @@ def run_of(folder: Path) -> str:
 
 
 def _what_is_there(folder: Path) -> str:
-    """Why a folder without an index has no model."""
-    names = [re.fullmatch(r"model-(\d+)-of-(\d+)\.safetensors", file.name) for file in folder.glob("*.safetensors")]
-    found = [match for match in names if match is not None]
+    """Why a folder without config or index has no model."""
+    found = list(_stage_files(folder))
     if not found:
         return "no weights lie here; name a report whose run came to its end, or its folder of weights"
     there, count = {int(match[1]) - 1 for match in found}, int(found[0][2])
     missing = ", ".join(str(stage) for stage in range(count) if stage not in there)
-    return f"not all weights lie here; those of stage {missing} are missing" if missing else "the index of the weights is missing"
+    if missing:
+        return f"not all weights lie here; those of stage {missing} are missing"
+    if not (folder / CONFIG_NAME).is_file():
+        return f"{CONFIG_NAME} is missing; copy it from the folder of a peer that wrote a stage"
+    return "the stages that lie here are not of one run; bring together those of the same"
 
 
 def _model_of(config: dict[str, Any]) -> ModelSection:

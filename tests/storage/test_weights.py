@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import subprocess
 import warnings
 from collections.abc import Callable
@@ -186,3 +187,31 @@ def test_all_files_are_readable_alike(tmp_path: Path, small_manifest: Manifest) 
     assert len(modes) == 1
     (tmp_path / "plain").touch()
     assert modes == {(tmp_path / "plain").stat().st_mode}
+
+
+def test_stages_of_several_machines_are_one_model_once_they_lie_together(tmp_path: Path, small_manifest: Manifest) -> None:
+    """Folders that hold one stage each, copied together; what is missing or of another run is
+    named.
+    """
+    other = dataclasses.replace(small_manifest, run=dataclasses.replace(small_manifest.run, seed=8))
+    together = tmp_path / "together"
+    for stage, manifest in ((3, small_manifest), (1, small_manifest), (0, other), (2, small_manifest)):
+        weights = FolderWeights(tmp_path / str(stage), manifest)
+        weights.write(stage, stage_tensors(manifest, stage))
+        shutil.copytree(tmp_path / str(stage), together, dirs_exist_ok=True)
+        with pytest.raises(ConfigError, match="not of one run" if stage == 2 else "those of stage .* are missing"):
+            read_weights(together)
+    FolderWeights(tmp_path / "0", small_manifest).write(0, stage_tensors(small_manifest, 0))
+    shutil.copytree(tmp_path / "0", together, dirs_exist_ok=True)
+    (together / "config.json").rename(tmp_path / "config.json")
+    with pytest.raises(ConfigError, match=r"config\.json is missing"):
+        read_weights(together)
+    (tmp_path / "config.json").rename(together / "config.json")
+    found = read_weights(together)[1]
+    for stage in range(4):
+        FolderWeights(tmp_path / "one", small_manifest).write(stage, stage_tensors(small_manifest, stage))
+    expected = read_weights(tmp_path / "one")[1]
+    assert {name: array.tobytes() for name, array in found.items()} == {name: array.tobytes() for name, array in expected.items()}
+    assert {path.name: path.read_text() for path in together.glob("*.json")} == {
+        path.name: path.read_text() for path in (tmp_path / "one").glob("*.json")
+    }
