@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmfree.cli.sample import tokenizer_in, weights_folder
+
+if TYPE_CHECKING:
+    from swarmfree.storage.corpus import Corpus
 
 WHOLE = 0
 ANY_SPLIT = 50
@@ -38,14 +41,14 @@ def evaluate(
     On this machine, in float32, with the arithmetic of a run's held-out evaluation; that one looks
     at some rows, spread over the held-out text, and this at all of it.
     """
-    import tempfile  # noqa: PLC0415 - help is fast
-
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset import find_dataset  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     if not data:
         raise ConfigError("--data: a file or a folder of text is expected, and nothing is named")
+    if find_dataset(Path(data).expanduser()) is not None:
+        raise ConfigError(f"--data {data}: a dataset of tokens; name the text that it was made of, or other text")
     folder = weights_folder(model)
     section, weights = read_weights(folder)
     tokenizer = tokenizer_in(folder)
@@ -56,10 +59,7 @@ def evaluate(
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - torch takes seconds to load
     from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
 
-    with tempfile.TemporaryDirectory(prefix="swarmfree-eval-") as cache:
-        corpus = prepare_corpus(data, Path(cache), held_out_percent or ANY_SPLIT)
-        files = (corpus.held_out_file,) if held_out_percent else (corpus.train_file, corpus.held_out_file)
-        text = b"".join(file.read_bytes() for file in files)
+    corpus, text = _text_of(data, held_out_percent)
     try:
         tokens = tokenizer.encode([text])[0]
         begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
@@ -85,3 +85,15 @@ def evaluate(
     typer.echo(
         f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits per byte"
     )
+
+
+def _text_of(data: str, held_out_percent: int) -> tuple[Corpus, bytes]:
+    """The bytes of a text, or of what a run holds out of it."""
+    import tempfile  # noqa: PLC0415 - help is fast
+
+    from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
+
+    with tempfile.TemporaryDirectory(prefix="swarmfree-eval-") as cache:
+        corpus = prepare_corpus(data, Path(cache), held_out_percent or ANY_SPLIT)
+        files = (corpus.held_out_file,) if held_out_percent else (corpus.train_file, corpus.held_out_file)
+        return corpus, b"".join(file.read_bytes() for file in files)

@@ -47,12 +47,17 @@ def export(
     some, is shown under the identity in --folder.
     """
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
     from swarmfree.storage.model_folder import require_new  # noqa: PLC0415 - help is fast
 
     require_new(out)
     if not source.strip().startswith(INVITE_BEGINS):
         if not os.path.isdir(source):  # noqa: PTH112 - whatever a person gives, also what no path can be
             raise ConfigError(f"{source[:80]}: no such folder; an invite, or the folder of a report, is expected")
+        if tokenizer:
+            raise ConfigError(
+                f"--tokenizer goes with an invite; the model of a report has the {TOKENIZER_FILE} that lies beside its weights"
+            )
         raise typer.Exit(_export_report(Path(source), out))
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.run_access import asker_folder  # noqa: PLC0415 - help is fast
@@ -67,7 +72,7 @@ def _tokenizer_of(manifest: Manifest, path: str) -> bytes:
     """The run's tokenizer.json; empty where the run learns bytes, or none is named.
 
     Raises:
-        ConfigError: it is not the run's.
+        ConfigError: it is not there, or not the run's.
         SwarmfreeError: it cannot be read.
     """
     import hashlib  # noqa: PLC0415 - help is fast
@@ -81,6 +86,8 @@ def _tokenizer_of(manifest: Manifest, path: str) -> bytes:
         return b""
     file = Path(path).expanduser()
     file = file / TOKENIZER_FILE if file.is_dir() else file
+    if not file.is_file():
+        raise ConfigError(f"--tokenizer {path}: no tokenizer there; the {TOKENIZER_FILE} of the dataset, or its folder, expected")
     with told_in_one_line(file, "reading"):
         content = file.read_bytes()
     if (found := hashlib.sha256(content).hexdigest()) != expected:

@@ -100,7 +100,7 @@ def tokenizer_in(folder: Path) -> TextTokenizer:
     """The tokenizer beside a model's weights.
 
     Raises:
-        ConfigError: there is none, or it is no tokenizer.
+        ConfigError: there is none, it is no tokenizer, or not the model's.
     """
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.atomic_files import told_in_one_line  # noqa: PLC0415 - help is fast
@@ -112,7 +112,12 @@ def tokenizer_in(folder: Path) -> TextTokenizer:
         raise ConfigError(f"{folder}: no {TOKENIZER_FILE}; copy that of the dataset that the run learned from here")
     with told_in_one_line(path, "reading"):
         config = _json_in(folder / "tokenizer_config.json")
-        return TextTokenizer(path.read_bytes(), str(path), str(config.get("eos_token") or ""))
+        tokenizer = TextTokenizer(path.read_bytes(), str(path), end := str(config.get("eos_token") or ""))
+    if end and tokenizer.is_bytes:
+        raise ConfigError(
+            f"{path}: a tokenizer of bytes, but the model ends texts with {end}; copy that of the dataset that the run learned from here"
+        )
+    return tokenizer
 
 
 def _end_token(folder: Path) -> int | None:

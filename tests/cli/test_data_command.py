@@ -16,11 +16,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from swarmfree.cli.export import _tokenizer_of
 from swarmfree.cli.main import app
 from swarmfree.cli.sample import written
 from swarmfree.model.engine import TorchEngine
+from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage.corpus import Corpus, prepare_corpus
+from swarmfree.storage.dataset_tokenizer import byte_tokenizer, train_tokenizer
 from swarmfree.storage.weights import FolderWeights
 
 LINE = "the whale swam on and the ship came over the calm sea, day after day, "
@@ -73,6 +76,8 @@ def test_a_dataset_says_what_is_in_it(dataset: Path) -> None:
         shard.write_bytes(content)
     assert damaged.exit_code == 2
     assert damaged.stderr.startswith(f"swarmfree: {shard}: SHA-256 ") and damaged.stderr.count("\n") == 1
+    nowhere = run("data", "info", str(dataset / "nowhere"))
+    assert nowhere.stderr == f"swarmfree: {dataset / 'nowhere'}: no such folder; that of a dataset expected\n"
     no_dataset = run("data", "info", str(dataset.parent))
     assert no_dataset.stderr.endswith("`swarmfree data prepare` makes one\n") and no_dataset.stderr.count("\n") == 1
 
@@ -162,6 +167,86 @@ def test_weights_without_their_tokenizer_get_no_other(dataset: Path, tmp_path: P
     assert said.stderr == (
         f"swarmfree: {tmp_path / 'weights'}: no tokenizer.json; copy that of the dataset that the run learned from here\n"
     )
+
+
+def test_a_tokenizer_is_named_by_the_folder_of_its_dataset(text: Path, dataset: Path, tmp_path: Path) -> None:
+    """The dataset that another one was made for has the tokenizer to make more with."""
+    order = ["data", "prepare", str(text / "a.txt"), "--held-out-percent", "5", "--tokenizer"]
+    for number, named in enumerate((dataset, dataset / "tokenizer.json")):
+        assert run(*order, str(named), "--out", str(tmp_path / str(number))).exit_code == 0
+    assert (tmp_path / "0" / "tokenizer.json").read_bytes() == (dataset / "tokenizer.json").read_bytes()
+    assert (tmp_path / "0" / "index.json").read_bytes() == (tmp_path / "1" / "index.json").read_bytes()
+
+
+def test_eval_takes_the_tokenizer_beside_the_weights(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """Loss and bits per byte are those of a plain loop in transformers with its own tokenizer; no
+    bytes are scored that the first token, which nothing predicts, stands for.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    folder = tmp_path / "weights"
+    write_stages(folder, model_of(corpus, small_manifest), corpus, [0, 1, 2, 3])
+    content = "the whale, caf\N{LATIN SMALL LETTER E WITH ACUTE}, and the calm sea"
+    (tmp_path / "text").write_text(content)
+    done = run("eval", str(folder), "--data", str(tmp_path / "text"), "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokens = tokenizer(content, return_tensors="pt")["input_ids"][0]
+    length, nats = small_manifest.model.tokens_per_row, 0.0
+    with torch.inference_mode():
+        for start in range(0, len(tokens) - 1, length):
+            row = tokens[start : start + length + 1]
+            logits = model(row[None, :-1]).logits[0]
+            nats += torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum").item()
+    first = tokenizer.decode(tokens[:1])
+    assert len(first) > 1 and content.startswith(first) and len(tokens) < len(content)
+    assert said["tokens"] == len(tokens) - 1
+    assert said["loss"] == pytest.approx(nats / (len(tokens) - 1), abs=1e-5)
+    assert said["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(content[len(first) :].encode()), abs=1e-5)
+
+
+def test_eval_refuses_what_does_not_go_with_the_tokenizer(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """Text that is none, tokens in place of text, a tokenizer of bytes, and one with more symbols
+    than the model.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    folder = tmp_path / "weights"
+    write_stages(folder, model_of(corpus, small_manifest), corpus, [0, 1, 2, 3])
+    (tmp_path / "text").write_bytes(b"the calm sea \xe8 and on" * 9)
+
+    def refusal(data: Path) -> str:
+        refused = run("eval", str(folder), "--data", str(data))
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1), refused.output
+        return refused.stderr
+
+    assert "no text in UTF-8 (byte 13)" in refusal(tmp_path / "text")
+    assert "a dataset of tokens; name the text" in refusal(dataset)
+    (folder / "tokenizer.json").write_bytes(byte_tokenizer())
+    assert "a tokenizer of bytes, but the model ends texts with <|endoftext|>" in refusal(tmp_path / "text")
+    (folder / "tokenizer.json").write_bytes(train_tokenizer(iter([LINE, "another sea of quick words, quite so"]), 310))
+    assert "its tokenizer has 310 tokens, and its model 300; they do not belong together" in refusal(tmp_path / "text")
+
+
+def test_a_live_export_takes_the_tokenizer_of_the_run_alone(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """By its file or its folder; another one, or none there, is one line. A run of bytes and a
+    report have their own.
+    """
+    manifest = model_of(prepare_corpus(str(dataset), tmp_path / "cache", 5), small_manifest)
+    content = (dataset / "tokenizer.json").read_bytes()
+    assert _tokenizer_of(manifest, str(dataset)) == _tokenizer_of(manifest, str(dataset / "tokenizer.json")) == content
+    assert _tokenizer_of(manifest, "") == _tokenizer_of(small_manifest, str(dataset)) == b""
+    with pytest.raises(ConfigError, match=r"--tokenizer .*: no tokenizer there"):
+        _tokenizer_of(manifest, str(tmp_path))
+    (tmp_path / "tokenizer.json").write_bytes(content + b"\n")
+    with pytest.raises(ConfigError, match=f"but the run's tokenizer has {manifest.data.tokenizer_hash[:12]}"):
+        _tokenizer_of(manifest, str(tmp_path))
+    refused = run("export", str(tmp_path), "--tokenizer", str(dataset), "--out", str(tmp_path / "out"))
+    assert refused.exit_code == 2 and refused.stderr.startswith("swarmfree: --tokenizer goes with an invite;")
 
 
 def test_losses_are_bits_per_byte_of_text() -> None:
