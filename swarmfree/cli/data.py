@@ -50,7 +50,7 @@ def prepare(
         typer.Option(
             "--tokenizer",
             metavar="T",
-            help="bytes, the path of a tokenizer.json, or train:VOCAB, a byte-level BPE with so many symbols.",
+            help="bytes, the path of a tokenizer.json or of its folder, or train:VOCAB, a byte-level BPE with so many symbols.",
             show_default=False,
         ),
     ],
@@ -111,6 +111,8 @@ def info(
     from swarmfree.storage.dataset import checked, find_dataset  # noqa: PLC0415 - help is fast
 
     dataset = find_dataset(folder)
+    if dataset is None and not folder.exists():
+        raise DataError(f"{folder}: no such folder; that of a dataset expected")
     if dataset is None:
         raise DataError(f"{folder}: no dataset: neither an index of ours nor token shards; `swarmfree data prepare` makes one")
     if check:

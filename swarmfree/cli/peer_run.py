@@ -291,6 +291,6 @@ class PeerLife:
             return CorpusTokens(corpus, manifest, order.sequence_of)
         except DataError as error:
             if local.data_path:
-                raise DataError(f"{error} (--no-feed)") from error
+                raise DataError(f"{error}; name the run's data with --data, or leave --data out") from error
             journal.tell(Note(str(error)))
             return None

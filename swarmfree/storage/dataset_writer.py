@@ -263,7 +263,7 @@ def _settings(order: PreparationOrder, sources: list[TextSource]) -> dict[str, A
     """What decides which bytes come out; a preparation goes on only where all of it is the same."""
     tokenizer = order.tokenizer
     if tokenizer != BYTES_NAME and vocabulary_of(tokenizer) is None:
-        path = Path(tokenizer).expanduser()
+        path = _tokenizer_file(tokenizer)
         if not path.is_file():
             raise ConfigError(
                 f"--tokenizer {tokenizer}: no such file; bytes, train:VOCAB or the path of a tokenizer.json expected"
@@ -345,11 +345,17 @@ def _tokenizer(order: PreparationOrder, sources: list[TextSource], point: _Resum
     elif vocabulary is not None:
         content = train_tokenizer(_training_texts(order, sources, say), vocabulary)
     else:
-        content = byte_tokenizer() if order.tokenizer == BYTES_NAME else Path(order.tokenizer).expanduser().read_bytes()
+        content = byte_tokenizer() if order.tokenizer == BYTES_NAME else _tokenizer_file(order.tokenizer).read_bytes()
     tokenizer = TextTokenizer(content, where, order.end_of_text)
     if not point.tokenizer_hash:
         write_whole(path, content)
     return tokenizer
+
+
+def _tokenizer_file(name: str) -> Path:
+    """The tokenizer.json that is named, or that of the folder that is named."""
+    path = Path(name).expanduser()
+    return path / TOKENIZER_FILE if path.is_dir() else path
 
 
 def _training_texts(order: PreparationOrder, sources: list[TextSource], say: Say) -> Iterator[str]:

@@ -85,7 +85,7 @@ def find_sources(paths: Sequence[Path]) -> list[TextSource]:
         files = [path] if path.is_file() else _files_below(path)
         found += [_source(file, file.relative_to(path.parent).as_posix()) for file in files]
     if not sum(source.size_bytes for source in found):
-        raise DataError(f"{', '.join(map(str, paths))}: {len(found)} files without a single byte; text expected")
+        raise DataError(f"{', '.join(map(str, paths))}: no file with a single byte; text expected")
     if any(source.kind == "parquet" for source in found):
         _parquet()
     return found

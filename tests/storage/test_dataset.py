@@ -311,7 +311,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[dict[str, object], type[Swarmfree
         return (place / name,)
 
     good = text("good.txt", "\n".join(documents(200)).encode())
-    yield {"paths": text("a.txt", b"")}, DataError, "1 files without a single byte"
+    yield {"paths": text("a.txt", b"")}, DataError, "no file with a single byte"
     yield {"paths": text("a.jsonl", b"\n\n")}, DataError, "no document with any text"
     yield {"paths": (folder / "none",)}, DataError, "no such file or folder"
     yield {"paths": text("a.txt", b"abc\n" * 50 + b"\xe8")}, DataError, r"a\.txt: not UTF-8 at byte offset 200 \(byte 0xe8\)"
@@ -329,6 +329,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[dict[str, object], type[Swarmfree
     yield {"paths": (write_rows(folder, "parquet"),)}, DataError, "no column 'text', but id, body"
     yield {"paths": text("a.txt", b"short")}, DataError, "1 documents, of which none is held out at --held-out-percent 10"
     yield {"tokenizer": str(folder / "none.json")}, ConfigError, "no such file; bytes, train:VOCAB or the path"
+    yield {"tokenizer": str(folder)}, ConfigError, "no such file; bytes, train:VOCAB or the path"
     yield {"tokenizer": "train:99"}, ConfigError, "257 to 65,536 symbols expected"
     yield {"tokenizer": str(text("t.json", b"{}")[0])}, ConfigError, "it has no model"
     yield {"tokenizer": str(text("t.json", b'{"model": {}}')[0])}, ConfigError, "no tokenizer that the library"
