@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from swarmfree.storage.corpus import Corpus
 
 WHOLE = 0
-ANY_SPLIT = 50
-"""Both halves together are the whole text."""
 
 
 def evaluate(
@@ -60,6 +58,8 @@ def evaluate(
     from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
 
     corpus, text = _text_of(data, held_out_percent)
+    if held_out_percent and not tokenizer.is_bytes:
+        text = text[next((at for at in range(min(3, len(text))) if text[at] & 0xC0 != 0x80), 3) :]  # the cut may split a letter
     try:
         tokens = tokenizer.encode([text])[0]
         begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
@@ -94,6 +94,5 @@ def _text_of(data: str, held_out_percent: int) -> tuple[Corpus, bytes]:
     from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
 
     with tempfile.TemporaryDirectory(prefix="swarmfree-eval-") as cache:
-        corpus = prepare_corpus(data, Path(cache), held_out_percent or ANY_SPLIT)
-        files = (corpus.held_out_file,) if held_out_percent else (corpus.train_file, corpus.held_out_file)
-        return corpus, b"".join(file.read_bytes() for file in files)
+        corpus = prepare_corpus(data, Path(cache), held_out_percent)
+        return corpus, (corpus.held_out_file if held_out_percent else corpus.train_file).read_bytes()

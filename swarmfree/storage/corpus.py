@@ -117,7 +117,7 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
         data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a
             folder all files count but hidden ones. Or the folder of a dataset.
         cache_folder: made if missing.
-        held_out_percent: 1 to 50.
+        held_out_percent: 0 to 50; of 0, all text is in the training file, file after file.
 
     Raises:
         DataError: missing, empty or unreadable, or it changed while being read.

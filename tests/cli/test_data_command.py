@@ -210,6 +210,24 @@ def test_eval_takes_the_tokenizer_beside_the_weights(dataset: Path, tmp_path: Pa
     assert said["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(content[len(first) :].encode()), abs=1e-5)
 
 
+def test_eval_cuts_no_letter_in_two(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """Of two bytes a letter, the held-out end begins with a whole one, and of a folder each file is
+    read to its end before the next.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    folder = tmp_path / "weights"
+    write_stages(folder, model_of(corpus, small_manifest), corpus, [0, 1, 2, 3])
+    (tmp_path / "texts").mkdir()
+    for name, begin in (("a", "x"), ("b", "yz")):
+        (tmp_path / "texts" / name).write_text(begin + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 101)
+    (tmp_path / "all").write_bytes(b"".join((tmp_path / "texts" / name).read_bytes() for name in "ab"))
+    for percent in ("10", "11", "12"):
+        held_out = run("eval", str(folder), "--data", str(tmp_path / "texts" / "a"), "--held-out-percent", percent)
+        assert held_out.exit_code == 0, held_out.output
+    whole, joined = (json.loads(run("eval", str(folder), "--data", str(tmp_path / n), "--json").stdout) for n in ("texts", "all"))
+    assert {key: whole[key] for key in ("loss", "tokens")} == {key: joined[key] for key in ("loss", "tokens")}
+
+
 def test_eval_refuses_what_does_not_go_with_the_tokenizer(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
     """Text that is none, tokens in place of text, a tokenizer of bytes, and one with more symbols
     than the model.
