@@ -24,7 +24,7 @@ from swarmfree.protocol.manifest import (
 )
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
-from swarmfree.sim.startup_faults import Opening
+from swarmfree.sim.startup_faults import Blackout, Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Setup:
         opening: what befalls the first feeder and the bootstrap node before anything is committed;
             None = nothing does, and who is announced first founds at once.
         liar: a member that computes wrongly; None = all are honest.
+        blackout: when everybody dies at once; None = never.
     """
 
     manifest: Manifest
@@ -63,6 +64,7 @@ class Setup:
     feeding_standbys: int = 0
     opening: Opening | None = None
     liar: Liar | None = None
+    blackout: Blackout | None = None
 
 
 CLIPPED_SHARE = 0.1
@@ -109,6 +111,7 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4), part_bytes=random.Random(f"{seed}/parts").choice((1 << 20, 1 << 22))),
         recovery=RecoverySection(
+            snapshot_every=0,
             merge=_merge_mode(rng, seed),
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),

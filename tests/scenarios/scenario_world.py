@@ -49,6 +49,7 @@ def swarm(
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         recovery=RecoverySection(
+            snapshot_every=0,
             ends_copies=ends_copies,
             shadow_every=shadow_every,
             shadow_kind="plain",
