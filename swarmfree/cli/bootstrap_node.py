@@ -37,6 +37,7 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import require_enough
 from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
+from swarmfree.trainer.resume_watch import ResumeWatch
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_list import read_kept_bans
@@ -86,8 +87,8 @@ class NamingDirectory:
         """Write down who founds, then publish it; where another one counts more, keep that one."""
         self._keep(founder)
         counts = await self._directory.name_founder(founder, self._lease_s)
-        if (counts.number, counts.founder) != (founder.number, founder.peer_id):
-            self._keep(Founder(counts.number, counts.founder))
+        if counts.named != founder:
+            self._keep(counts.named)
 
 
 class Founding:
@@ -203,11 +204,9 @@ class Founding:
     # ---- the founder -----------------------------------------------------------------------------
 
     async def _watch(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
-        """Until a record is sealed, the run has a founder that this node can call; after a restart
-        it may find nobody whom it knew.
+        """Until a record is sealed, the run has a founder that this node can call; after that, it
+        goes on from snapshots where all peers have died.
         """
-        if self._has_begun(manifest):
-            return
 
         def keep(founder: Founder) -> None:
             self._keep_founder(manifest, founder)
@@ -216,9 +215,12 @@ class Founding:
             self._journal.tell(Note(what))
 
         named = NamingDirectory(directory, keep, manifest.timing.papers_lease_s)
-        await FoundersWatch(named, network, SystemClock(), manifest.timing, tell).keep()
-        if (founder := await directory.founder()) is not None:
-            self._keep_founder(manifest, founder, begun=True)
+        if not self._has_begun(manifest):
+            await FoundersWatch(named, network, SystemClock(), manifest.timing, tell).keep()
+            if (founder := await directory.founder()) is not None:
+                self._keep_founder(manifest, founder, begun=True)
+        if not self._is_over(manifest):
+            await ResumeWatch(named, network, SystemClock(), manifest, tell).keep()
 
     async def _watch_end(self, directory: DhtDirectory, manifest: Manifest, network: GrpcNetwork) -> None:
         """Once everybody is through, whoever comes is told that the run is over; after a restart
@@ -245,6 +247,8 @@ class Founding:
             "run": manifest.fingerprint(),
             "number": founder.number,
             "founder": founder.peer_id,
+            "iteration": founder.iteration,
+            "lineage": founder.lineage,
             "begun": begun or self._has_begun(manifest),
             "over": over or self._is_over(manifest),
         }
@@ -253,11 +257,18 @@ class Founding:
     def _kept_founder(self, manifest: Manifest) -> Founder | None:
         content = self._read_json(FOUNDER_FILE)
         number, peer_id = content.get("number"), content.get("founder")
+        iteration, lineage = content.get("iteration"), content.get("lineage")
         if content.get("run") != manifest.fingerprint():
             return None
-        if type(number) is not int or not 0 < number <= NUMBER_MAX or not isinstance(peer_id, str):
+        if (
+            type(number) is not int
+            or not 0 < number <= NUMBER_MAX
+            or not isinstance(peer_id, str)
+            or type(iteration) is not int
+            or not isinstance(lineage, str)
+        ):
             raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
-        return Founder(number, peer_id)
+        return Founder(number, peer_id, iteration, lineage)
 
     # ---- what is kept ----------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
 from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.peer import run_peer
@@ -96,6 +97,7 @@ class PeerLife:
         self._order = order
         self._leave = asyncio.Event()
         self._keep = asyncio.Event()
+        self._snapshots: FolderSnapshots | None = None
         self._may_leave = False
 
     def leave(self) -> bool:
@@ -118,6 +120,8 @@ class PeerLife:
         code = await self._live(screen)
         if code == 0 and not self._leave.is_set():
             note_finished(folder, run)
+            if self._snapshots is not None:
+                self._snapshots.clear()
         return code
 
     async def _live(self, screen: PeerScreen | None) -> int:
@@ -156,6 +160,8 @@ class PeerLife:
             opened.callback(executor.close)
             shelf = FolderShelf(Path(local.folder) / KEPT)
             opened.callback(shelf.close)
+            self._snapshots = FolderSnapshots(Path(local.folder) / SNAPSHOTS, manifest.fingerprint())
+            opened.callback(self._snapshots.close)
             ports = Ports(
                 network=network,
                 directory=directory,
@@ -167,6 +173,7 @@ class PeerLife:
                 shelf=shelf,
                 journal=journal,
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
+                snapshots=self._snapshots,
             )
             self._tell_tickets_end(journal)
             settle_garbage()

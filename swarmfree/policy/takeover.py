@@ -5,7 +5,7 @@ them. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmfree.protocol.messages import Hello, Promise
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Term
@@ -50,6 +50,8 @@ class Takeover:
         promises: who follows.
         seniority: members, senior first.
         past: iteration -> lineage that a state ready for it stands on.
+        called: stage -> others that hold its state on their disks, where a run goes on from
+            snapshots: they are waited for.
     """
 
     term: Term
@@ -63,6 +65,7 @@ class Takeover:
     promises: Mapping[Endpoint, Promise]
     seniority: tuple[Endpoint, ...]
     past: Mapping[int, str]
+    called: Mapping[int, tuple[Endpoint, ...]] = field(default_factory=dict)
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
         """List the members that promised, senior first, each with its place or the state that it

@@ -242,6 +242,8 @@ class RecoverySection:
             which goes first, `docs/protocol.md` says.
         kept_ram_mb_max: of the activation logs, how many MB stay in memory; the rest lies on disk.
             The newest iteration comes on top until it is packed.
+        snapshot_every: each peer writes its stage to its own disk after so many iterations, and
+            keeps the last two, so that the run goes on when all peers have died; 0 = none.
     """
 
     mode: RecoveryMode = "auto"
@@ -255,9 +257,12 @@ class RecoverySection:
     border_dtype: LogDtype = "wire"
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512
+    snapshot_every: int = 50
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
+        if self.snapshot_every < 0:
+            raise ConfigError(f"recovery.snapshot_every = {self.snapshot_every}: must be 0 (none) or more")
         if self.weight_ratio_max < 1:
             raise ConfigError(f"recovery.weight_ratio_max = {self.weight_ratio_max}: must be at least 1")
         if self.shadow_every < 0:

@@ -26,6 +26,7 @@ CONTRIBUTIONS_MAX = 1 << 16
 """Of parts and contributors in one account; a list is no longer."""
 FINDINGS_MAX = 16
 EXCLUDED_MAX = 1024
+SNAPSHOTS_MAX = 16
 NAME_LETTERS_MAX = 64
 HASH_LETTERS_MAX = 128
 TEXT_LETTERS_MAX = 8192

@@ -728,6 +728,21 @@ class GetPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSnapshot:
+    """A snapshot that lies on the answering peer's disk.
+
+    Args:
+        stage: whose.
+        iteration: that it is ready for.
+        lineage: of the last record before that iteration.
+    """
+
+    stage: int
+    iteration: int
+    lineage: str
+
+
+@dataclass(frozen=True, slots=True)
 class PlanAnswer:
     """Answers GetPlan with the plan, and says whether a coordinator goes on with it.
 
@@ -736,12 +751,14 @@ class PlanAnswer:
         waiting_for: what the run waits for, empty if nothing.
         coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
         records: how many of its lineage it holds, applied or not.
+        snapshots: on its disk, newest first; told while it hears no coordinator.
     """
 
     plan: Plan | None
     waiting_for: RemoteText
     coordinator: Endpoint | None = None
     records: int = 0
+    snapshots: tuple[HeldSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 16
+PROTOCOL_REVISION = 17
 ENDS_STAGE = 0
 NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero
@@ -82,10 +82,14 @@ class Founder:
     Args:
         number: of the genesis, from 1.
         peer_id: of the founder.
+        iteration: that the run goes on with, from snapshots; 0 = it begins.
+        lineage: of the last record before that iteration; empty where the run begins.
     """
 
     number: int
     peer_id: str
+    iteration: int = 0
+    lineage: str = ""
 
     @property
     def short(self) -> str:

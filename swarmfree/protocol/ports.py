@@ -7,15 +7,16 @@ port as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.engine_port import Engine, Pieces
 from swarmfree.protocol.events import Event
-from swarmfree.protocol.messages import Header, Request, Response
+from swarmfree.protocol.messages import Header, HeldSnapshot, Request, Response
 from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.protocol.snapshot import Snapshot
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -237,6 +238,41 @@ class Shelf(Protocol):
         ...
 
 
+class Snapshots(Protocol):
+    """Snapshots of stages on this peer's disk, which outlive its process."""
+
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        """Whole ones of this run, newest first."""
+        ...
+
+    async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
+        """Store one, then drop all others but those in `keep`.
+
+        Args:
+            parts: as `Engine.read_state` gives them, with moments.
+
+        Raises:
+            SwarmfreeError: the disk is full or refuses; what was there is there.
+        """
+        ...
+
+    async def read(self, held: HeldSnapshot) -> Snapshot:
+        """Return what one that is held says of itself.
+
+        Raises:
+            SwarmfreeError: it is damaged, or gone.
+        """
+        ...
+
+    async def read_part(self, held: HeldSnapshot, part: int) -> bytes:
+        """Return one part of its state, checked.
+
+        Raises:
+            SwarmfreeError: it is damaged, or gone.
+        """
+        ...
+
+
 class Journal(Protocol):
     """Receives events: a file, a terminal or a transcript."""
 
@@ -253,6 +289,7 @@ class Ports:
         tokens: None for a peer that cannot feed data.
         spare_engine: makes one more engine on the same device, for a stage that is kept and not
             served.
+        snapshots: None for a peer whose state dies with it.
     """
 
     network: Network
@@ -265,3 +302,4 @@ class Ports:
     shelf: Shelf
     journal: Journal
     spare_engine: Callable[[], Engine]
+    snapshots: Snapshots | None = None

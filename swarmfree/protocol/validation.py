@@ -618,6 +618,11 @@ def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
     if answer.coordinator is not None:
         _endpoint(answer.coordinator)
     _within("records", answer.records, 0, bounds.iterations)
+    _count("snapshots", answer.snapshots, most.SNAPSHOTS_MAX)
+    for held in answer.snapshots:
+        _stage(held.stage, bounds)
+        _iteration(held.iteration, bounds)
+        _hash("lineage", held.lineage)
 
 
 # ---- audits --------------------------------------------------------------------------------------

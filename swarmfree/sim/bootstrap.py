@@ -18,6 +18,7 @@ from swarmfree.sim.peer_ports import Pace, VirtualClock
 from swarmfree.sim.simulated_peer import Stage
 from swarmfree.sim.transcript import Transcript
 from swarmfree.trainer.founder_watch import FoundersWatch
+from swarmfree.trainer.resume_watch import ResumeWatch
 
 PEER_ID, PORT = "QmBootstrap", 4000
 
@@ -87,9 +88,11 @@ class Bootstrap:
 
         try:
             await FoundersWatch(directory, network, clock, stage.setup.manifest.timing, tell).keep()
+            tell("sees that the run has begun")
+            if stage.setup.manifest.recovery.snapshot_every:
+                await ResumeWatch(directory, network, clock, stage.setup.manifest, tell).keep()
         finally:
             stage.hub.detach(endpoint.member)
-        tell("sees that the run has begun")
 
 
 def _spawn_nothing(work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:

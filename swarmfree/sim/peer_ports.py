@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Event
+from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.sim.loop import VirtualLoop
 
 T = TypeVar("T")
+Disk = dict[HeldSnapshot, tuple[Snapshot, tuple[bytes, ...]]]
 
 WALL_START_S = 1_700_000_000.0
 WRITE_S = 0.01
@@ -211,6 +214,60 @@ class MemoryShelf:
     async def clear(self) -> None:
         """Keep nothing any more."""
         self._blobs.clear()
+
+
+class MemorySnapshots:
+    """One peer's snapshots, which its next life finds again.
+
+    Args:
+        disk: of the peer, whoever lives there.
+        is_alive: whether this life still writes.
+        pace: of its disk.
+    """
+
+    def __init__(self, disk: Disk, is_alive: Callable[[], bool], pace: Pace) -> None:
+        """Find what lies there."""
+        self._disk, self._is_alive, self._pace = disk, is_alive, pace
+
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        """Newest first."""
+        return tuple(sorted(self._disk, key=lambda held: (-held.iteration, held.stage, held.lineage)))
+
+    async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
+        """Keep it, some time later.
+
+        Raises:
+            SwarmfreeError: the disk refuses.
+        """
+        await asyncio.sleep(WRITE_S * self._pace.disk)
+        if self._pace.shelf_refuses:
+            raise SwarmfreeError("memory/snapshots: no space left on device")
+        if self._is_alive():
+            self._disk[snapshot.held] = snapshot, tuple(parts)
+            for old in [old for old in self._disk if old != snapshot.held and old not in keep]:
+                del self._disk[old]
+
+    async def read(self, held: HeldSnapshot) -> Snapshot:
+        """What is held.
+
+        Raises:
+            SwarmfreeError: it is gone.
+        """
+        return self._found(held)[0]
+
+    async def read_part(self, held: HeldSnapshot, part: int) -> bytes:
+        """One part of it.
+
+        Raises:
+            SwarmfreeError: it is gone.
+        """
+        await asyncio.sleep(0)
+        return self._found(held)[1][part]
+
+    def _found(self, held: HeldSnapshot) -> tuple[Snapshot, tuple[bytes, ...]]:
+        if held not in self._disk:
+            raise SwarmfreeError(f"memory/snapshots: nothing of iteration {held.iteration}")
+        return self._disk[held]
 
 
 class MemoryJournal:

@@ -101,6 +101,7 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         batch=BatchSection(rows=rng.randint(1, 3), microbatches=rng.randint(4, 8)),
         ring=RingSection(credits=rng.randint(1, 4), part_bytes=random.Random(f"{seed}/parts").choice((1 << 20, 1 << 22))),
         recovery=RecoverySection(
+            snapshot_every=0,
             merge=_merge_mode(rng, seed),
             ends_copies=ends.choice((0, 1, 2, 2, 3)),
             shadow_every=shadow.choice((0, 1, 2, 5)),

@@ -11,7 +11,7 @@ import random
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from swarmfree.protocol.engine_port import Engine
@@ -27,7 +27,16 @@ from swarmfree.sim.invariants import Checks
 from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.loop import OWNER, VirtualLoop
 from swarmfree.sim.network import MemoryHub
-from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
+from swarmfree.sim.peer_ports import (
+    Disk,
+    MemoryJournal,
+    MemoryShelf,
+    MemorySnapshots,
+    MemoryWeights,
+    Pace,
+    VirtualClock,
+    VirtualExecutor,
+)
 from swarmfree.sim.setup import Setup
 
 RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
@@ -51,6 +60,7 @@ class Stage:
     make_tokens: MakeTokens
     tell: Callable[[Member, Event], None]
     liars: LiarWatch
+    disks: dict[str, Disk] = field(default_factory=dict)
 
 
 class Life:
@@ -163,4 +173,5 @@ class Life:
             shelf=MemoryShelf(self.pace),
             journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
+            snapshots=MemorySnapshots(stage.disks.setdefault(self.member.peer_id, {}), is_alive, self.pace),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from swarmfree.policy.election import founders_term
@@ -25,16 +26,17 @@ from swarmfree.protocol.errors import (
     RunEnded,
 )
 from swarmfree.protocol.events import Note, Waiting
-from swarmfree.protocol.messages import GIVEN_UP, Hello, Place
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder
+from swarmfree.protocol.messages import GIVEN_UP, GetPlan, Hello, Place, PlanAnswer, Promise
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import TICK_S, StageMember
-from swarmfree.trainer.tasks import Tasks
+from swarmfree.trainer.tasks import Tasks, each
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
 STRANGERS_MAX = 3
+ASKED_AT_ONCE = 64
 FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
 """Under a later genesis the organiser has called everybody as well."""
 UNWELCOME_ROUNDS = 3
@@ -43,6 +45,7 @@ wrong, and not an address.
 """
 
 Lead = Callable[[Takeover | None], Awaitable[bool]]
+Load = Callable[[Founder | None], Awaitable[None]]
 
 
 class Membership:
@@ -52,11 +55,12 @@ class Membership:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
     """
 
-    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead) -> None:
+    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead, load: Load) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
-        coordinator any more; whether another is.
+        coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
+        or the newest one for None, where there is one on this peer's disk.
         """
-        self._context = context
+        self._context, self._load = context, load
         self._stage_member = stage_member
         self._lead = lead
         self._keeping = keeping
@@ -82,7 +86,7 @@ class Membership:
         # same.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
         last, held = replica_state.record_of(NEWEST), (stage, replica_state.iteration, replica_state.lineage)
-        replica_state.has_given_up = not self._election.hopes
+        replica_state.has_given_up = replica_state.is_from_disk or not self._election.hopes
         forced = GIVEN_UP if replica_state.has_given_up else last.forced if last is not None else ()
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced)
 
@@ -94,6 +98,7 @@ class Membership:
             Excluded: the swarm wants no such peer.
             RunEnded: the run was over before this peer came, or a newer life has its place.
         """
+        await self._load(None)
         while True:
             if await self._ask_for_place():
                 await self._listen()
@@ -265,6 +270,8 @@ class Membership:
         if founder is None:
             self._say("waiting for the bootstrap to name a founder: a peer that can feed, and that it can call")
             return False
+        if founder.iteration or self._stage_member.replica_state.is_from_disk:
+            return await self._resume(founder, others)
         if founder.peer_id != me.peer_id:
             if not self._are_led:
                 self._say(self._said if self._has_begun and self._said else self._waits_for(founder, others))
@@ -281,6 +288,72 @@ class Membership:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
 
+    async def _resume(self, founder: Founder, others: Sequence[Announcement]) -> bool:
+        """Hold what the genesis says that the run goes on from, and lead from there where it names
+        this peer and nobody leads; whether this peer did.
+
+        Where the genesis is one from before all had died, the bootstrap node is waited for.
+        """
+        replica_state = self._stage_member.replica_state
+        where = founder.iteration, founder.lineage
+        if not founder.iteration:
+            if not self._are_led:
+                self._say("holds a snapshot: waiting for the bootstrap to see who else does, and to name who goes on from there")
+            return False
+        if not replica_state.has_begun or (
+            replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != where
+        ):
+            await self._load(founder)
+        is_there = replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) == where
+        if founder.peer_id != self._context.me.peer_id or not is_there:
+            if not self._are_led:
+                self._say(self._waits_for(founder, others))
+            return False
+        called = await self._who_holds(founder, others)
+        if called is None or (replica_state.coordinator is not None and self._stage_member.hears_coordinator):
+            return False
+        me, record = self._context.here, replica_state.record_of(NEWEST)
+        promise = Promise(founder.iteration, None, None, None, replica_state.stage, "", True)
+        takeover = Takeover(
+            term=Term(founders_term(founder.number), me.member),
+            revision=0,
+            iteration=founder.iteration,
+            lineage=founder.lineage,
+            record=record,
+            plan=None,
+            sealed=None,
+            forced=True,
+            promises={me: promise},
+            seniority=(me,),
+            past=dict(replica_state.past),
+            called=called,
+        )
+        return not await self._lead(takeover)
+
+    async def _who_holds(self, founder: Founder, others: Sequence[Announcement]) -> dict[int, tuple[Endpoint, ...]] | None:
+        """Stage -> who else has it on disk, of those that are announced; None where somebody leads,
+        or is led.
+        """
+        answers: dict[Endpoint, PlanAnswer] = {}
+
+        async def ask(announcement: Announcement) -> None:
+            endpoint = announcement.endpoint
+            with suppress(CallFailed):
+                reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
+                answers[endpoint] = reply.expect(PlanAnswer)
+
+        await each(others, ask, ASKED_AT_ONCE)
+        if any(answer.coordinator is not None or answer.plan is not None for answer in answers.values()):
+            return None
+        held: dict[int, tuple[Endpoint, ...]] = {}
+        for endpoint, answer in answers.items():
+            stages = [
+                one.stage for one in answer.snapshots if (one.iteration, one.lineage) == (founder.iteration, founder.lineage)
+            ]
+            for stage in stages[:1]:
+                held[stage] = (*held.get(stage, ()), endpoint)
+        return held
+
     async def _require_run(self) -> None:
         """Only who has nothing to lose goes by the organiser's word: a peer that holds a stage may
         hold the last state of it, and one that hears of a coordinator asks that one.
@@ -288,8 +361,9 @@ class Membership:
         Raises:
             RunEnded: the run was over before this peer came.
         """
+        replica_state = self._stage_member.replica_state
         if (
-            self._stage_member.replica_state.stage == NO_STAGE
+            (replica_state.stage == NO_STAGE or replica_state.is_from_disk)
             and not self._are_led
             and await self._context.ports.directory.is_over()
         ):

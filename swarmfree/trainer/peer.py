@@ -60,9 +60,9 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.protocol.ports import Incoming, Ports, Reply
-from swarmfree.protocol.records import bits_float32
+from swarmfree.protocol.records import GENESIS_LINEAGE, bits_float32
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -78,6 +78,7 @@ from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -102,12 +103,13 @@ class Peer:
         self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
-        self.membership = Membership(context, self.stage_member, self._keeping, self._lead)
+        self.snapshots = SnapshotKeeper(context, self.stage_member)
+        self.membership = Membership(context, self.stage_member, self._keeping, self._lead, self._load)
         self.keeper = EndsKeeper(context, self.stage_member.replica_state, self.stage_member.device, Tasks(group))
         self.shadows = ShadowKeeper(
             context, self.stage_member.replica_state, self.stage_member.device, self.stage_member.activation_log
         )
-        self.stage_member.after_step = self.shadows.after_step
+        self.stage_member.after_step = self._after_step
         self._coordination = Tasks(group)
         self.ending = RunEnd(context, self.stage_member, self.tasks)
         self.access_control = AccessControl(context, self.stage_member, lambda: self.coordinator)
@@ -126,8 +128,29 @@ class Peer:
         self.tasks.start(self.keeper.keep(), "keeper of the ends")
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
+        self.tasks.start(self.snapshots.keep(), "snapshots")
         self.tasks.start(keep_room(self.context, self.stage_member.replica_state, self.stage_member.device), "room for a stage")
         self.tasks.start(self._join(), "join")
+
+    def _after_step(self) -> None:
+        self.shadows.after_step()
+        self.snapshots.after_step()
+
+    async def _load(self, founder: Founder | None) -> None:
+        """Hold what lies on this peer's disk: what the genesis names, else the newest that is no
+        later; a Build ends that.
+        """
+        held = self.snapshots.held()
+        if founder is not None:
+            where = founder.iteration, founder.lineage
+            held = tuple(
+                sorted(
+                    (one for one in held if one.iteration <= founder.iteration),
+                    key=lambda one: (one.iteration, one.lineage) != where,
+                )
+            )
+        if held:
+            await self.builder.load(partial(self.snapshots.load, held))
 
     def everything(self) -> tuple[Tasks, ...]:
         """List all background work, to be cancelled at the end."""
@@ -196,7 +219,7 @@ class Peer:
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():
-                return await queries.get_plan(stage_member, request)
+                return await queries.get_plan(stage_member, self.snapshots.held())
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():
@@ -369,14 +392,15 @@ class Peer:
     def _announcement(self) -> Announcement:
         replica_state, context = self.stage_member.replica_state, self.context
         record = replica_state.record_of(NEWEST)
-        entry = record.stages[replica_state.stage] if record is not None and replica_state.stage != NO_STAGE else None
-        state = PeerState.SERVING if replica_state.stage != NO_STAGE else PeerState.STANDBY
+        # Who holds a snapshot serves nothing with it yet
+        stage = NO_STAGE if replica_state.is_from_disk else replica_state.stage
+        entry = record.stages[stage] if record is not None and stage != NO_STAGE else None
         return Announcement(
             endpoint=context.here,
-            state=state,
-            stage=replica_state.stage,
-            iteration=replica_state.iteration,
-            lineage=replica_state.lineage,
+            state=PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY,
+            stage=stage,
+            iteration=0 if replica_state.is_from_disk else replica_state.iteration,
+            lineage=GENESIS_LINEAGE if replica_state.is_from_disk else replica_state.lineage,
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,

@@ -37,6 +37,8 @@ class ReplicaState:
             begins with it, or it is what everybody draws for iteration 0, or was opened by a plan
             in which its stage is not rebuilt;
             another one that was just built is its lineage's only in the base it was built for.
+        is_from_disk: the state is a snapshot of an earlier life, and no plan has opened it here: it
+            claims nothing.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
@@ -65,7 +67,7 @@ class ReplicaState:
         self.stage = NO_STAGE
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
-        self.is_committed_state = False
+        self.is_committed_state = self.is_from_disk = False
         self.plan: Plan | None = None
         self.known_plan: Plan | None = None
         self.base = ""
@@ -149,7 +151,7 @@ class ReplicaState:
         is_same = (stage, iteration, lineage) == (self.stage, self.iteration, self.lineage)
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
         self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
-        self.plan, self.base, self.opened, self.has_given_up = None, "", "", False
+        self.plan, self.base, self.opened, self.has_given_up, self.is_from_disk = None, "", "", False, False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
@@ -165,7 +167,7 @@ class ReplicaState:
         """
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
-        self.is_committed_state = True
+        self.is_committed_state, self.is_from_disk = True, False
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)
@@ -184,7 +186,7 @@ class ReplicaState:
         Source: protocol section 3.4.
         """
         newest, here = self.record_of(NEWEST), self.past.get(iteration)
-        if not self.is_committed_state or newest is None or here is None:
+        if not self.is_committed_state or self.is_from_disk or newest is None or here is None:
             return False
         if here == lineage:
             return iteration < self.iteration and iteration not in newest.forced

@@ -297,7 +297,7 @@ class DhtDirectory:
         """
         if asyncio.get_running_loop().time() - self._genesis_read_s >= _GENESIS_S:
             await self._read_genesis()
-        return None if self._genesis is None else Founder(self._genesis.number, self._genesis.founder)
+        return None if self._genesis is None else self._genesis.named
 
     async def _read_genesis(self) -> None:
         if self._manifest is None:

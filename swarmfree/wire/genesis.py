@@ -19,6 +19,7 @@ import binascii
 import dataclasses
 import json
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,8 +31,9 @@ from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
 GENESIS_SIZE_BYTES_MAX = 4096
-_PURPOSE = "swarmfree genesis 3"
+_PURPOSE = "swarmfree genesis 4"
 NUMBER_MAX = 10**9
+_LINEAGE = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +45,7 @@ class Genesis:
         fingerprint: of the manifest, 64 hex digits.
         number: from 1; the higher one counts.
         founder: peer id of the first member; the first electorate is this peer alone.
+        iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
         key: the bootstrap node's public key, DER SubjectPublicKeyInfo.
         delegation: its ticket, by which the organiser lets it name founders.
         signature: of `signed_bytes`, by the bootstrap node.
@@ -51,19 +54,30 @@ class Genesis:
     fingerprint: str
     number: int
     founder: str
+    iteration: int
+    lineage: str
     key: bytes
     delegation: Ticket
     signature: bytes
 
     def signed_bytes(self) -> bytes:
-        """What the signature covers: purpose, fingerprint, number and founder as canonical JSON."""
+        """What the signature covers: purpose, fingerprint, number, founder, iteration and lineage
+        as canonical JSON.
+        """
         words: dict[str, str | int] = {
             "purpose": _PURPOSE,
             "fingerprint": self.fingerprint,
             "number": self.number,
             "founder": self.founder,
+            "iteration": self.iteration,
+            "lineage": self.lineage,
         }
         return _canonical(words)
+
+    @property
+    def named(self) -> Founder:
+        """Whom it names, and for what."""
+        return Founder(self.number, self.founder, self.iteration, self.lineage)
 
     def counts_more_than(self, other: Genesis | None) -> bool:
         """Whether peers that read both follow this one; an organiser that gave two the same number
@@ -80,6 +94,8 @@ class Genesis:
                 "fingerprint": self.fingerprint,
                 "number": self.number,
                 "founder": self.founder,
+                "iteration": self.iteration,
+                "lineage": self.lineage,
                 "key": base64.b64encode(self.key).decode(),
                 "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
@@ -105,7 +121,8 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
-    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"")
+    where = founder.iteration, founder.lineage
+    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, *where, identity.public_key, delegation, b"")
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
@@ -132,6 +149,8 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float, bans: BanLis
         raise ProtocolViolation(f"a genesis record is by {genesis.delegation.holder}, which the organiser has banned")
     if not verify(genesis.key, genesis.signed_bytes(), genesis.signature):
         raise ProtocolViolation("a genesis record's signature does not hold")
+    if genesis.iteration > manifest.run.iterations or bool(genesis.iteration) != bool(_LINEAGE.fullmatch(genesis.lineage)):
+        raise ProtocolViolation(f"a genesis record goes on with iteration {genesis.iteration} after {genesis.lineage!r:.80}")
     if not is_peer_id(genesis.founder):
         raise ProtocolViolation(f"a genesis record names {genesis.founder!r}, which is no peer id")
     return genesis
@@ -162,13 +181,17 @@ def _parsed(content: bytes) -> Genesis:
     values = json.loads(content)
     if not isinstance(values, dict):
         raise TypeError("an object is expected")
-    number = values.pop("number")
+    number, iteration = values.pop("number"), values.pop("iteration")
     if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
         raise TypeError("a number and texts are expected")
+    if type(iteration) is not int or iteration < 0:
+        raise TypeError("an iteration from 0 on is expected")
     return Genesis(
         values["fingerprint"],
         number,
         values["founder"],
+        iteration,
+        values["lineage"],
         base64.b64decode(values["key"], validate=True),
         ticket_from_bytes(base64.b64decode(values["delegation"], validate=True)),
         base64.b64decode(values["signature"], validate=True),

@@ -40,6 +40,7 @@ def swarm(
     sources: int = 1,
     ends_copies: int = 2,
     shadow_every: int = 0,
+    snapshot_every: int = 0,
 ) -> Setup:
     """Four iterations of six microbatches; the given sources and body."""
     manifest = Manifest(
@@ -49,6 +50,7 @@ def swarm(
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         recovery=RecoverySection(
+            snapshot_every=snapshot_every,
             ends_copies=ends_copies,
             shadow_every=shadow_every,
             shadow_kind="plain",

@@ -97,6 +97,9 @@ class Coordinator:
                 is_ours=participant.is_committed_state,
                 opened=self.lead.position if participant.returned < 0 else None,
             )
+        for called, endpoints in sorted(inherited.called.items()):
+            for endpoint in endpoints:
+                self.roster.call_for(endpoint, called, inherited.iteration)
         plan = inherited.plan
         for endpoint in plan.members() if plan is not None else ():
             if plan is not None and self.roster.get(endpoint.member) is None:

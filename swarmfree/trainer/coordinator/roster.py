@@ -19,7 +19,7 @@ from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, R
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
@@ -241,6 +241,14 @@ class Roster(Participants):
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
         if place != NO_STAGE and not self.holders(place):
             self._context.tell(StageLost(place, self._lead.position.iteration, str(member)))
+
+    def call_for(self, endpoint: Endpoint, stage: int, iteration: int) -> None:
+        """A peer that has said hello to nobody yet holds a stage's state: it is waited for, like a
+        member that is silent.
+        """
+        hello = Hello(stage == ENDS_STAGE, standby=False, corpus_hash="", stage=stage, iteration=iteration)
+        now_s = self._context.now_s()
+        self.admit(endpoint, hello, stage, built=True, built_at=iteration, is_ours=True, silent_since_s=now_s)
 
     def let_go(self, participant: Participant) -> None:
         """A participant that said goodbye is no longer needed."""

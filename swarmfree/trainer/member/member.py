@@ -38,6 +38,7 @@ from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Term, b
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
+from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.auditor import Auditor
@@ -178,6 +179,20 @@ class StageMember:
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
+
+        await self._in_turn(act)
+
+    async def take_back(self, snapshot: Snapshot) -> None:
+        """Hold the state that lay on this peer's disk and has been loaded into the engine."""
+        held, replica_state = snapshot.held, self.replica_state
+
+        async def act() -> Reply:
+            replica_state.install(held.stage, held.iteration, held.lineage, snapshot.record, snapshot.past)
+            # It was written after a step with a decided record
+            replica_state.is_committed_state = replica_state.is_from_disk = True
+            self.averaging.forget()
+            self.tell_news()
+            return Reply(Committed(held.iteration))
 
         await self._in_turn(act)
 
@@ -384,7 +399,7 @@ class StageMember:
                 plan,
                 plan.base,
             )
-            replica_state.known_in = plan.position.term
+            replica_state.known_in, replica_state.is_from_disk = plan.position.term, False
             replica_state.is_committed_state |= replica_state.stage not in {
                 rebuilt.stage for rebuilt in plan.rebuilt
             }  # what the last record left

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
+from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.member.member import StageMember
@@ -64,10 +65,12 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
     return Reply(RecordAnswer(record))
 
 
-async def get_plan(stage_member: StageMember, _: GetPlan) -> Reply:
+async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...]) -> Reply:
     """Return the plan in force, what the run waits for, its coordinator, and the number of
-    records.
+    records; where nobody leads, the snapshots on this peer's disk.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
-    return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, replica_state.records_held))
+    records = 0 if replica_state.is_from_disk else replica_state.records_held
+    told = snapshots[:SNAPSHOTS_MAX] if leader is None else ()
+    return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, records, told))

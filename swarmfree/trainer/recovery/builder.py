@@ -148,6 +148,18 @@ class Builder:
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
 
+    async def load(self, load: Callable[[], Awaitable[None]]) -> None:
+        """Have a state loaded from this peer's disk, unless one is being built; a Build that comes
+        meanwhile ends that.
+        """
+        if self.making is None:
+            self._tasks.cancel_all()
+
+            async def loading() -> None:
+                await load()
+
+            await asyncio.wait({self._tasks.start(loading(), "load a snapshot")})
+
     def _is_kept(self, request: Build, action: Stay) -> bool:
         """Whether the state here is as new as the coordinator knew, or newer: this peer may have
         stepped since it told.

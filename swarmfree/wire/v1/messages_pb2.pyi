@@ -1776,6 +1776,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     WAITING_FOR_FIELD_NUMBER: builtins.int
     COORDINATOR_FIELD_NUMBER: builtins.int
     RECORDS_FIELD_NUMBER: builtins.int
+    SNAPSHOTS_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1788,6 +1789,10 @@ class GetPlanResponse(google.protobuf.message.Message):
     def coordinator(self) -> swarmfree.wire.v1.names_pb2.Endpoint:
         """Whom the receiver hears coordinate, itself where it does; absent if nobody."""
 
+    @property
+    def snapshots(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeldSnapshot]:
+        """On the receiver's disk, newest first; told while it hears no coordinator."""
+
     def __init__(
         self,
         *,
@@ -1795,11 +1800,38 @@ class GetPlanResponse(google.protobuf.message.Message):
         waiting_for: builtins.str = ...,
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         records: builtins.int = ...,
+        snapshots: collections.abc.Iterable[global___HeldSnapshot] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan", "records", b"records", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
+
+@typing.final
+class HeldSnapshot(google.protobuf.message.Message):
+    """A snapshot of a stage on a peer's disk."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """Of which stage; zero is the ends."""
+    iteration: builtins.int
+    """What iteration it is ready for; zero does not occur."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last record before that iteration."""
+    def __init__(
+        self,
+        *,
+        stage: builtins.int = ...,
+        iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "lineage", b"lineage", "stage", b"stage"]) -> None: ...
+
+global___HeldSnapshot = HeldSnapshot
 
 @typing.final
 class GetManifestRequest(google.protobuf.message.Message):

@@ -1,0 +1,144 @@
+"""The snapshots port over a folder: one safetensors file for each, there whole or not at all.
+
+A file holds one float32 tensor for each part of the stage's state, weights, first and second
+moments one after the other, and in its header what the snapshot is of, the last record, and a
+SHA-256 of each part. Writing and hashing happen on a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.records import record_from_json, record_to_json
+from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.storage.atomic_files import place_whole, told_in_one_line
+
+SNAPSHOTS, SUFFIX = "snapshots", ".safetensors"
+_NAME = re.compile(r"iteration-(\d{9})-stage-(\d+)-([0-9a-f]{64})\.safetensors")
+_PAST_KEPT = 4096
+
+
+class FolderSnapshots:
+    """A folder of snapshots of one run, this peer's own.
+
+    Args:
+        folder: made where the first one is written.
+        run: the manifest's fingerprint; files of another run are passed over.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        """Nothing is read yet."""
+        self._folder, self._run = folder / run[:16], run
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-snapshots")
+
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        """Whole ones, newest first, by their names."""
+        try:
+            names = [match for place in self._folder.iterdir() if (match := _NAME.fullmatch(place.name))]
+        except OSError:
+            return ()
+        found = [HeldSnapshot(int(match[2]), int(match[1]), match[3]) for match in names]
+        return tuple(sorted(found, key=lambda held: (-held.iteration, held.stage, held.lineage)))
+
+    async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
+        """Write one, then remove all others but those in `keep`.
+
+        Raises:
+            SwarmfreeError: the disk is full or refuses; what was there is there.
+        """
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._write, snapshot, parts, keep)
+
+    async def read(self, held: HeldSnapshot) -> Snapshot:
+        """What a file says of itself.
+
+        Raises:
+            SwarmfreeError: it is damaged, of another run, or gone.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: self._head(held)[0])
+
+    async def read_part(self, held: HeldSnapshot, part: int) -> bytes:
+        """One part of the state, whose hash is looked at.
+
+        Raises:
+            SwarmfreeError: it is damaged, or gone.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_part, held, part)
+
+    def close(self) -> None:
+        """Finish what is being written."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def clear(self) -> None:
+        """Remove all of this run: it is over."""
+        self.close()
+        with contextlib.suppress(OSError):
+            for place in self._folder.iterdir():
+                place.unlink()
+            self._folder.rmdir()
+
+    def _place(self, held: HeldSnapshot) -> Path:
+        return self._folder / f"iteration-{held.iteration:09}-stage-{held.stage}-{held.lineage}{SUFFIX}"
+
+    def _write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
+        held = snapshot.held
+        since = held.iteration - _PAST_KEPT
+        header = {
+            "run": self._run,
+            "stage": held.stage,
+            "iteration": held.iteration,
+            "record": record_to_json(snapshot.record),
+            "past": {str(iteration): lineage for iteration, lineage in snapshot.past.items() if iteration > since},
+            "sha256": [hashlib.sha256(data).hexdigest() for data in parts],
+        }
+        tensors = {_tensor(part): np.frombuffer(data, "<f4") for part, data in enumerate(parts)}
+        place_whole(self._place(held), lambda file: save_file(tensors, file, {"swarmfree": json.dumps(header)}))
+        for old in self.held():
+            if old != held and old not in keep:
+                with told_in_one_line(self._place(old), "removing an older snapshot"):
+                    self._place(old).unlink(missing_ok=True)
+
+    def _head(self, held: HeldSnapshot) -> tuple[Snapshot, list[str]]:
+        """What the file says of itself, and the hash of each part."""
+        with self._opened(held) as file:
+            header = json.loads((file.metadata() or {})["swarmfree"])
+            hashes = [str(digest) for digest in header["sha256"]]
+            past = {int(iteration): str(lineage) for iteration, lineage in header["past"].items()}
+            snapshot = Snapshot(int(header["stage"]), record_from_json(header["record"]), past, len(hashes))
+            if header["run"] != self._run or snapshot.held != held or len(file.keys()) != len(hashes):
+                raise ValueError("its name, its run and what is in it do not agree")
+            return snapshot, hashes
+
+    def _read_part(self, held: HeldSnapshot, part: int) -> bytes:
+        _, hashes = self._head(held)
+        with self._opened(held) as file:
+            data = bytes(np.asarray(file.get_tensor(_tensor(part)), "<f4").tobytes())
+            if hashlib.sha256(data).hexdigest() != hashes[part]:
+                raise ValueError(f"part {part} is not what was written: the disk has changed it")
+            return data
+
+    @contextlib.contextmanager
+    def _opened(self, held: HeldSnapshot) -> Iterator[Any]:
+        place = self._place(held)
+        try:
+            with safe_open(place, "numpy") as file:
+                yield file
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise SwarmfreeError(f"{place}: no snapshot that can be read: {error}") from error
+
+
+def _tensor(part: int) -> str:
+    return f"part-{part:06}"

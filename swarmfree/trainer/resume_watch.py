@@ -1,0 +1,135 @@
+"""The organiser's watch over a run that has begun: where all peers have died, and some have come
+back with snapshots on their disks, it names the peer that goes on from there.
+
+It knows ports only, so that rehearsals play it as the bootstrap node runs it. Source: protocol,
+"When all have died".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from swarmfree.policy.founder import Patience
+from swarmfree.policy.resume import ResumePoint, resume_point
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetPlan, PlanAnswer
+from swarmfree.protocol.names import Founder
+from swarmfree.protocol.ports import Clock, Network
+from swarmfree.trainer.founder_watch import OrganisersDirectory
+
+LOOK_S = 1.0
+ASKED_MAX = 256
+
+
+class ResumeWatch:
+    """Names who goes on from snapshots, and from which, once nobody is left who leads or is led.
+
+    Args:
+        directory: of the organiser.
+        network: to call peers.
+        clock: monotonic.
+        manifest: of the run.
+        tell: is told each sentence for people once.
+    """
+
+    def __init__(
+        self, directory: OrganisersDirectory, network: Network, clock: Clock, manifest: Manifest, tell: Callable[[str], None]
+    ) -> None:
+        """Nobody has been asked."""
+        self._directory, self._network, self._clock, self._manifest = directory, network, clock, manifest
+        self._tell, self._said = tell, ""
+        self._led = ""
+        self._named = Counter[str]()
+        self._named_s = self._begun_s = self._changed_s = 0.0
+        self._offers: Mapping[str, object] = {}
+        self._is_alone = False
+
+    async def keep(self) -> None:
+        """Run until the run is over."""
+        while not await self._directory.is_over():
+            await self._look()
+            await asyncio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        announced = {a.endpoint.member.peer_id: a for a in await self._directory.announcements()}
+        if self._led in announced and _goes_on((await self._ask([announced[self._led]])).values()):
+            self._is_alone = False
+            return
+        asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
+        answers = await self._ask(asked)
+        self._led = next((peer for peer, answer in answers.items() if _goes_on([answer])), "")
+        offers = {peer: answer.snapshots for peer, answer in answers.items() if answer.snapshots}
+        if self._led or not offers:
+            self._is_alone, self._offers = False, {}
+            return
+        now_s, timing = self._clock.now_s(), self._manifest.timing
+        if not self._is_alone:
+            self._is_alone, self._begun_s = True, now_s
+        if offers != self._offers:
+            self._offers, self._changed_s = offers, now_s
+        point, is_later_there = resume_point(offers, self._manifest.stage_count)
+        assert point is not None, "somebody has a snapshot"
+        silent = [a for a in announced.values() if a.state is PeerState.SERVING and a.endpoint.member.peer_id not in answers]
+        if silent and now_s - self._begun_s < 2 * timing.lease_s:
+            # It may lead a side of its own that this node cannot reach; one that has died is
+            # announced for a while
+            self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
+            return
+        # Others may be about to come with something later
+        settle_s = timing.join_wait_s if point.missing else timing.coordinator_silence_s + timing.silence_s
+        if now_s - self._changed_s < (settle_s if point.missing or is_later_there else timing.silence_s):
+            self._say(self._waits_for(point))
+            return
+        present = await self._directory.founder()
+        is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
+        if is_named and now_s - self._named_s < Patience.of(timing, 1).leadless_s and self._named_s:
+            return
+        await self._name(point, present, announced)
+        self._named_s = self._clock.now_s()
+
+    async def _name(self, point: ResumePoint, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
+        """The one that was named least often; of those, one that can feed."""
+        chosen = min(point.holders, key=lambda peer: (self._named[peer], not announced[peer].can_feed))
+        self._named[chosen] += 1
+        number = present.number + 1 if present is not None else 1
+        lost = f"; nobody has stage {', '.join(map(str, point.missing))} of it" if point.missing else ""
+        self._say(
+            f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {len(point.holders)} peers{lost}, "
+            f"under {announced[chosen].endpoint.member} (genesis {number})"
+        )
+        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage))
+
+    def _waits_for(self, point: ResumePoint) -> str:
+        stages = ", ".join(map(str, point.missing))
+        lost = f"nobody has come back with stage {stages} of iteration {point.iteration}" if stages else "others may come back"
+        return f"all have died; some have snapshots on their disks; {lost}: waits a while"
+
+    async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:
+        """What those say that answer at the address that they announce."""
+        answers: dict[str, PlanAnswer] = {}
+
+        async def one(a: Announcement) -> None:
+            try:
+                reply = await self._network.call(a.endpoint, GetPlan(), silence_s=self._manifest.timing.silence_s / 2)
+            except CallFailed:
+                return
+            answers[a.endpoint.member.peer_id] = reply.expect(PlanAnswer)
+
+        async with asyncio.TaskGroup() as group:
+            for a in announced:
+                group.create_task(one(a))
+        return answers
+
+    def _say(self, what: str) -> None:
+        if what != self._said:
+            self._said = what
+            self._tell(what)
+
+
+def _goes_on(answers: Iterable[PlanAnswer]) -> bool:
+    """Whether one of these is led, or may elect by a plan."""
+    return any(answer.coordinator is not None or answer.plan is not None for answer in answers)

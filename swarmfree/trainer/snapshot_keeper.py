@@ -1,0 +1,104 @@
+"""Writing this peer's stage to its own disk now and then, and holding it again when the peer comes
+back.
+
+So a run outlives all its peers: a peer that starts in the folder of an earlier life holds what that
+one had written, as a member that was away for long holds what it had. Nobody waits for a disk; a
+step waits while its state is copied in memory.
+Source: elastic harness, tiers of snapshots; protocol, "When all have died".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from swarmfree.policy.resume import worth_keeping
+from swarmfree.protocol.errors import CallFailed, SwarmfreeError
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import NEWEST, NO_STAGE
+from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Rank
+from swarmfree.trainer.member.member import StageMember
+
+
+class SnapshotKeeper:
+    """Writes snapshots, and loads them.
+
+    Attributes:
+        written: how many this life has written.
+    """
+
+    def __init__(self, context: Context, stage_member: StageMember) -> None:
+        """Nothing is due."""
+        self._context, self._stage_member = context, stage_member
+        self._port = context.ports.snapshots
+        self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
+        self._due: tuple[Snapshot, list[bytes]] | None = None
+        self._told = ""
+        self.written = 0
+
+    def held(self) -> tuple[HeldSnapshot, ...]:
+        """On this peer's disk, newest first."""
+        return self._port.held() if self._port is not None else ()
+
+    def after_step(self) -> None:
+        """Copy the whole state, where a snapshot is due.
+
+        It runs in the device work of the step, so that no later step changes what it reads.
+        """
+        replica_state, engine = self._stage_member.replica_state, self._context.ports.engine
+        record = replica_state.record_of(NEWEST)
+        is_due = self._every and replica_state.iteration % self._every == 0 and not replica_state.is_over
+        if is_due and record is not None and replica_state.stage != NO_STAGE:
+            parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(replica_state.stage))]
+            self._due = Snapshot(replica_state.stage, record, dict(replica_state.past), len(parts)), parts
+
+    async def keep(self) -> None:
+        """Run for ever: write what is due. A disk that refuses is told of once, and tried again
+        with the next snapshot.
+        """
+        while self._port is not None and self._every:
+            if self._due is None:
+                await self._stage_member.replica_state.moved.wait()
+                continue
+            (snapshot, parts), self._due = self._due, None
+            keep = worth_keeping(self._port.held(), snapshot.held.iteration, snapshot.past)
+            try:
+                await self._port.write(snapshot, parts, keep)
+                self.written += 1
+                self._told = ""
+            except SwarmfreeError as error:
+                if not self._told:
+                    self._told = f"no snapshot is written, and training goes on: {error}"
+                    self._context.tell(Note(self._told))
+
+    async def load(self, chosen: Sequence[HeldSnapshot]) -> None:
+        """Hold the first of these that can be read, unless this peer hears a coordinator; where
+        none can, nothing is held.
+        """
+        for held in chosen:
+            if self._stage_member.replica_state.coordinator is not None and self._stage_member.hears_coordinator:
+                return
+            try:
+                await self._load(held)
+            except (SwarmfreeError, CallFailed) as error:
+                self._context.tell(Note(f"a snapshot is passed over: {error}"))
+                await self._stage_member.let_go()
+                continue
+            self._context.tell(Note(f"holds stage {held.stage} as it was before iteration {held.iteration}, from its disk"))
+            return
+
+    async def _load(self, held: HeldSnapshot) -> None:
+        assert self._port is not None, "something is held on a disk"
+        engine, device, stage_member = self._context.ports.engine, self._stage_member.device, self._stage_member
+        snapshot = await self._port.read(held)
+        if held.stage >= self._context.manifest.stage_count or snapshot.part_count != engine.part_count(held.stage):
+            raise SwarmfreeError(f"one of stage {held.stage} in {snapshot.part_count} parts does not fit this run")
+        await stage_member.let_go()
+        await device.run(Rank.BOOKS, 0, lambda: engine.blank(held.stage))
+        for part in range(snapshot.part_count):
+            data = await self._port.read_part(held, part)
+            await device.run(Rank.BOOKS, 0, partial(engine.write_state, part, data, weights_only=False))
+        await stage_member.take_back(snapshot)
