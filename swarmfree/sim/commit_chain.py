@@ -4,7 +4,7 @@ which one is the run's (I3).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from swarmfree.policy.fork_choice import Tip, wins
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -62,6 +62,18 @@ class Chain:
         if problems:
             return f"two records of iteration {record.iteration} were committed: {problems[0][:8]} and {lineage[:8]}"
         return ""
+
+    @property
+    def has_died(self) -> bool:
+        """Whether nobody holds the newest record any more."""
+        return self._tip is None
+
+    def let_die(self, is_held: Callable[[str], bool]) -> None:
+        """Nobody who lives holds the newest record any more: whatever comes next goes on, however
+        far back it begins.
+        """
+        if self._tip is not None and not is_held(self._tip.lineage()):
+            self._tip = None
 
     def undone(self, winner: Mapping[int, str], unforced: Iterable[str]) -> tuple[str, ...]:
         """Which of these lineages, each decided without force, another one undoes that goes on in

@@ -175,6 +175,9 @@ class Mischief:
             self._calm_down()
         elif plan.iteration == iterations:
             self._hub.later(CALM_S, self._calm_down)
+        blackout = self._setup.blackout
+        if blackout is not None and plan.iteration == blackout.iteration:
+            self._hub.later(blackout.moment * self._iteration_s, self._cast.black_out, blackout)
         for fault in self._schedule.pop(plan.iteration, []):
             if isinstance(fault.what, Last):
                 self._ending.expect(fault, fault.what)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from swarmfree.protocol.manifest import Manifest, TimingSection
 from swarmfree.sim.faults import TRANSFER_S_MAX
 from swarmfree.sim.setup import Setup, draw_usual
-from swarmfree.sim.startup_faults import Fall, Opening
+from swarmfree.sim.startup_faults import Blackout, Fall, Opening
 
 PART_BYTES_MAX = 48
 PART_S_MAX = 0.4
@@ -218,6 +218,22 @@ def _opening(setup: Setup, rng: random.Random) -> Setup:
     return replace(setup, opening=opening, feeders=setup.feeders + 1)
 
 
+def _blackout(setup: Setup, rng: random.Random) -> Setup:
+    """Everybody dies at once, some time after the first snapshots; runs of few iterations, too."""
+    iterations = setup.manifest.run.iterations
+    every = rng.choice((1, 2, 3))
+    blackout = Blackout(
+        iteration=rng.randint(1, iterations - 1),
+        moment=rng.uniform(0, 1.5),
+        back_s=rng.uniform(0.2, 6.0),
+        disk_share=rng.choice((1.0, 1.0, 0.8)),
+        with_bootstrap=rng.random() < BOOTSTRAP_SHARE,
+    )
+    recovery = replace(setup.manifest.recovery, snapshot_every=every)
+    manifest = replace(setup.manifest, recovery=recovery)
+    return replace(setup, manifest=manifest, opening=setup.opening or Opening(), blackout=blackout)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "quiet": Hardship(0.15, _quiet),
     "transfer": Hardship(0.12, _transfer),
@@ -238,4 +254,5 @@ HARDSHIPS: dict[str, Hardship] = {
     "shipped limits": Hardship(0.1, _shipped_limits),
     "lone": Hardship(0.1, _lone),
     "opening": Hardship(0.1, _opening),
+    "blackout": Hardship(0.05, _blackout),
 }

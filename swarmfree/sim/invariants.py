@@ -152,7 +152,14 @@ class Checks:
 
     def goes_on(self, plan: Plan) -> bool:
         """Whether a plan is for the iteration after the last record of the run's lineage."""
+        self._look_who_lives()
+        if self._chain.has_died:
+            return plan.lineage in self._chain
         return self.newest is not None and plan.lineage == self.newest.lineage()
+
+    def _look_who_lives(self) -> None:
+        if self._manifest.recovery.snapshot_every:
+            self._chain.let_die(lambda tip: any(self._lives.is_alive(member) for member in self._votes.holders(tip)))
 
     @property
     def is_complete(self) -> bool:
@@ -374,6 +381,7 @@ class Checks:
         if lineage in self._chain:
             return
         is_first = not self._chain.at(record.iteration)
+        self._look_who_lives()
         fault = self._chain.add(lineage)
         if fault:
             self.violated("I3", fault)

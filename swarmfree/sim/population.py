@@ -15,7 +15,7 @@ from swarmfree.sim.bootstrap import Bootstrap
 from swarmfree.sim.partitions import Break
 from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.simulated_peer import Life, Stage
-from swarmfree.sim.startup_faults import Fall, Opening
+from swarmfree.sim.startup_faults import Blackout, Fall, Opening
 from swarmfree.sim.transcript import Transcript
 
 KILL_GRACE_S = 3.0
@@ -191,6 +191,34 @@ class Cast:
         if self._stage.hub.settle_stranger(address):
             self._transcript.tell("network", f"a peer of another run listens at {address}")
             self.disturbed("stranger")
+
+    def black_out(self, blackout: Blackout) -> None:
+        """All die at once, and come back as who they were; some find their disks empty."""
+        if not self._is_open or self._stage.checks.is_complete:
+            return
+        self.disturbed("blackout")
+        self.coordinator = None
+        for life in [life for life in self.lives.values() if life.is_alive]:
+            self._transcript.tell(str(life.member), "killed: everybody dies")
+            self.killed.add(life.member)
+            self.hindered_s.pop(life.member.peer_id, None)
+            life.kill()
+            if self._rng.random() >= blackout.disk_share:
+                self.lose_disk(life.member.peer_id)
+            self._later(
+                self._rng.uniform(0.1, blackout.back_s), life.member.peer_id, can_feed=life.can_feed, standby=life.standby
+            )
+        if blackout.with_bootstrap and self.bootstrap.is_up:
+            self.bootstrap.kill()
+            self._stage.hub.later(self._rng.uniform(0.1, blackout.back_s), self._restart_bootstrap)
+
+    def _restart_bootstrap(self) -> None:
+        if self._is_open:
+            self.bootstrap.start()
+
+    def lose_disk(self, peer_id: str) -> None:
+        """The next life of this peer finds nothing."""
+        self._stage.disks.pop(peer_id, None)
 
     def freeze(self, life: Life, duration_s: float) -> None:
         """A peer stands still for so long."""

@@ -92,6 +92,11 @@ class Director:
             if life is not None:
                 self._cast.kill(life, "kill", "by the script")
 
+    def lose_disk(self, member: Member) -> None:
+        """What this one has on its disk is gone, and nothing more comes there in this life."""
+        self.tell(f"the disk of {member} is lost")
+        self._cast.lose_disk(member.peer_id)
+
     def freeze(self, member: Member, duration_s: float) -> None:
         """This one stands still for so long."""
         self.tell(f"freeze {member} for {duration_s:g} s")

@@ -24,7 +24,7 @@ from swarmfree.protocol.manifest import (
 )
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
-from swarmfree.sim.startup_faults import Opening
+from swarmfree.sim.startup_faults import Blackout, Opening
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Setup:
         opening: what befalls the first feeder and the bootstrap node before anything is committed;
             None = nothing does, and who is announced first founds at once.
         liar: a member that computes wrongly; None = all are honest.
+        blackout: when everybody dies at once; None = never.
     """
 
     manifest: Manifest
@@ -63,6 +64,7 @@ class Setup:
     feeding_standbys: int = 0
     opening: Opening | None = None
     liar: Liar | None = None
+    blackout: Blackout | None = None
 
 
 CLIPPED_SHARE = 0.1

@@ -1,5 +1,5 @@
-"""What may befall a run before its first record: the first feeder falls, or cannot be called, and
-the bootstrap node comes and goes.
+"""What may befall a run as a whole: before its first record the first feeder falls, or cannot be
+called, and the bootstrap node comes and goes; later everybody dies at once.
 """
 
 from __future__ import annotations
@@ -37,3 +37,22 @@ class Opening:
     fall_for_s: float = 0.0
     bootstrap_down_s: float = float("inf")
     bootstrap_up_s: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Blackout:
+    """All peers die at once, and come back as who they were, with their disks.
+
+    Args:
+        iteration: in which, the first time that it is opened.
+        moment: when in it, in iterations like the one before.
+        back_s: each peer comes back within so many seconds.
+        disk_share: of peers that find their disks as they were.
+        with_bootstrap: the bootstrap node dies as well, and comes back.
+    """
+
+    iteration: int
+    moment: float
+    back_s: float
+    disk_share: float
+    with_bootstrap: bool

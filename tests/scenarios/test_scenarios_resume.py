@@ -7,6 +7,7 @@ from dataclasses import replace
 from tests.scenarios.scenario_world import Once, lines, play, swarm
 
 from swarmfree.protocol.messages import Seal
+from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
@@ -27,10 +28,54 @@ def everybody_dies(iteration: int) -> Once:
     return Once(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == iteration, strike)
 
 
+def rebuilt(result: RehearsalResult) -> list[str]:
+    """What was made anew once the run had begun."""
+    return [line for line in lines(result, "RecoveryDecided") if "action=Fresh" not in line]
+
+
+class EverybodyButOne(Once):
+    """All die; of one stage nobody comes back, but somebody else."""
+
+    def __init__(self, iteration: int, stage: int) -> None:
+        def strike(director: Director, _: Moment) -> None:
+            for gone in director.members(stage):
+                director.lose_disk(gone)
+            director.kill(*director.peers())
+
+        super().__init__(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == iteration, strike)
+
+
 def test_the_run_goes_on_from_the_newest_set_of_snapshots() -> None:
     script = everybody_dies(5)
     result = play(lasting(swarm(snapshot_every=2), 8), script)
     assert script.struck
     assert len(lines(result, "the run goes on with iteration 4, from snapshots")) == 1
     # Nothing is made anew: every stage comes from a disk
-    assert not lines(result, "StageBuilt")
+    assert not rebuilt(result)
+
+
+def test_state_that_went_is_only_what_came_after_the_snapshots() -> None:
+    result = play(lasting(swarm(snapshot_every=3), 8), everybody_dies(7))
+    assert len(lines(result, "the run goes on with iteration 6, from snapshots")) == 1
+    again = [line for line in lines(result, "IterationCommitted") if "iteration=6" in line]
+    assert len({line.split("loss=")[1].split()[0] for line in again}) == 1, "an iteration is done again as it was"
+
+
+def test_a_stage_that_nobody_brings_back_is_made_from_its_neighbours() -> None:
+    setup = lasting(swarm(snapshot_every=2, body=3, replicas=1), 8)
+    script = EverybodyButOne(5, stage=2)
+    result = play(setup, script)
+    assert lines(result, "the run goes on with iteration 4, from snapshots", "nobody has stage 2 of it")
+    assert rebuilt(result)
+    assert not [line for line in rebuilt(result) if "stage=2" not in line]
+
+
+def test_a_peer_that_comes_back_to_a_swarm_that_lives_gets_its_place_as_ever() -> None:
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(director.members(1)[0])
+
+    script = Once(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == 5, strike)
+    result = play(lasting(swarm(snapshot_every=2), 12), script)
+    assert lines(result, "holds stage 1 as it was before iteration 4, from its disk")
+    assert not lines(result, "the run goes on with iteration")
+    assert not rebuilt(result)
