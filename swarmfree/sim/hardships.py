@@ -221,9 +221,9 @@ def _opening(setup: Setup, rng: random.Random) -> Setup:
 def _blackout(setup: Setup, rng: random.Random) -> Setup:
     """Everybody dies at once, some time after the first snapshots; runs of few iterations, too."""
     iterations = setup.manifest.run.iterations
-    every = rng.choice((1, 2, 3))
+    every = min(rng.choice((1, 2, 3)), iterations - 2)
     blackout = Blackout(
-        iteration=rng.randint(1, iterations - 1),
+        iteration=rng.randint(every + 1, iterations - 1),
         moment=rng.uniform(0, 1.5),
         back_s=rng.uniform(0.2, 6.0),
         disk_share=rng.choice((1.0, 1.0, 0.8)),

@@ -193,17 +193,20 @@ class Cast:
             self.disturbed("stranger")
 
     def black_out(self, blackout: Blackout) -> None:
-        """All die at once, and come back as who they were; some find their disks empty."""
+        """All die at once, and come back as who they were; some find their disks empty, but not
+        all.
+        """
         if not self._is_open or self._stage.checks.is_complete:
             return
         self.disturbed("blackout")
         self.coordinator = None
+        kept = next((peer for peer, disk in self._stage.disks.items() if disk), "")
         for life in [life for life in self.lives.values() if life.is_alive]:
             self._transcript.tell(str(life.member), "killed: everybody dies")
             self.killed.add(life.member)
             self.hindered_s.pop(life.member.peer_id, None)
             life.kill()
-            if self._rng.random() >= blackout.disk_share:
+            if self._rng.random() >= blackout.disk_share and life.member.peer_id != kept:
                 self.lose_disk(life.member.peer_id)
             self._later(
                 self._rng.uniform(0.1, blackout.back_s), life.member.peer_id, can_feed=life.can_feed, standby=life.standby

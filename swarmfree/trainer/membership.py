@@ -44,6 +44,8 @@ UNWELCOME_ROUNDS = 3
 wrong, and not an address.
 """
 
+WAITS_FROM_DISK = "nobody leads who answers: where all have died, the bootstrap names who goes on from snapshots"
+
 Lead = Callable[[Takeover | None], Awaitable[bool]]
 Load = Callable[[Founder | None], Awaitable[None]]
 
@@ -298,7 +300,7 @@ class Membership:
         where = founder.iteration, founder.lineage
         if not founder.iteration:
             if not self._are_led:
-                self._say("holds a snapshot: waiting for the bootstrap to see who else does, and to name who goes on from there")
+                self._say(WAITS_FROM_DISK)
             return False
         if not replica_state.has_begun or (
             replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != where

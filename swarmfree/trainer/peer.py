@@ -72,7 +72,7 @@ from swarmfree.trainer.coordinator.roster import Deposed
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
-from swarmfree.trainer.membership import Membership
+from swarmfree.trainer.membership import WAITS_FROM_DISK, Membership
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
@@ -240,7 +240,8 @@ class Peer:
         coordinator = self.stage_member.replica_state.coordinator
         led = coordinator is not None and self.stage_member.hears_coordinator
         if not led and self.stage_member.replica_state.stage != NO_STAGE and self.stage_member.replica_state.has_begun:
-            raise Refused(RefusalKind.BEHIND, "the run has begun, and its members are choosing a coordinator")
+            choosing = "the run has begun, and its members are choosing a coordinator"
+            raise Refused(RefusalKind.BEHIND, WAITS_FROM_DISK if self.stage_member.replica_state.is_from_disk else choosing)
         if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
         return Place(coordinator, NO_STAGE, self.stage_member.waiting_for, accepted=False)

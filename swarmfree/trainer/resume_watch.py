@@ -16,8 +16,8 @@ from swarmfree.policy.resume import ResumePoint, resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import GetPlan, PlanAnswer
-from swarmfree.protocol.names import Founder
+from swarmfree.protocol.messages import GetPlan, HeldSnapshot, PlanAnswer
+from swarmfree.protocol.names import Founder, Member
 from swarmfree.protocol.ports import Clock, Network
 from swarmfree.trainer.founder_watch import OrganisersDirectory
 
@@ -45,7 +45,7 @@ class ResumeWatch:
         self._led = ""
         self._named = Counter[str]()
         self._named_s = self._begun_s = self._changed_s = 0.0
-        self._offers: Mapping[str, object] = {}
+        self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
         self._is_alone = False
 
     async def keep(self) -> None:
@@ -62,16 +62,22 @@ class ResumeWatch:
         asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
         answers = await self._ask(asked)
         self._led = next((peer for peer, answer in answers.items() if _goes_on([answer])), "")
-        offers = {peer: answer.snapshots for peer, answer in answers.items() if answer.snapshots}
-        if self._led or not offers:
-            self._is_alone, self._offers = False, {}
-            return
+        told = {announced[peer].endpoint.member: answer.snapshots for peer, answer in answers.items() if answer.snapshots}
+        # Who has told once need not answer each time
+        there = {a.endpoint.member for a in announced.values()}
+        offers = {member: held for member, held in (self._offers | told).items() if member in there}
         now_s, timing = self._clock.now_s(), self._manifest.timing
-        if not self._is_alone:
-            self._is_alone, self._begun_s = True, now_s
-        if offers != self._offers:
-            self._offers, self._changed_s = offers, now_s
-        point, is_later_there = resume_point(offers, self._manifest.stage_count)
+        if self._led or not self._is_alone:
+            self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
+        if self._led or not offers:
+            if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
+                self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
+            return
+        if any(held != self._offers.get(member) for member, held in offers.items()):
+            self._changed_s = now_s
+        self._offers = offers
+        by_peer = {member.peer_id: held for member, held in offers.items()}
+        point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
         assert point is not None, "somebody has a snapshot"
         silent = [a for a in announced.values() if a.state is PeerState.SERVING and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
