@@ -64,7 +64,7 @@ class FoundersWatch:
         self._looked_s = math.inf
 
     async def keep(self) -> None:
-        """Run until a peer announces that it has applied a record."""
+        """Run until a peer announces that it has applied a record, or has a snapshot of one."""
         while not await self._look():
             await asyncio.sleep(LOOK_S if self._present is not None else FIRST_LOOK_S)
 
@@ -93,6 +93,8 @@ class FoundersWatch:
         others.sort(key=lambda peer: (self._calls[peer], not self._seen[peer].can_feed))
         self._calls.update(others[:ASKED_MAX])
         asked |= await self._ask(others[:ASKED_MAX])
+        if any(answer.snapshots for answer in asked.values()):
+            return True  # of a life of this node before this one
         if present is not None and patience.leaves_it_to(asked.values(), now_s - self._led_s):
             self._say("waits for those who have a plan to go on with it")
             return False

@@ -57,7 +57,7 @@ class Membership:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
     """
 
-    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead, load: Load) -> None:
+    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead, load: Load | None = None) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
         coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
         or the newest one for None, where there is one on this peer's disk.
@@ -100,7 +100,7 @@ class Membership:
             Excluded: the swarm wants no such peer.
             RunEnded: the run was over before this peer came, or a newer life has its place.
         """
-        await self._load(None)
+        await self._load_snapshot(None)
         while True:
             if await self._ask_for_place():
                 await self._listen()
@@ -144,6 +144,10 @@ class Membership:
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
             if self._stage_member.replica_state.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
                 return False
+
+    async def _load_snapshot(self, founder: Founder | None) -> None:
+        if self._load is not None:
+            await self._load(founder)
 
     def _whom_it_knows(self) -> list[Endpoint]:
         """Who is known to be led, the last coordinator, and members of the last plan."""
@@ -305,7 +309,7 @@ class Membership:
         if not replica_state.has_begun or (
             replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != where
         ):
-            await self._load(founder)
+            await self._load_snapshot(founder)
         is_there = replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) == where
         if founder.peer_id != self._context.me.peer_id or not is_there:
             if not self._are_led:

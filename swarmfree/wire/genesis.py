@@ -45,20 +45,20 @@ class Genesis:
         fingerprint: of the manifest, 64 hex digits.
         number: from 1; the higher one counts.
         founder: peer id of the first member; the first electorate is this peer alone.
-        iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
         key: the bootstrap node's public key, DER SubjectPublicKeyInfo.
         delegation: its ticket, by which the organiser lets it name founders.
         signature: of `signed_bytes`, by the bootstrap node.
+        iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
     """
 
     fingerprint: str
     number: int
     founder: str
-    iteration: int
-    lineage: str
     key: bytes
     delegation: Ticket
     signature: bytes
+    iteration: int = 0
+    lineage: str = ""
 
     def signed_bytes(self) -> bytes:
         """What the signature covers: purpose, fingerprint, number, founder, iteration and lineage
@@ -122,7 +122,7 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
     where = founder.iteration, founder.lineage
-    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, *where, identity.public_key, delegation, b"")
+    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"", *where)
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
@@ -190,11 +190,11 @@ def _parsed(content: bytes) -> Genesis:
         values["fingerprint"],
         number,
         values["founder"],
-        iteration,
-        values["lineage"],
         base64.b64decode(values["key"], validate=True),
         ticket_from_bytes(base64.b64decode(values["delegation"], validate=True)),
         base64.b64decode(values["signature"], validate=True),
+        iteration,
+        values["lineage"],
     )
 
 
