@@ -16,6 +16,7 @@ SHARED := $(LONGEST) $(addprefix tests/,wire attacks lab model storage trainer c
 VIRTUAL := tests/sim tests/scenarios tests/mutants
 SEEDS ?= 300
 CASES ?= 100000
+LIARS ?= 100
 # Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -51,11 +52,12 @@ test-real:
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest tests $(addprefix --ignore ,$(VIRTUAL) $(SHARED)) $(PYTEST_FLAGS)
 
-check: $(READY) ## Lint, format, types, 300 rehearsals and 100,000 stories of attackers: an hour (SEEDS=n, CASES=n for other numbers).
+check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 stories of attackers: an hour (SEEDS=n, LIARS=n, CASES=n for other numbers).
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
+	$(VENV)/bin/swarmfree rehearse --liars --seeds $(LIARS)
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py
 
 clean: ## Remove .venv and what tools keep; reports stay.

@@ -21,6 +21,8 @@ from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
 from swarmfree.cli.doctor import doctor
+from swarmfree.cli.evaluate import evaluate
+from swarmfree.cli.export import export
 from swarmfree.cli.local import local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
@@ -147,6 +149,11 @@ SAMPLE_EXAMPLES = _examples(
     'swarmfree sample reports/first "def main("',
     'swarmfree sample reports/first "import " --tokens 400 --seed 7',
 )
+EXPORT_EXAMPLES = _examples("swarmfree export INVITE --out model", "swarmfree export reports/first --out model")
+EVAL_EXAMPLES = _examples(
+    "swarmfree eval model --data texts",
+    "swarmfree eval reports/first --data texts --held-out-percent 5 --json",
+)
 DOCTOR_EXAMPLES = _examples("swarmfree doctor INVITE", "swarmfree doctor INVITE --port 4002 --announce 203.0.113.8:4002")
 STATUS_EXAMPLES = _examples("swarmfree status INVITE", "swarmfree status INVITE --watch", "swarmfree status INVITE --json")
 TICKET_EXAMPLES = _examples(
@@ -164,6 +171,8 @@ CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --mi
 app.command(short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(local)
 app.command(short_help="Draw the report of a run again, or compare several.", epilog=REPORT_EXAMPLES)(report)
 app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
+app.command(short_help="Take the model out of a run, or of a report.", epilog=EXPORT_EXAMPLES)(export)
+app.command("eval", short_help="Say how well a model predicts a text.", epilog=EVAL_EXAMPLES)(evaluate)
 app.command(short_help="Write a run file to begin from.")(new)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,13 +59,12 @@ def status(
     under the identity in --folder; every other look has one of its own.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from swarmfree.cli.run_access import asker_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    ticket = decoded.ticket
-    is_counted = ticket is not None and bool(ticket.holder or ticket.count)
-    asker = str(Path(folder or "~/.swarmfree/peer").expanduser()) if folder or is_counted else ""
+    asker = asker_folder(decoded, folder)
     raise typer.Exit(run_until_told(lambda: _look(decoded, patience, watch, asker, as_json=as_json)))
 
 

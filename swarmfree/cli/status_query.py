@@ -6,26 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-import tempfile
 import time
 from types import TracebackType
 from typing import Self
 
+from swarmfree.cli.run_access import open_run
 from swarmfree.cockpit.status import RunStatus, invite_points
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
 from swarmfree.protocol.names import NEWEST, Endpoint
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
-from swarmfree.wire.admission import Admission
-from swarmfree.wire.directory import DhtDirectory, DirectorySettings
-from swarmfree.wire.identity import draw_incarnation, load_or_create_identity
 from swarmfree.wire.invite import Invite, encode_invite
-from swarmfree.wire.network import GrpcNetwork
-from swarmfree.wire.own_address import own_address
 
 ASKED_MAX = 4
 REACHED_MAX = 64
@@ -59,29 +52,9 @@ class Lookout:
             InviteError: nobody answers at the invite's addresses, or they serve another run.
         """
         async with contextlib.AsyncExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-status-"))
-            identity = load_or_create_identity(folder)
-            settings = DirectorySettings(
-                folder,
-                own_address(self._invite.entry_points),
-                entry_points=self._invite.entry_points,
-                patience_s=self._patience_s,
-            )
-            self._directory = DhtDirectory(settings, identity, self._invite.fingerprint)
-            await self._directory.start()
-            opened.push_async_callback(self._directory.close)
-            self._manifest: Manifest = await self._directory.fetch_manifest(self._patience_s)
-            asker = load_or_create_identity(self._identity_folder) if self._identity_folder else identity
-            bans = await self._directory.read_bans(self._manifest.timing.papers_lease_s)
-            self._admission = Admission(self._manifest, bans)
-            network = GrpcNetwork(
-                self._invite.fingerprint,
-                asker,
-                draw_incarnation(secrets.token_hex),
-                admission=self._admission,
-                ticket=self._invite.ticket,
-            )
-            self._network = await opened.enter_async_context(network)
+            access = await opened.enter_async_context(open_run(self._invite, self._patience_s, self._identity_folder))
+            self._directory, self._manifest = access.directory, access.manifest
+            self._admission, self._network = access.admission, access.network
             self._opened = opened.pop_all()
         return self
 

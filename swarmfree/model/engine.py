@@ -151,9 +151,10 @@ class TorchEngine:
         """BLAKE3 over the parts' BLAKE3."""
         return self._held_digests().whole()
 
-    def digest_part(self, part: int) -> None:
+    def digest_part(self, part: int) -> tuple[str, str, str]:
         """What `state_digest` needs of one part."""
-        self._held_digests().of(part)
+        weights, first_moment, second_moment = self._held_digests().of(part)
+        return weights.hex(), first_moment.hex(), second_moment.hex()
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """Hugging Face name -> (shape, float32 bytes)."""

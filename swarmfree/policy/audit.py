@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import Account, AuditAnswer, AuditFinding
+from swarmfree.protocol.messages import Account, AuditAnswer, Audited, AuditFinding
 from swarmfree.protocol.names import ENDS_STAGE, Member
 from swarmfree.protocol.records import ContributionDigest, Roll, TensorDigests
 from swarmfree.protocol.routes import Route
@@ -25,6 +25,8 @@ nothing that spoils learning is as near.
 DISPUTED_BY_MIN = 2
 """Members of one stage; with fewer, it is one word against another."""
 EVIDENCE_MAX = 4
+NOT_SHOWN = 0.0
+"""Told as the distance of a contribution that differs, and that its member does not show."""
 ALARM_FACTOR = 16.0
 """Of squared norms: four times as large. Honest gradients seldom grow so, and then it costs an
 audit.
@@ -102,10 +104,22 @@ def is_alarming(squared_norm: float, before: float) -> bool:
     return not squared_norm <= ALARM_FACTOR * before
 
 
-def auditors(subject: Member, members: Iterable[Member], base: str, number: int) -> tuple[Member, ...]:
-    """List the subject's siblings in the order in which they are asked."""
-    siblings = (member for member in members if member != subject)
-    return tuple(sorted(siblings, key=lambda member: (drawn(base, number, f"auditor {member.peer_id}"), member)))
+def auditors(
+    subject: Member, members: Iterable[Member], base: str, number: int, slow: Collection[str] = ()
+) -> tuple[Member, ...]:
+    """List the subject's siblings in the order in which they are asked.
+
+    Args:
+        subject: whose work it is.
+        members: of its stage.
+        base, number: see `drawn`.
+        slow: peer ids of those that did not finish their last audit; they come last.
+    """
+
+    def rank(member: Member) -> tuple[bool, float, Member]:
+        return member.peer_id in slow, drawn(base, number, f"auditor {member.peer_id}"), member
+
+    return tuple(sorted((member for member in members if member != subject), key=rank))
 
 
 def limit_s(iteration_s: float, timing: TimingSection) -> float:
@@ -121,10 +135,20 @@ def offsets_of(roll: Roll, subject: Member) -> tuple[int, ...]:
     return tuple(offset for partial_sum in roll.of(subject) for offset in partial_sum.order)
 
 
-def is_complete(account: Account, roll: Roll, subject: Member) -> bool:
-    """Whether an account names each microbatch in the subject's sums."""
-    told = {digests.offset for digests in account.work}
-    return told.issuperset(offsets_of(roll, subject))
+def is_complete(account: Account, roll: Roll, subject: Member, part_count: int) -> bool:
+    """Whether an account has all that an audit needs: each microbatch in the subject's sums, what
+    it contributed to each part, and what came for the parts that it owns. Who took a share of the
+    ends over has not got every digest of it.
+    """
+    told = {
+        work.offset
+        for work in account.work
+        if roll.stage == ENDS_STAGE or all((work.entered, work.sent, work.returned, work.answered))
+    }
+    contributors = roll.contributors()
+    wanted = {(part, subject) for part in range(part_count) if subject in contributors}
+    wanted |= {(part, member) for part in range(part_count) if roll.owner(part).member == subject for member in contributors}
+    return told.issuperset(offsets_of(roll, subject)) and wanted <= {(one.part, one.member) for one in account.contributions}
 
 
 def received(roll: Roll, subject: Member, accounts: Mapping[Member, Account]) -> tuple[ContributionDigest, ...]:
@@ -256,13 +280,25 @@ def is_of_use(answer: AuditAnswer) -> bool:
     return differs(answer) or (answer.checked > 0 and not answer.unproven)
 
 
+def is_withheld(answers: Iterable[AuditAnswer], member_count: int) -> bool:
+    """Whether more than half of a stage says that a contribution of another member differs, and is
+    not shown.
+
+    Args:
+        answers: of its siblings.
+        member_count: how many made the average.
+    """
+    found = [any(one.what is Audited.CONTRIBUTION and one.distance == NOT_SHOWN for one in answer.findings) for answer in answers]
+    return 2 * sum(found) > member_count
+
+
 def judge(subject: Member, answers: Mapping[Member, AuditAnswer], siblings: Collection[Member]) -> Verdict:
     """Decide by more than half of the stage; the subject itself counts as one that finds nothing.
 
     Args:
         subject: whose work it was.
         answers: of those siblings that could compare everything, or found something.
-        siblings: all of the stage, asked or not.
+        siblings: all that made the average, asked or not: who is silent now has a voice, too.
     """
     accusers = tuple(sorted(member for member, answer in answers.items() if differs(answer)))
     if not accusers:

@@ -39,7 +39,8 @@ def lost_now_and_later(action: BuildAction, present: int) -> tuple[int, int]:
     """What a way of bringing a stage back loses now; of two that lose all there is, early in
     training, what they would lose later: first weights are worth less than a neighbour's.
     """
-    return iterations_lost(action, present), iterations_lost(action, FRESH_LOST)
+    lost = iterations_lost(action, present)
+    return lost, iterations_lost(action, FRESH_LOST) if lost == present else 0
 
 
 def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:

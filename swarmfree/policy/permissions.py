@@ -23,6 +23,7 @@ from swarmfree.protocol.messages import (
     EndRun,
     FollowSuccessor,
     GetAccount,
+    GetState,
     Goodbye,
     GoodbyePurpose,
     Heartbeat,
@@ -156,6 +157,8 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "Reduce": Row(frozenset({Role.MEMBER, Role.SIBLING})),
         "GetAverage": _WITH_A_PLACE,
         "GetState": _WITH_A_PLACE,
+        # Whoever is let in could ask for a place, and then for all of it
+        "GetState, to export": Row(ANYBODY),
         "GetShadow": _WITH_A_PLACE,
         # Whoever watches a run reads them; they hold no weights
         "GetRecord": Row(ANYBODY),
@@ -221,6 +224,8 @@ def kind_of(request: Request, view: View) -> str:
     match request:
         case Claim(only_asking=True):
             return f"{name}, only asking"
+        case GetState(weights_only=True, to_export=True):
+            return f"{name}, to export"
         case Pull(key=key) if key.iteration < view.iteration:
             return f"{name} of the past"
         case Pull(side=side):

@@ -92,9 +92,9 @@ class Engine(Protocol):
         """Return the hex digest of all weights and moments in order."""
         ...
 
-    def digest_part(self, part: int) -> None:
+    def digest_part(self, part: int) -> tuple[str, str, str]:
         """Hash one part ahead of `state_digest`, which then uses the result unless the part
-        changes.
+        changes; hex digests of weights, first and second moment.
         """
         ...
 

@@ -657,6 +657,7 @@ class GetState:
         iteration: that the state is to be ready for: exactly this one to build from (`lineage`
             given), this or a later one to join (`lineage` empty).
         weights_only: weights (merge) or weights and both moments, one after the other (copy).
+        to_export: with weights alone: to take them out of the run, so with what proves them.
     """
 
     stage: int
@@ -665,6 +666,7 @@ class GetState:
     part: int
     weights_only: bool
     count: int = 1
+    to_export: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -672,11 +674,16 @@ class State:
     """Answers GetState; the payload is the parts, one after the other, as long as `sizes` says.
 
     They are ready for `iteration`.
+
+    Args:
+        moment_digests: BLAKE3 of each part's first and second moment, where weights are exported:
+            with them whoever has the weights alone can compute the state digest of a record.
     """
 
     part_count: int
     iteration: int
     sizes: tuple[int, ...] = ()
+    moment_digests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,9 @@ def check_fit(request: Request, response: Response) -> None:
     """
     if isinstance(response, says.State | says.ShadowPart) and isinstance(request, says.GetState | says.GetShadow):
         _count("parts", response.sizes, max(1, request.count))
+    if isinstance(response, says.State) and isinstance(request, says.GetState):
+        proven = max(1, len(response.sizes)) if request.weights_only and request.to_export else 0
+        _within("digests of moments", len(response.moment_digests), 2 * proven, 2 * proven)
 
 
 def payload_bytes_max(message: Request | Response | type[Any], bounds: MessageBounds) -> int:
@@ -596,6 +599,9 @@ def _state(state: says.State, bounds: MessageBounds) -> None:
     _within("parts", state.part_count, 0, most.PARTS_MAX)
     _iteration(state.iteration, bounds)
     _count("parts", state.sizes, most.PARTS_MAX)
+    _count("digests of moments", state.moment_digests, 2 * most.PARTS_MAX)
+    for digest in state.moment_digests:
+        _hash("digest of a moment", digest)
 
 
 def _shadow_part(part: says.ShadowPart, bounds: MessageBounds) -> None:

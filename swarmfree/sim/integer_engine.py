@@ -8,6 +8,7 @@ an error here and silent nonsense there.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 
@@ -121,9 +122,11 @@ class IntegerEngine:
         """Hex digest over weights and moments."""
         return arithmetic.state_digest(self.state)
 
-    def digest_part(self, part: int) -> None:
+    def digest_part(self, part: int) -> tuple[str, str, str]:
         """Nothing is put off."""
-        assert 0 <= part < len(self._state), f"part {part} of a stage of {len(self._state)}"
+        state = self._state[part]
+        weights, first, second = (hashlib.sha256(vector).hexdigest() for vector in (state.weights, state.first, state.second))
+        return weights, first, second
 
     def export(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """A tensor per part."""

@@ -106,8 +106,11 @@ class LiarWatch:
         """Whether a record may hold what the liar has computed."""
         if record.base in self._clean or not self.lied_in:
             return False
-        # It may own parts of a sum without a microbatch of its own in it
-        return record.iteration in self.lied_in or any(self.member in entry.members for entry in record.stages)
+        # It may own parts of a sum without a microbatch of its own in it. In another stage it does
+        # not lie.
+        liar = self._liar
+        lies_here = liar is not None and record.iteration >= liar.iteration and self.member in record.stages[liar.stage].members
+        return record.iteration in self.lied_in or lies_here
 
     def committed(self, record: Record, lineage: str) -> None:
         """A record is committed: is it high time that the liar was excluded?"""

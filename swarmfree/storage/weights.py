@@ -171,6 +171,24 @@ def read_weights(folder: Path) -> tuple[ModelSection, dict[str, NDArray[np.float
         raise SwarmfreeError(f"{folder}: not the weights of a swarmfree run: {error}") from error
 
 
+def run_of(folder: Path) -> str:
+    """Fingerprint of the run that a whole folder of weights is of.
+
+    Raises:
+        ConfigError: its files are of several runs, or of none.
+        SwarmfreeError: a file cannot be read.
+    """
+    try:
+        with told_in_one_line(folder, "reading"):
+            names = sorted(set(json.loads((folder / INDEX_NAME).read_bytes())["weight_map"].values()))
+        found = {str(((_read_header(folder / name) or {}).get("__metadata__") or {}).get(_RUN_KEY, "")) for name in names}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{folder}: not the weights of a swarmfree run: {error}") from error
+    if len(found) != 1 or "" in found:
+        raise ConfigError(f"{folder}: the weights of one swarmfree run are expected, and files of {len(found)} lie here")
+    return found.pop()
+
+
 def _what_is_there(folder: Path) -> str:
     """Why a folder without an index has no model."""
     names = [re.fullmatch(r"model-(\d+)-of-(\d+)\.safetensors", file.name) for file in folder.glob("*.safetensors")]

@@ -217,7 +217,8 @@ class Election:
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)
-        return may_decide(electorate, poll.members(), self._context.incarnations.ended(electorate))
+        excluded = [member for member in electorate if member.peer_id in plan.excluded]
+        return may_decide(electorate, poll.members(), [*self._context.incarnations.ended(electorate), *excluded])
 
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
         return electorate_of(self._stage_member.replica_state.record_of(NEWEST), plan)
@@ -257,11 +258,12 @@ class Election:
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
         """Ask every member of the plan, this one included, and who else decides: one that was away
-        has its vote, though the plan has not got it.
+        has its vote, though the plan has not got it; one that is excluded has none.
         """
         poll, claim = Poll(), Claim(self._position(term), only_asking)
         async with asyncio.TaskGroup() as group:
-            electorate, named = self._electorate(plan), {endpoint.member for endpoint in plan.members()}
+            electorate = [member for member in self._electorate(plan) if member.peer_id not in plan.excluded]
+            named = {endpoint.member for endpoint in plan.members()}
             others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
             for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
                 group.create_task(self._ask_one(poll, endpoint, claim))

@@ -208,6 +208,8 @@ class Peer:
                 return reply
             case Commit():
                 return await stage_member.commit(request)
+            case GetState(to_export=True):
+                return await queries.get_state(stage_member, request)
             case GetState(stage=stage) if stage == ENDS_STAGE and (
                 stage_member.replica_state.stage != stage or self.keeper.has(request)
             ):

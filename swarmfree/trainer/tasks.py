@@ -39,6 +39,11 @@ class Tasks:
         task.add_done_callback(lambda done: self._running.pop(done, None))
         return task
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the owner has ended."""
+        return self._closed
+
     def cancel_all(self) -> None:
         """Cancel all running tasks, oldest first."""
         for task in list(self._running):

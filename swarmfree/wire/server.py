@@ -467,7 +467,7 @@ class Server:
                 with slot.work():
                     outcome.response = encode_response(rpc, reply.message, reply.size_bytes)
                 outcome.payload = reply.pieces
-                slot.is_useful = rpc.name not in ANYBODYS
+                slot.is_useful = rpc.name not in ANYBODYS and not getattr(admitted.request, "to_export", False)
             if outcome.error is not None and not isinstance(outcome.error, Refused):
                 is_peers_fault = isinstance(outcome.error, CallFailed)
                 log.error(

@@ -86,6 +86,7 @@ REQUESTS: tuple[Request, ...] = (
     messages.GetAverage(0, "average", 0),
     messages.GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=True, count=2),
     messages.GetState(0, 0, "", 0, weights_only=False),
+    messages.GetState(0, 0, "", 0, weights_only=False, to_export=True),
     messages.GetShadow(1, 0),
     messages.GetShadow(2, 0, 50, 3),
     messages.GetRecord(-1),

@@ -111,8 +111,11 @@ def _silent(to: Endpoint, claim: Claim) -> Promise:
     raise PeerSilent(f"{to.member} says nothing")
 
 
+_VOTE = Promise(0, None, None, None, 1, "b0", is_committed_state=True)
+
+
 def _promising(to: Endpoint, claim: Claim) -> Promise:
-    return Promise(0, None, None, None, 1, "b0", is_committed_state=True)
+    return _VOTE
 
 
 def candidate_without_majority() -> object:
@@ -195,6 +198,21 @@ def plan_that_a_candidate_missed() -> object:
         return [before, may_claim()]
 
     return _campaign(told, judge)
+
+
+def vote_of_an_excluded_peer() -> object:
+    """A plan excludes one of four that vote, and another is proven dead: whether the excluded one
+    is asked, and whether the two that are left decide.
+    """
+    newest = replace(plan(2), excluded=(D.member.peer_id,), replicas=(*plan(2).replicas[:2], (Replica(endpoint("e")),)))
+
+    async def judge(alone: Alone, election: Election) -> list[bool]:
+        election.announced = [announced(D, 0)]
+        alone.context.incarnations.hear([second_life(A).member])
+        poll = await election._ask(Term(3, ME.member), newest, only_asking=True)
+        return [D in poll.promises, election._may_decide(newest, replace(poll, promises=dict.fromkeys((ME, SIBLING), _VOTE)))]
+
+    return _campaign(_promising, judge)
 
 
 def number_that_others_have_promised() -> object:

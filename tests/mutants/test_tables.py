@@ -13,12 +13,14 @@ import pytest
 
 from tests.mutants import (
     removals,
+    removals_audit,
     removals_begin,
     removals_end,
     removals_lead,
     removals_member,
     removals_return,
     situations_begin,
+    tables_audit,
     tables_copies,
     tables_end,
     tables_lead,
@@ -29,7 +31,7 @@ from tests.mutants import (
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
-REMOVALS = (removals, removals_begin, removals_end, removals_member, removals_lead, removals_return)
+REMOVALS = (removals, removals_audit, removals_begin, removals_end, removals_member, removals_lead, removals_return)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,18 @@ ROWS = (
         tables_lead.voter_that_missed_a_record,
         [(True, True), (False, False)] * 2,
     ),
+    # its audits
+    Row(removals_audit.voice_of_the_silent, tables_audit.accused_while_siblings_are_silent, ("", "b c d")),
+    Row(removals_audit.due_until_audited, tables_audit.audited_in_vain, ({"c"}, set())),
+    Row(removals_audit.due_until_audited, tables_audit.gone_as_it_is_found_out, (("", ""), {"c"})),
+    Row(removals_audit.base_of_a_convict, tables_audit.gone_as_it_is_found_out, (("", ""), {"c"})),
+    Row(removals_audit.account_of_a_base, tables_audit.no_account_again_and_again, ([False, False, True], False)),
+    Row(removals_audit.contributions_that_are_shown, tables_audit.contribution_that_is_not_shown, [False, True]),
+    Row(removals_audit.whole_account, tables_audit.account_with_a_gap, (0, 1)),
+    Row(removals_audit.slow_auditors_last, tables_audit.auditor_that_never_finishes, 1),
+    Row(removals_audit.vote_of_the_convicted, tables_return.vote_of_an_excluded_peer, [False, True]),
+    Row(removals_audit.leap_in_a_disputed_base, tables_audit.leap_after_a_dispute, [3, 3, 0]),
+    Row(removals_audit.undisturbed_borders, tables_audit.accounts_at_a_border, [True] + [False] * 3 + [True, False, False]),
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),

@@ -100,6 +100,11 @@ def test_nobody_audits_itself() -> None:
     assert sorted(audit.auditors(B, (A, B, C, D), BASE, 7)) == [A, C, D]
 
 
+def test_who_did_not_finish_its_last_audit_is_asked_last() -> None:
+    """Whatever is drawn."""
+    assert {audit.auditors(A, (A, B, C, D), BASE, number, (C.peer_id,))[-1] for number in range(20)} == {C}
+
+
 def test_an_audit_is_waited_for_by_what_the_iteration_took() -> None:
     """And never longer than a joiner."""
     timing = TimingSection(silence_s=2.0, join_wait_s=60.0)
@@ -200,12 +205,46 @@ def around(offset: int, here: TensorDigests) -> tuple[TensorDigests, TensorDiges
     return before, after
 
 
-def test_an_account_is_complete_where_it_names_what_is_in_the_sums() -> None:
-    """More may be there."""
-    whole = Account(tuple(went(offset) for offset in (0, 1, 3, 4)))
-    assert audit.is_complete(whole, ROLL, A)
-    assert not audit.is_complete(replace(whole, work=whole.work[:-1]), ROLL, A)
+def whole_account() -> Account:
+    """Of A: what went through it, what it gave, and what came for part 0."""
+    gave = ((0, A), (0, B), (1, A), (2, A))
+    return Account(
+        tuple(went(offset) for offset in (0, 1, 3, 4)), tuple(ContributionDigest(part, one, f"{part}{one}") for part, one in gave)
+    )
+
+
+def lacks(number: int, **digests: str) -> Account:
+    """The same without one microbatch, or with other digests of it."""
+    whole = whole_account()
+    changed = () if not digests else (replace(whole.work[number], **digests),)
+    return replace(whole, work=(*whole.work[:number], *changed, *whole.work[number + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("account", "is_complete"),
+    [
+        (whole_account(), True),
+        (lacks(1), True),  # that microbatch is in none of its sums
+        (lacks(3), False),
+        *((lacks(0, **{digest: ""}), False) for digest in ("entered", "sent", "returned", "answered")),
+        *((replace(whole_account(), contributions=whole_account().contributions[:k]), False) for k in range(4)),
+        (replace(whole_account(), contributions=whole_account().contributions[1:]), False),
+    ],
+)
+def test_an_account_is_complete_where_it_names_all_that_an_audit_needs(account: Account, *, is_complete: bool) -> None:
+    """What is in the sums, with all its digests, what was given, and what came for its own parts;
+    more may be there.
+    """
+    assert audit.is_complete(account, ROLL, A, 3) == is_complete
     assert audit.offsets_of(ROLL, A) == (3, 0, 4)
+
+
+def test_an_account_is_complete_without_what_its_sender_cannot_have() -> None:
+    """Who has no sum has given nothing; who took a share of the ends over lacks digests."""
+    others = tuple(ContributionDigest(2, one, "b") for one in (A, B))
+    assert audit.is_complete(Account((), others), ROLL, C, 3)
+    assert not audit.is_complete(Account(()), ROLL, C, 3)
+    assert audit.is_complete(lacks(0, entered=""), replace(ROLL, stage=ENDS_STAGE), A, 3)
 
 
 @pytest.mark.parametrize(
@@ -263,6 +302,9 @@ def test_an_auditor_is_told_what_owner_and_contributor_both_say() -> None:
     assert told == {(0, A): "a0", (0, B): "b0", (1, A): "a1"}
     assert audit.disputed_sums(ROLL, A, accounts) == {C}
     assert audit.disputed_sums(ROLL, C, accounts) == {A}
+    assert audit.disputed_sums(ROLL, B, accounts) == set()
+    # What is said of a part by somebody who does not own it counts for nothing
+    accounts[C] = replace(accounts[C], contributions=(ContributionDigest(0, B, "made up"),))
     assert audit.disputed_sums(ROLL, B, accounts) == set()
 
 

@@ -108,6 +108,7 @@ def messages(at: Position) -> dict[str, Request]:
         "Reduce": Reduce("round", 0, contributes=True),
         "GetAverage": GetAverage(0, "digest", 0),
         "GetState": GetState(1, 0, "", 0, weights_only=False),
+        "GetState, to export": GetState(1, 0, "", 0, weights_only=True, to_export=True),
         "GetShadow": GetShadow(1, 0),
         "GetRecord": GetRecord(-1),
         "GetPlan": GetPlan(),

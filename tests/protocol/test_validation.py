@@ -228,6 +228,11 @@ def test_no_more_parts_than_were_asked_for_are_an_answer() -> None:
     """Their sizes are a list, too."""
     asked = messages.GetState(2, 7, LINEAGE, 0, weights_only=True, count=2)
     check_fit(asked, messages.State(9, 7, (1, 1)))
+    exported = messages.GetState(2, 7, LINEAGE, 0, weights_only=True, count=2, to_export=True)
+    check_fit(exported, messages.State(9, 7, (1, 1), (LINEAGE,) * 4))
+    for state in (messages.State(9, 7, (1, 1), (LINEAGE,) * 3), messages.State(9, 7, (1, 1))):
+        with pytest.raises(ProtocolViolation, match="digests of moments"):
+            check_fit(exported, state)
     with pytest.raises(ProtocolViolation, match="3 parts; 0 to 2 expected"):
         check_fit(asked, messages.State(9, 7, (1, 1, 1)))
 

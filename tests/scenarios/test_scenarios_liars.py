@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from swarmfree.protocol.messages import Audit, GetAccount, Open, Reduce, Reduced, TakeRoll
+from swarmfree.protocol.names import WorkKey
 from swarmfree.protocol.records import bits_float64
 from swarmfree.sim.liars import Liar, LiarWatch, Lie
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.trainer.member.averaging import Averaging, Round
+from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.pipeline.stage_replica import StageReplica
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.pipeline.work_table import WorkItem
@@ -42,11 +44,10 @@ def excluded(result: RehearsalResult) -> list[str]:
     return [line.split("peer_id=")[1].split()[0] for line in lines(result, "PeerExcluded")]
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("lie", Lie)
+@pytest.mark.parametrize(("lie", "stage"), [(lie, stage) for k, lie in enumerate(Lie) for stage in (0, 1 + k % 3)])
 def test_a_liar_is_excluded_whatever_it_lies_about(lie: Lie, stage: int) -> None:
-    """It is named with what it gave and what was computed, it is in no plan any more, and nobody
-    else is named.
+    """At the ends, and at the first, a middle or the last stage of the body. It is named with what
+    it gave and what was computed, it is in no plan any more, and nobody else is named.
     """
     setup = swarm(replicas=3, sources=3 if stage == 0 else 1)
     result = play(audited(setup, liar=Liar(lie, stage, LIES_FROM)))
@@ -198,6 +199,31 @@ def test_who_accounts_for_something_else_than_it_sent_is_in_conflict_with_all_it
     (liar,) = excluded(result)
     assert watches[0].is_liar(liar)
     assert lines(result, "PeerExcluded", "account otherwise")
+    assert not opened(result, liar)[-1]
+
+
+def test_a_coordinator_that_is_convicted_as_the_last_of_its_stage_ends_and_another_one_feeds(
+    watches: list[LiarWatch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only source, which leads, accounts for something else than it sent; two of the first
+    stage convict it. There is no plan without it until somebody who can feed has come.
+    """
+    go = Source._round
+
+    async def two_faced(self: Source, key: WorkKey, offset: int, output: bytes) -> bytes:
+        (watch,), me = watches, self._context.me
+        if key.iteration >= LIES_FROM and watch.member in {None, me}:
+            watch.member = me
+            watch.lied_in.add(key.iteration)
+            output = output[:-1] + bytes([output[-1] ^ 1])
+        return await go(self, key, offset, output)
+
+    monkeypatch.setattr(Source, "_round", two_faced)
+    result = play(audited(swarm(replicas=3), share=1.0, iterations=6))
+    (liar,) = excluded(result)
+    assert watches[0].is_liar(liar)
+    assert lines(result, "PeerExcluded", "stage=0")
+    assert lines(result, "TookOver")
     assert not opened(result, liar)[-1]
 
 

@@ -13,17 +13,19 @@ from swarmfree.policy.audit import Verdict
 from swarmfree.protocol.messages import AuditAnswer
 from swarmfree.protocol.names import Member
 from swarmfree.sim.liar_setup import draw_liar_setup
-from swarmfree.sim.liars import NAMED_WITHIN, Liar, Lie
+from swarmfree.sim.liars import HONEST_MIN, NAMED_WITHIN, Liar, LiarWatch, Lie
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.seed_pool import rehearse_many
+from tests.builders import make_entry, make_record
 from tests.scenarios.scenario_world import swarm
 
-SEEDS = 10
+SEEDS = 4
+"""`make check` plays more."""
 
 
 @pytest.mark.timeout(300)
 def test_liars_are_excluded_in_time_and_nobody_else() -> None:
-    """Ten swarms with a liar each, half of them with all kinds of faults besides."""
+    """A few swarms with a liar each, half of them with all kinds of faults besides."""
     result = rehearse_many(0, SEEDS, processes=2, repeat_every=9, has_liar=True)
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
     excluded = sum(report.events.get("PeerExcluded", 0) > 0 for report in result.reports)
@@ -56,6 +58,19 @@ def test_a_liar_that_nobody_convicts_is_found_by_the_check(monkeypatch: pytest.M
     assert violation is not None
     assert violation.invariant == "N4"
     assert "has lied in 21 records, and is still there" in violation.text
+
+
+@pytest.mark.parametrize(("stage", "is_noticed"), [(2, True), (1, False)])
+def test_only_records_with_a_lie_in_them_count(stage: int, *, is_noticed: bool) -> None:
+    """One that has lied, and serves where it does not lie by now, is no longer due."""
+    liar, noticed = Member("QmLiar", "00"), list[str]()
+    watch = LiarWatch(Liar(Lie.SUMS, 2, 0), 4, lambda _, text: noticed.append(text))
+    watch.lies(liar, 2, 0)
+    siblings = tuple(Member(f"Qm{k}", "00") for k in range(HONEST_MIN - 1))
+    for iteration in range(NAMED_WITHIN + 2):
+        entries = [make_entry(members=(liar, *siblings) if place == stage else siblings) for place in range(3)]
+        watch.committed(make_record(iteration=iteration, stages=tuple(entries)), f"lineage {iteration}")
+    assert bool(noticed) == is_noticed
 
 
 def test_an_honest_peer_that_is_convicted_is_found_by_the_check(monkeypatch: pytest.MonkeyPatch) -> None:

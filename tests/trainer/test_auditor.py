@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
+from swarmfree.policy import audit
 from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
     DISTANCE_MAX,
@@ -24,6 +27,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import ContributionDigest, MicrobatchSet, PartialSum, Roll, TensorDigests
 from swarmfree.sim.integer_arithmetic import ACTIVATION, GRADIENT, TRAINING, Tensor
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.trainer.member import auditor
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from tests.mutants.alone import MANIFEST, ME, SIBLING, A, Alone, D, at, plan, play, word
 
@@ -135,7 +139,16 @@ def looked_at(spoil: Callable[[Sibling], None]) -> AuditAnswer:
         told = [ContributionDigest(part, SIBLING.member, digest_of(sibling.gave[part])) for part in (0, 1)]
         told.append(ContributionDigest(1, ME.member, digest_of(engine.contribution([0], 1))))
         alone.replica_state.plan, alone.replica_state.base = plan(1), BASE
-        alone.line.answer = sibling.answer
+        alone.line.answer, call = sibling.answer, alone.line.call
+
+        async def slowly(*arguments: Any, **named: Any) -> Reply:
+            try:
+                return await call(*arguments, **named)
+            except TimeoutError:
+                await asyncio.sleep(1e6)  # with signs of life
+                raise
+
+        setattr(alone.line, "call", slowly)  # noqa: B010 - one that can take its time
         request = Audit(at(1), ROLL, SIBLING.member, sibling.work(), tuple(told))
         answer = (await alone.stage_member.auditor.audit(request)).expect(AuditAnswer)
         assert not engine.kept_numbers  # nothing is left of it
@@ -226,7 +239,7 @@ def test_a_wrong_contribution_to_its_own_part_is_found_as_that() -> None:
 
 
 @pytest.mark.parametrize("keeper", [(A, Side.OUTPUT), (D, Side.ANSWER)])
-@pytest.mark.parametrize("answer", [Refused(RefusalKind.GONE, "evicted"), PeerUnreachable("dead"), OTHER])
+@pytest.mark.parametrize("answer", [Refused(RefusalKind.GONE, "evicted"), PeerUnreachable("dead"), OTHER, TimeoutError()])
 def test_what_cannot_be_computed_again_is_no_fault(keeper: tuple[Endpoint, Side], answer: bytes | Exception) -> None:
     """Where the neighbours do not keep what the sibling says it got, nothing is said of that
     microbatch, nor of the sums; the other one is compared.
@@ -236,6 +249,22 @@ def test_what_cannot_be_computed_again_is_no_fault(keeper: tuple[Endpoint, Side]
         sibling.answers[keeper[0].member.peer_id, str(keeper[1]), 0] = answer
 
     assert looked_at(spoil) == AuditAnswer(checked=2, unproven=3)
+
+
+@pytest.mark.parametrize("why", [PeerUnreachable("cut"), Refused(RefusalKind.FAILED, "no"), TimeoutError()])
+def test_a_contribution_that_differs_and_is_not_shown_is_told(why: Exception) -> None:
+    """It may be a broken line, or a liar that knows what is held against whom."""
+
+    def spoil(sibling: Sibling) -> None:
+        wrong_contribution(sibling)
+        sibling.answers[SIBLING.member.peer_id, "contribution", 0] = why
+
+    answer = looked_at(spoil)
+    assert found(answer) == [(Audited.CONTRIBUTION, 0)]
+    assert not audit.differs(answer)
+    assert not audit.is_of_use(answer)
+    assert not audit.is_withheld([answer], 2)
+    assert audit.is_withheld([answer, answer], 3)
 
 
 @pytest.mark.parametrize("why", [PeerUnreachable("cut"), Refused(RefusalKind.GONE, "evicted")])
@@ -251,14 +280,106 @@ def test_a_sibling_that_cannot_show_a_tensor_is_not_accused(why: Exception) -> N
     assert answer.unproven == 1
 
 
+def test_the_largest_distances_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are; what is not shown comes before what is only rounded."""
+
+    def spoil(sibling: Sibling) -> None:
+        wrong_output(sibling)
+        wrong_contribution(sibling)
+
+    def hides(sibling: Sibling) -> None:
+        spoil(sibling)
+        sibling.answers[SIBLING.member.peer_id, "contribution", 0] = PeerUnreachable("cut")
+
+    monkeypatch.setattr(auditor, "FINDINGS_MAX", 1)
+    monkeypatch.setattr(IntegerEngine, "distance", lambda *_, is_sum: 5.0 if is_sum else 2.0)
+    assert [finding.distance for finding in looked_at(spoil).findings] == [5.0]
+    assert [finding.distance for finding in looked_at(hides).findings] == [2.0]
+    monkeypatch.setattr(IntegerEngine, "distance", lambda *_, is_sum: 5.0 if is_sum else audit.TOLERANCE / 2)
+    assert [finding.what for finding in looked_at(hides).findings] == [Audited.CONTRIBUTION]
+
+
+def test_a_contribution_that_is_only_rounded_is_what_its_sum_is_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is further off proves nothing about the sum."""
+
+    def spoil(sibling: Sibling) -> None:
+        sibling.gave[1] = bytes(len(sibling.gave[1]))
+
+    checked = []
+    for distance in (audit.TOLERANCE, 2 * audit.TOLERANCE):
+        monkeypatch.setattr(IntegerEngine, "distance", lambda *_, distance=distance, **__: distance)
+        checked.append(looked_at(spoil).checked)
+    assert checked == [7, 6]
+
+
+def failed_audit(answer: Callable[[Alone, Sibling, Endpoint, Request], Reply]) -> tuple[str, bool]:
+    """The word of an audit whose pulls are answered so, and whether something of it is left."""
+
+    async def story(alone: Alone) -> tuple[str, bool]:
+        theirs = IntegerEngine(MANIFEST)
+        theirs.draw(1, 0)
+        sibling = Sibling(*computed(theirs, THEIRS))
+        for offset in THEIRS:
+            sibling.answers[A.member.peer_id, str(Side.OUTPUT), offset] = entered(offset)
+            sibling.answers[D.member.peer_id, str(Side.ANSWER), offset] = returned(offset)
+        alone.replica_state.plan, alone.replica_state.base = plan(1), BASE
+        alone.line.answer = lambda to, request: answer(alone, sibling, to, request)
+        claims = tuple(ContributionDigest(part, SIBLING.member, "given") for part in (0, 1))
+        told = await word(alone.stage_member.auditor.audit(Audit(at(1), ROLL, SIBLING.member, sibling.work(), claims)))
+        return told, bool(alone.engine.kept_numbers or alone.engine._sums)
+
+    return play(story)
+
+
+def test_nothing_is_left_of_an_audit_whose_device_fails() -> None:
+    """Neither sum nor graph, and the coordinator hears that it came to nothing."""
+
+    def fails(*_: object) -> bytes:
+        raise MemoryError
+
+    def answer(alone: Alone, sibling: Sibling, to: Endpoint, request: Request) -> Reply:
+        setattr(alone.engine, "backward", fails)  # noqa: B010 - of this one alone
+        return sibling.answer(to, request)
+
+    assert failed_audit(answer) == ("failed", False)
+
+
+def test_an_audit_does_nothing_on_the_device_once_its_base_has_ended() -> None:
+    """Another stage may be there by then."""
+
+    def answer(alone: Alone, sibling: Sibling, to: Endpoint, request: Request) -> Reply:
+        alone.replica_state.base = "b1"
+        return sibling.answer(to, request)
+
+    assert failed_audit(answer) == ("failed", False)
+
+
+@pytest.mark.parametrize(("base", "shown"), [(BASE, b""), ("b1", None)])
+def test_who_shows_nothing_of_a_base_that_has_ended_is_not_accused(base: str, shown: bytes | None) -> None:
+    """The auditor has left it as well, and says so; in the same base it is withheld."""
+
+    async def story(alone: Alone) -> bytes | None:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            raise Refused(RefusalKind.STALE, f"{to.member} has no such round")
+
+        alone.replica_state.base, alone.line.answer = base, answer
+        look = auditor._Look(Audit(at(1), ROLL, SIBLING.member, (), ()), SIBLING, [])
+        try:
+            return await alone.stage_member.auditor._shown(look, SIBLING, GetContribution(ROLL.round(), 0))
+        except Refused:
+            return None
+
+    assert play(story) == shown
+
+
 def test_work_that_is_over_is_not_audited() -> None:
     """Nor that of another stage, nor one's own."""
 
     async def story(alone: Alone) -> list[str]:
         alone.replica_state.plan, alone.replica_state.base = plan(1), BASE
-        auditor, request = alone.stage_member.auditor, Audit(at(1), ROLL, SIBLING.member, (), ())
+        audits, request = alone.stage_member.auditor.audit, Audit(at(1), ROLL, SIBLING.member, (), ())
         other_stage = replace(request, roll=replace(ROLL, stage=2))
         other_base = replace(request, roll=replace(ROLL, base="b1"))
-        return [await word(auditor.audit(one)) for one in (other_base, other_stage, replace(request, subject=ME.member))]
+        return [await word(audits(one)) for one in (other_base, other_stage, replace(request, subject=ME.member))]
 
     assert play(story) == ["stale"] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -29,6 +30,22 @@ def test_only_whoever_wants_weights_alone_makes_another_stage_of_them(*, weights
             renewed.append(moved.done())
         assert alone.replica_state.wanted == (GENESIS_LINEAGE if weights_only else "")
         assert renewed == [weights_only, False]
+
+    play(story)
+
+
+def test_what_is_exported_comes_with_what_proves_it() -> None:
+    """Its moments' digests, and the weights' own, are those that the engine's state has; nobody is
+    told that a stage is lost, and what can wait waits for no exporter.
+    """
+
+    async def story(alone: Alone) -> None:
+        asked = GetState(1, 0, GENESIS_LINEAGE, 0, weights_only=True, count=99, to_export=True)
+        reply = await get_state(alone.stage_member, asked)
+        assert isinstance(reply.message, State)
+        moments = [digest for part in range(alone.engine.part_count(1)) for digest in alone.engine.digest_part(part)[1:]]
+        assert reply.message.moment_digests == tuple(moments)
+        assert alone.replica_state.wanted == "" and alone.replica_state.gave_s == -math.inf
 
     play(story)
 

@@ -63,6 +63,8 @@ def train(there: Endpoint) -> messages.Train:
 
 def answer_to(request: Request) -> messages.Response:
     """The sample response of this request's RPC."""
+    if isinstance(request, messages.GetState) and request.to_export:
+        return RESPONSES["state_to_export"][1]
     return _ANSWERS[rpc_of(request).name]
 
 

@@ -8,6 +8,8 @@ Source: decision 18.
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +36,10 @@ was.
 """
 CONFLICTS_MAX = 48
 """Peers whose conflicts are remembered; those that began first are forgotten first."""
+WITHHELD_MAX = 3
+"""Audits running to which a member that stands by its base has given no whole account; then it is
+barred, and what it contributed goes with it.
+"""
 REPEATS_MAX = 3
 """Averages made again in one base since a member and the owner of a part say otherwise what it
 contributed.
@@ -72,11 +78,13 @@ class Audits:
         self._share = context.manifest.run.audit_share
         self._since: dict[str, int] = {}  # peer id -> iteration of its last audit, or in which it was first seen
         self._tried: dict[str, int] = {}  # the same, of audits that came to something or nothing
+        self._withheld = Counter[str]()  # peer id -> accounts that it has not given since the last one
+        self._slow: dict[str, None] = {}  # peer ids of those that did not finish an audit
         # Base -> plans made for it, of the present iteration. Who takes over in the middle of one
         # does not know what was before.
         self._opened = {lead.plan.base: 1} if lead.plan is not None else dict[str, int]()
         self._begun_s, self._repeats = context.now_s(), 0
-        self._again: list[int] = []
+        self._again: set[int] = set()
         self._conflicts: dict[str, dict[str, None]] = {}  # peer id -> peers of which, with it, one has lied
 
     def begin(self, plan: Plan) -> None:
@@ -108,7 +116,7 @@ class Audits:
             return ()
         number = self._context.rng.getrandbits(64)
         cases = self._all_cases(plan, rolls, number) if self._is_alarmed(plan, averages) else self._cases(plan, rolls, number)
-        self._again = []
+        self._again.clear()
         verdicts: list[tuple[int, Verdict]] = []
         is_undisturbed = not redone and self._opened.get(plan.base) == 1 and not any(share.taken for share in plan.shares)
 
@@ -121,13 +129,15 @@ class Audits:
         if convicted:
             is_own = any(self._context.me in verdict.convicted for _, verdict in verdicts)
             raise LiarFound(convicted[0], averages[convicted[0]].state_digest, is_own=is_own)
-        return tuple(self._again)
+        return tuple(sorted(self._again))
 
     def _cases(self, plan: Plan, rolls: Mapping[int, Roll], number: int) -> list[_Case]:
         present = {endpoint.member.peer_id for endpoint in plan.members()}
         if len(self._since) > len(present) + GONE_MAX:
             self._since = {peer_id: since for peer_id, since in self._since.items() if peer_id in present}
             self._tried = {peer_id: since for peer_id, since in self._tried.items() if peer_id in present}
+            self._withheld = Counter({peer_id: count for peer_id, count in self._withheld.items() if peer_id in present})
+            self._slow = {peer_id: None for peer_id in self._slow if peer_id in present}
         there = {stage: self._there(roll) for stage, roll in sorted(rolls.items())}
         members = [member for found in there.values() for member in found]
         waited = {
@@ -143,7 +153,7 @@ class Audits:
     def _is_alarmed(self, plan: Plan, averages: Sequence[StageAverage]) -> bool:
         """Whether some stage's gradient is far larger than in the record before."""
         last = plan.last_record
-        if last is None or plan.rebuilt:
+        if last is None or any(not stage.disputes for stage in plan.rebuilt):
             return False
         pairs = zip(averages, last.stages, strict=True)
         return any(audit.is_alarming(bits_float64(average.squared_norm_bits), before.squared_norm) for average, before in pairs)
@@ -167,38 +177,58 @@ class Audits:
         """Ask for accounts, then one sibling after the other, until nobody else could change what
         follows.
         """
-        roll, subject = case.roll, case.subject
-        self._tried[subject.peer_id] = case.plan.iteration
+        roll, subject, iteration = case.roll, case.subject, case.plan.iteration
+        self._tried[subject.peer_id] = iteration
+        # It is due until it has been audited: nobody gains by going, or by saying nothing
+        self._since[subject.peer_id] = min(self._since.get(subject.peer_id, iteration), iteration - math.ceil(1 / self._share))
         there = {member: self._roster.get(member) for member in self._there(roll)}
         offsets = audit.offsets_of(roll, subject)
-        first = case.plan.iteration * self._context.manifest.batch.microbatches
+        first = iteration * self._context.manifest.batch.microbatches
         routes = {offset: self._routes.route(first + offset) for offset in offsets}
         accounts = await self._accounts(case, rolls, routes)
         mine = accounts[roll.stage].get(subject)
-        if mine is None or not audit.is_complete(mine, roll, subject):
+        part_count = self._context.ports.engine.part_count(roll.stage)
+        if mine is None or not audit.is_complete(mine, roll, subject, part_count):
+            await self._note_withheld(case, there)
             return Verdict()
+        self._withheld.pop(subject.peer_id, None)
         if is_undisturbed and (verdict := self._border_verdict(case, accounts, routes)).convicted:
             return verdict
         told = audit.received(roll, subject, accounts[roll.stage])
         work = tuple(digests for digests in mine.work if digests.offset in routes)
         request = Audit(case.plan.position, roll, subject, work, told)
-        siblings = audit.auditors(subject, there, case.plan.base, case.number)
+        siblings = audit.auditors(subject, (e.member for e in roll.members), case.plan.base, case.number, self._slow)
         answers: dict[Member, AuditAnswer] = {}
+        in_vain: list[AuditAnswer] = []
         for sibling in siblings:
-            answer = await self._ask(sibling, request)
+            answer = await self._ask(sibling, request) if sibling in there else None
             if answer is None or not audit.is_of_use(answer):
+                in_vain += [answer] if answer is not None else []
                 continue
             answers[sibling] = answer
-            verdict = audit.judge(subject, answers, siblings)
-            if verdict.is_final:
-                self._since[subject.peer_id] = case.plan.iteration
+            if audit.judge(subject, answers, siblings).is_final:
                 break
+        if audit.is_withheld(in_vain, len(roll.members)) and await self._are_still_there(case.plan, (subject,), there):
+            self._roster.bar(subject, "what it contributed differs from what its siblings compute, and it does not show it")
+            return Verdict()
         verdict = audit.judge(subject, answers, siblings)
         if verdict.convicted and not await self._are_still_there(case.plan, verdict.convicted, there):
             return Verdict()
+        if answers and verdict.is_final:
+            self._since[subject.peer_id] = iteration
         if verdict.suspects:
             return self._conflict(case.plan, subject, [m for m in verdict.suspects if m != subject], verdict.evidence)
         return verdict
+
+    async def _note_withheld(self, case: _Case, there: Mapping[Member, Participant | None]) -> None:
+        """A member gave no whole account: who has gone has contributed nothing. Once, word of it
+        may be lost, or what it dropped be made anew just now.
+        """
+        if await self._are_still_there(case.plan, (case.subject,), there):
+            self._withheld[case.subject.peer_id] += 1
+            if self._withheld[case.subject.peer_id] == WITHHELD_MAX:
+                del self._withheld[case.subject.peer_id]
+                self._roster.bar(case.subject, f"it does not account for its work, asked {WITHHELD_MAX} times")
 
     async def _are_still_there(self, plan: Plan, members: Collection[Member], there: Mapping[Member, Participant | None]) -> bool:
         """Whether members have had this base all the while: who has left it can show nothing of
@@ -227,10 +257,9 @@ class Audits:
             there, participant = where
             request = GetAccount(case.plan.position, case.plan.base, rolls[there].round())
             try:
-                account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
-            except CallFailed:
-                if participant.member == case.subject:
-                    await self._roster.ask(participant)  # what it contributed does not count without it
+                async with asyncio.timeout(audit.limit_s(0.0, self._context.timing)):
+                    account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
+            except (CallFailed, TimeoutError):
                 return
             found[there][participant.member] = account
 
@@ -252,12 +281,15 @@ class Audits:
         limit_s = audit.limit_s(self._context.now_s() - self._begun_s, self._context.timing)
         try:
             async with asyncio.timeout(limit_s):
-                return (await self._roster.calls.call(participant.endpoint, request)).expect(AuditAnswer)
+                answer = (await self._roster.calls.call(participant.endpoint, request)).expect(AuditAnswer)
         except CallFailed:
             return None
         except TimeoutError:
+            self._slow[sibling.peer_id] = None
             self._context.tell(Note(f"{sibling} did not finish an audit of stage {request.roll.stage} within {limit_s:.1f} s"))
-        return None
+            return None
+        self._slow.pop(sibling.peer_id, None)
+        return answer
 
     # ---- borders ---------------------------------------------------------------------------------
 
@@ -265,11 +297,12 @@ class Audits:
         self, case: _Case, accounts: Mapping[int, Mapping[Member, Account]], routes: Mapping[int, Route]
     ) -> Verdict:
         """Who is in dispute with whom by their accounts alone. Only where nobody was lost since the
-        Open: what is done again elsewhere may round otherwise.
+        Open, and each replica accounts: what another one has done as well may round otherwise.
         """
         subject, stage, plan = case.subject, case.roll.stage, case.plan
         found = audit.disputes(stage, subject, accounts, routes) | audit.disputed_sums(case.roll, subject, accounts[stage])
-        if not found or any(self._roster.get(endpoint.member) is None for endpoint in plan.members()):
+        is_whole = all(len(told) == len(plan.replicas[there]) for there, told in accounts.items())
+        if not (found and is_whole) or any(self._roster.get(endpoint.member) is None for endpoint in plan.members()):
             return Verdict()
         evidence = [f"{subject} and {other} account otherwise for what passed between them" for other in sorted(found)]
         verdict = self._conflict(plan, subject, found, tuple(evidence))
@@ -277,9 +310,10 @@ class Audits:
             return verdict
         names = [str(subject), *(str(member) for member in sorted(found))]
         self._context.tell(PeersSuspected(stage, plan.iteration, names, evidence))
-        if self._repeats < REPEATS_MAX and audit.disputed_sums(case.roll, subject, accounts[stage]):
+        is_new = stage not in self._again  # the other one in the dispute may be audited as well
+        if is_new and self._repeats < REPEATS_MAX and audit.disputed_sums(case.roll, subject, accounts[stage]):
             self._repeats += 1
-            self._again.append(stage)
+            self._again.add(stage)
         return Verdict()
 
     def _conflict(self, plan: Plan, subject: Member, others: Collection[Member], evidence: tuple[str, ...]) -> Verdict:
@@ -308,7 +342,9 @@ class Audits:
         for member in verdict.convicted:
             if member.peer_id in self._lead.excluded:
                 continue
-            self._context.tell(PeerExcluded(member.peer_id, str(member), stage, plan.iteration, by, evidence))
+            place = plan.stage_of(member)
+            where = stage if place is None else place  # on a border the neighbour may be the one
+            self._context.tell(PeerExcluded(member.peer_id, str(member), where, plan.iteration, by, evidence))
             self._conflicts.pop(member.peer_id, None)
             self._roster.exclude(member, f"an audit of iteration {plan.iteration} convicts it: {evidence[0] if evidence else ''}")
         return bool(verdict.convicted)

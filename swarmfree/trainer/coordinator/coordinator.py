@@ -224,15 +224,17 @@ class Coordinator:
 
     async def _resign(self) -> None:
         """This peer computes wrongly: open what is void anew, without it, and let another one lead.
+        Where it was the last of its stage there is nothing to open: its state goes with it.
 
         Raises:
             Excluded: always.
         """
-        plan = self._make_plan(self._context.manifest.batch.microbatches)
-        asked = [participant for participant in self.roster.participants() if participant.built]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._context.timing.silence_s):
-                await self._broadcast.all(asked, Open(plan))
+        if not self.roster.lost():
+            plan = self._make_plan(self._context.manifest.batch.microbatches)
+            asked = [participant for participant in self.roster.participants() if participant.built]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._context.timing.silence_s):
+                    await self._broadcast.all(asked, Open(plan))
         await self.roster.hand_over()
         raise Excluded("siblings compute otherwise than this peer: look at its device and memory before it joins a run again")
 

@@ -8,13 +8,14 @@ It changes nothing that counts. Source: decision 18.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from swarmfree.policy.audit import TOLERANCE
-from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.policy.audit import NOT_SHOWN, TOLERANCE, limit_s
+from swarmfree.protocol.errors import CallFailed, PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.message_bounds import FINDINGS_MAX
 from swarmfree.protocol.messages import (
     DISTANCE_MAX,
@@ -55,6 +56,7 @@ class _Look:
         subject: whose work, and where it can be called.
         sums: by partial sum in the roll, the number under which it is computed again.
         whole: every microbatch could be computed again, so that the sums are whole.
+        stalled: who did not answer in time, and is asked no more.
     """
 
     request: Audit
@@ -63,6 +65,7 @@ class _Look:
     checked: int = 0
     unproven: int = 0
     whole: bool = True
+    stalled: set[Member] = field(default_factory=set)
     findings: list[AuditFinding] = field(default_factory=list)
 
     @property
@@ -127,7 +130,8 @@ class Auditor:
         await self._device.run(Rank.BOOKS, 0, lambda: self._forget(look))
         if failure is not None:
             raise Refused(RefusalKind.FAILED, f"the audit came to nothing: {failure}") from failure
-        findings = sorted(look.findings, key=lambda finding: -finding.distance)[:FINDINGS_MAX]
+        # What is not shown is worth more than what is only rounded
+        findings = sorted(look.findings, key=lambda finding: -(finding.distance or TOLERANCE))[:FINDINGS_MAX]
         return Reply(AuditAnswer(look.checked, look.unproven, tuple(findings)))
 
     def _require(self, base: str) -> None:
@@ -161,8 +165,8 @@ class Auditor:
         else:
             before, after = route.at(route.position(roll.stage) - 1), route.after(roll.stage)
         key = WorkKey(roll.iteration, roll.base, WorkKind.TRAIN, microbatch, roll.stage)
-        entered = await self._tensor(key.at(before), Side.OUTPUT, digests.entered)
-        returned = await self._tensor(key.at(after), Side.ANSWER, digests.returned)
+        entered = await self._tensor(look, key.at(before), Side.OUTPUT, digests.entered)
+        returned = await self._tensor(look, key.at(after), Side.ANSWER, digests.returned)
         if entered is None or returned is None:
             return False
         passes = self._ends_passes if roll.stage == ENDS_STAGE else self._body_passes
@@ -212,12 +216,26 @@ class Auditor:
 
         return await self._device.run(rank, microbatch, guarded)
 
-    async def _tensor(self, key: WorkKey, side: Side, digest: str) -> bytes | None:
+    async def _ask(self, look: _Look, holder: Endpoint, request: Pull | GetContribution) -> bytes:
+        """What a peer answers; signs of life are no answer.
+
+        Raises:
+            PeerSilent: not in time, now or before.
+        """
+        if holder.member not in look.stalled:
+            try:
+                async with asyncio.timeout(limit_s(0.0, self._context.timing)):
+                    return (await self._context.call(holder, request)).payload
+            except TimeoutError:
+                look.stalled.add(holder.member)
+        raise PeerSilent(f"{holder.member} gives nothing in time")
+
+    async def _tensor(self, look: _Look, key: WorkKey, side: Side, digest: str) -> bytes | None:
         """The tensor of this digest from whoever keeps it; None where nobody does."""
         plan = self._replica_state.plan
         for replica in plan.replicas[key.stage] if plan is not None and digest else ():
             try:
-                data = (await self._context.call(replica.endpoint, Pull(key, side))).payload
+                data = await self._ask(look, replica.endpoint, Pull(key, side))
             except CallFailed:
                 continue
             if digest_of(data) == digest:
@@ -249,7 +267,7 @@ class Auditor:
         who has that no more shows nothing, and the coordinator looks whether it has left the base.
         """
         try:
-            return (await self._context.call(holder, request)).payload
+            return await self._ask(look, holder, request)
         except Refused as refusal:
             self._require(look.roll.base)
             is_withheld = isinstance(request, GetContribution) and refusal.kind in {RefusalKind.GONE, RefusalKind.STALE}
@@ -299,6 +317,8 @@ class Auditor:
         shown = await self._shown(look, look.subject, GetContribution(look.roll.round(), part)) if claimed else None
         if shown is None:
             look.unproven += 1
+            if claimed:
+                look.find(Audited.CONTRIBUTION, part, (claimed, digest_of(computed)), NOT_SHOWN)
             return b""
         distance = await self._distance(shown, computed, is_sum=True) if digest_of(shown) == claimed else DISTANCE_MAX
         look.find(Audited.CONTRIBUTION, part, (claimed, digest_of(computed)), distance)

@@ -10,12 +10,15 @@ from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
 
 
 async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     """Return parts of the state at the iteration asked for, or at the present one without a
     lineage.
+
+    Whoever exports is no builder: nothing waits for it, and no stage beside this one is lost.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
@@ -32,8 +35,9 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
         raise Refused(
             RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
         )
-    replica_state.gave_s = stage_member.context.now_s()
-    if request.weights_only and replica_state.wanted != replica_state.lineage:
+    if not request.to_export:
+        replica_state.gave_s = stage_member.context.now_s()
+    if request.weights_only and not request.to_export and replica_state.wanted != replica_state.lineage:
         replica_state.wanted = replica_state.lineage
         replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
 
@@ -44,10 +48,17 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
         data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
         return replica_state.iteration, replica_state.lineage, data
 
-    iteration, lineage, pieces = await stage_member.device.read(read)
+    def read_proven() -> tuple[tuple[int, str, list[bytes]], tuple[str, ...]]:
+        return read(), tuple(digest for part in parts for digest in engine.digest_part(part)[1:])
+
+    digests: tuple[str, ...] = ()
+    if request.weights_only and request.to_export:
+        (iteration, lineage, pieces), digests = await stage_member.device.run(Rank.BOOKS, 0, read_proven)
+    else:
+        iteration, lineage, pieces = await stage_member.device.read(read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
-    return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces)), pieces=pieces)
+    return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces), digests), pieces=pieces)
 
 
 async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:

@@ -167,7 +167,7 @@ class Source:
             # The base ended under the share: the books have moved on, and a new share comes with
             # the next Open.
             _, other = refusals.split(lambda e: isinstance(e, Refused) and e.kind in {RefusalKind.PAST, RefusalKind.STALE})
-            if other is not None:
+            if other is not None and not self._tasks.is_closed:  # else this peer ends
                 raise other from None
             self._put_back(begun, offsets, windows)
         else:

@@ -1538,6 +1538,7 @@ class GetStateRequest(google.protobuf.message.Message):
     PART_FIELD_NUMBER: builtins.int
     WEIGHTS_ONLY_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
+    TO_EXPORT_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     iteration: builtins.int
@@ -1550,6 +1551,8 @@ class GetStateRequest(google.protobuf.message.Message):
     """True: weights; false: weights and both moments, one after the other."""
     count: builtins.int
     """At most so many parts from that one on; zero means one."""
+    to_export: builtins.bool
+    """True, with weights alone: to take them out of the run, so with digests of the moments."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1564,9 +1567,10 @@ class GetStateRequest(google.protobuf.message.Message):
         part: builtins.int = ...,
         weights_only: builtins.bool = ...,
         count: builtins.int = ...,
+        to_export: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "stage", b"stage", "weights_only", b"weights_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "stage", b"stage", "to_export", b"to_export", "weights_only", b"weights_only"]) -> None: ...
 
 global___GetStateRequest = GetStateRequest
 
@@ -1578,6 +1582,7 @@ class GetStateResponse(google.protobuf.message.Message):
     PART_COUNT_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
     SIZES_FIELD_NUMBER: builtins.int
+    MOMENT_DIGESTS_FIELD_NUMBER: builtins.int
     part_count: builtins.int
     """How many parts the stage has; zero does not occur."""
     iteration: builtins.int
@@ -1590,6 +1595,10 @@ class GetStateResponse(google.protobuf.message.Message):
     def sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Bytes of each part, where there are several; empty for one."""
 
+    @property
+    def moment_digests(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """64 hex digits each: BLAKE3 of the first and the second moment of each part, in turn; empty unless they are to be exported."""
+
     def __init__(
         self,
         *,
@@ -1597,9 +1606,10 @@ class GetStateResponse(google.protobuf.message.Message):
         part_count: builtins.int = ...,
         iteration: builtins.int = ...,
         sizes: collections.abc.Iterable[builtins.int] | None = ...,
+        moment_digests: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "part_count", b"part_count", "payload", b"payload", "sizes", b"sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["iteration", b"iteration", "moment_digests", b"moment_digests", "part_count", b"part_count", "payload", b"payload", "sizes", b"sizes"]) -> None: ...
 
 global___GetStateResponse = GetStateResponse
 

@@ -1,0 +1,81 @@
+"""``swarmfree eval``: how well a finished or exported model predicts a text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmfree.cli.sample import weights_folder
+
+WHOLE = 0
+ANY_SPLIT = 50
+"""Both halves together are the whole text."""
+
+
+def evaluate(
+    model: Annotated[
+        Path, typer.Argument(metavar="DIR|REPORT", help="Folder of an exported model, or of a report.", show_default=False)
+    ],
+    *,
+    data: Annotated[str, typer.Option("--data", metavar="PATH", help="File or folder of text.", show_default=False)],
+    held_out_percent: Annotated[
+        int,
+        typer.Option(
+            "--held-out-percent",
+            metavar="PERCENT",
+            min=0,
+            max=50,
+            help="Only what a run with this data.held_out_percent holds out of the text; 0 takes all of it.",
+        ),
+    ] = WHOLE,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Say how well a model predicts a text: loss in nats per token, perplexity, and bits per byte.
+
+    On this machine, in float32, with the arithmetic of a run's held-out evaluation; that one looks
+    at some rows, spread over the held-out text, and this at all of it.
+    """
+    import tempfile  # noqa: PLC0415 - help is fast
+
+    from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.tokenizer import BYTES  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
+
+    if not data:
+        raise ConfigError("--data: a file or a folder of text is expected, and nothing is named")
+    folder = weights_folder(model)
+    section, weights = read_weights(folder)
+    if section.vocabulary < BYTES:
+        raise ConfigError(f"{folder}: a model of bytes has {BYTES} tokens or more, and this one has {section.vocabulary}")
+    from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - torch takes seconds to load
+    from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
+
+    with tempfile.TemporaryDirectory(prefix="swarmfree-eval-") as cache:
+        corpus = prepare_corpus(data, Path(cache), held_out_percent or ANY_SPLIT)
+        files = (corpus.held_out_file,) if held_out_percent else (corpus.train_file, corpus.held_out_file)
+        text = b"".join(file.read_bytes() for file in files)
+    try:
+        found = text_loss(llama_of(section, weights), text)
+    except DataError as error:
+        raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
+    if as_json:
+        said = {
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte,
+            "tokens": found.tokens,
+            "data": corpus.name,
+            "data_hash": corpus.corpus_hash,
+            "held_out_percent": held_out_percent,
+        }
+        typer.echo(json.dumps(said, indent=2))
+        return
+    part = f"the held-out {held_out_percent} % of {corpus.name}" if held_out_percent else corpus.name
+    typer.echo(f"{found.tokens:,} tokens of {part}")
+    typer.echo(
+        f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits per byte"
+    )

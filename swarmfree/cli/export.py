@@ -1,0 +1,137 @@
+"""``swarmfree export``: take the model out of a run, or out of a report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmfree.cli.options import PatienceOption, PeerFolderOption
+from swarmfree.cli.sample import weights_folder
+
+if TYPE_CHECKING:
+    from swarmfree.wire.invite import Invite
+
+INVITE_BEGINS = "swarmfree1"
+SPARE_BYTES = 1 << 20
+"""For config, tokenizer, index and card."""
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="INVITE|REPORT", help="Invite of a run that goes on, or folder of a report.", show_default=False),
+    ],
+    *,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model, new or empty.", show_default=False)],
+    patience: PatienceOption = 20.0,
+    folder: PeerFolderOption = "",
+) -> None:
+    """Write a model as a folder that Hugging Face's transformers load: config, weights, tokenizer
+    and a model card.
+
+    From a run that goes on without stopping it: all stages are of one committed iteration, and each
+    has the digest that the swarm's record names. That takes an iteration that lasts as long as its
+    weights travel. From a report, the weights of the end. A ticket that is for one peer, or for
+    some, is shown under the identity in --folder.
+    """
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.model_folder import require_new  # noqa: PLC0415 - help is fast
+
+    require_new(out)
+    if not source.strip().startswith(INVITE_BEGINS):
+        if not os.path.isdir(source):  # noqa: PTH112 - whatever a person gives, also what no path can be
+            raise ConfigError(f"{source[:80]}: no such folder; an invite, or the folder of a report, is expected")
+        raise typer.Exit(_export_report(Path(source), out))
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from swarmfree.cli.run_access import asker_folder  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
+
+    invite = decode_invite(source)
+    raise typer.Exit(run_until_told(lambda: _export_live(invite, out, patience, asker_folder(invite, folder))))
+
+
+async def _export_live(invite: Invite, out: Path, patience_s: float, identity_folder: str) -> int:
+    from swarmfree.cli.export_live import LiveExport  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.run_access import open_run  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.model_folder import ModelOrigin, made_whole, require_room, write_card  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.weights import FolderWeights  # noqa: PLC0415 - help is fast
+
+    async with open_run(invite, patience_s, identity_folder) as access:
+        manifest, ticket = access.manifest, invite.ticket
+        live = LiveExport(access, ticket.shown_by(access.asker.peer_id) if ticket is not None else b"", _say)
+        require_room(out, live.size_bytes + SPARE_BYTES)
+        found = await live.run()
+    with made_whole(out) as place:
+        weights = FolderWeights(place, manifest)
+        for stage, tensors in enumerate(found.stages):
+            weights.write(stage, tensors)
+        origin = ModelOrigin(
+            run=manifest.run.name,
+            fingerprint=manifest.fingerprint(),
+            iteration=found.iteration,
+            data=manifest.data.name,
+            data_hash=manifest.data.corpus_hash,
+            loss=found.record.loss,
+            digests=tuple(entry.state_digest for entry in found.record.stages),
+        )
+        write_card(place, origin, manifest.model)
+    typer.echo(f"{out}: {manifest.run.name} at iteration {found.iteration}, {live.size_bytes / 1e6:,.1f} MB")
+    return 0
+
+
+def _export_report(report: Path, out: Path) -> int:
+    import shutil  # noqa: PLC0415 - help is fast
+
+    from swarmfree.model.layout import layout_of  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.errors import SwarmfreeError  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.manifest import Manifest, StagesSection  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.model_folder import (  # noqa: PLC0415 - help is fast
+        CARD_NAME,
+        ModelOrigin,
+        made_whole,
+        note_of,
+        require_room,
+        write_card,
+    )
+    from swarmfree.storage.weights import read_weights, run_of  # noqa: PLC0415 - help is fast
+
+    weights = weights_folder(report)
+    model, tensors = read_weights(weights)
+    manifest = Manifest(model=model, stages=StagesSection(body=1))
+    slots = [slot for stage in range(manifest.stage_count) for slot in layout_of(manifest, stage).slots]
+    expected, found = {slot.name: slot.shape for slot in slots}, {name: array.shape for name, array in tensors.items()}
+    if found != expected:
+        wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+        raise SwarmfreeError(
+            f"{weights}: {len(wrong)} weights are not those that {weights / 'config.json'} describes, {wrong[0]} first: "
+            f"{expected.get(wrong[0], 'none')} expected, {found.get(wrong[0], 'none')} found"
+        )
+    fingerprint, summary = run_of(weights), note_of(report, "summary.json")
+    files = sorted(
+        path for path in weights.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != CARD_NAME
+    )
+    require_room(out, sum(path.stat().st_size for path in files) + SPARE_BYTES)
+    with made_whole(out) as place:
+        for path in files:
+            with told_in_one_line(out, f"copying {path.name}"):
+                shutil.copyfile(path, place / path.name)
+                flush_to_disk(place / path.name)
+        name, iterations = summary.get("name"), summary.get("iterations")
+        is_end = weights != report
+        origin = ModelOrigin(
+            run=str(name) if isinstance(name, str) else "",
+            fingerprint=fingerprint,
+            iteration=iterations if isinstance(iterations, int) and is_end else None,
+        )
+        write_card(place, origin, model)
+    typer.echo(f"{out}: the weights of run {fingerprint[:12]}, {sum(array.nbytes for array in tensors.values()) / 1e6:,.1f} MB")
+    return 0
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)

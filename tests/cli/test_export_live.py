@@ -1,0 +1,198 @@
+"""Taking the weights out of a run whose replicas die, lie, step on, or are not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.cli import export_live
+from swarmfree.cli.export_live import TRIES, LiveExport
+from swarmfree.cli.run_access import RunAccess
+from swarmfree.policy.part_batches import given
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, Request, State
+from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
+from swarmfree.protocol.pieces import sizes_of
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from tests.builders import make_entry, make_record
+from tests.model.model_world import MODELS, EngineRing, manifest_of
+
+MANIFEST = manifest_of(next(iter(MODELS.values())))
+
+
+class Run:
+    """A run in memory: two replicas of each stage, whose states never change but in name.
+
+    Attributes:
+        iteration: that all states are ready for.
+        dead, liars: of replicas, by name.
+        steps_after: after so many answered states the run steps on, once; 0 = never.
+        asked: how many states each was asked for.
+    """
+
+    def __init__(self) -> None:
+        """Right before iteration 1 commits."""
+        self.ring = EngineRing(MANIFEST)
+        self.dead: set[str] = set()
+        self.liars: set[str] = set()
+        self.steps_after = 0
+        self.is_over, self.has_begun, self.admits = False, True, True
+        self.asked: Counter[str] = Counter()
+        self.lines: list[str] = []
+        self.records = [self.record(0, GENESIS_LINEAGE)]
+        self.names = {f"{stage}{which}": stage for stage in range(MANIFEST.stage_count) for which in "ab"}
+        self.copying = False
+
+    def record(self, iteration: int, before: str) -> Record:
+        """A record that names the digests of the states."""
+        entries = tuple(make_entry(state_digest=engine.state_digest()) for engine in self.ring.engines)
+        return make_record(iteration=iteration, before=before, stages=entries)
+
+    def step(self) -> None:
+        """Commit the iteration."""
+        self.records.append(self.record(len(self.records), self.records[-1].lineage()))
+
+    def endpoint(self, name: str) -> Endpoint:
+        """Of a replica."""
+        return Endpoint(Member(name, "1"), ())
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """All replicas, also the dead."""
+        iteration = MANIFEST.run.iterations if self.is_over else len(self.records)
+        return tuple(
+            Announcement(self.endpoint(name), PeerState.SERVING, stage, iteration, "", 0.0, 1.0, 0.0, True, 1, 1e12)
+            for name, stage in self.names.items()
+        )
+
+    async def founder(self) -> None:
+        """Nobody needs one."""
+
+    async def ended(self) -> bool:
+        """No notice was signed."""
+        return False
+
+    async def call(self, to: Endpoint, request: Request, **_: Any) -> Reply:
+        """As a replica answers; the present iteration commits once it was copied."""
+        name = to.member.peer_id
+        if name in self.dead:
+            raise PeerUnreachable("gone")
+        match request:
+            case GetPlan():
+                stages = tuple(
+                    tuple(Replica(self.endpoint(one)) for one, at in self.names.items() if at == stage)
+                    for stage in range(MANIFEST.stage_count)
+                )
+                position = Position(Term(1, Member("0a", "1")), len(self.records), 0, 0)
+                plan = Plan(position, "", self.records[-1].lineage(), stages, (), self.records[-1], 0)
+                return Reply(PlanAnswer(plan if self.has_begun else None, cast("Any", "2 peers are missing")))
+            case GetRecord(iteration=iteration):
+                if iteration == len(self.records) and self.copying:
+                    self.step()
+                if iteration >= len(self.records):
+                    raise Refused(RefusalKind.NOT_YET, "later")
+                return Reply(RecordAnswer(self.records[-1 if iteration == NEWEST else iteration]))
+            case GetState():
+                return self.state(name, request)
+            case _:
+                raise AssertionError(request)
+
+    def state(self, name: str, request: GetState) -> Reply:
+        """As `queries.get_state`."""
+        assert request.weights_only and request.to_export and self.names[name] == request.stage
+        self.asked[name] += 1
+        self.copying = True
+        if self.steps_after and sum(self.asked.values()) > self.steps_after:
+            self.steps_after = 0
+            self.step()
+        if (request.iteration, request.lineage) != (len(self.records), self.records[-1].lineage()):
+            raise Refused(RefusalKind.GONE, "stepped")
+        engine = self.ring.engines[request.stage]
+        parts = given(request.count, 1 << 20, request.part, engine.part_count(request.stage))
+        pieces = [engine.read_state(part, weights_only=True) for part in parts]
+        if name in self.liars:
+            pieces[0] = bytes(len(pieces[0]))
+        digests = tuple(digest for part in parts for digest in engine.digest_part(part)[1:])
+        return Reply(State(engine.part_count(request.stage), request.iteration, sizes_of(pieces), digests), pieces=pieces)
+
+    def export(self) -> LiveExport:
+        """From this run."""
+        refusal = None if self.admits else "no ticket"
+        directory = SimpleNamespace(announcements=self.announcements, founder=self.founder, is_over=self.ended)
+        access = SimpleNamespace(
+            directory=directory,
+            manifest=MANIFEST,
+            admission=SimpleNamespace(refusal=lambda *_: refusal),
+            network=SimpleNamespace(call=self.call),
+            asker=SimpleNamespace(peer_id="me"),
+        )
+        return LiveExport(cast("RunAccess", access), b"", self.lines.append)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_live, "AGAIN_S", 0.0)
+
+
+async def taken(run: Run) -> None:
+    """Take it out: the weights are the run's."""
+    found = await run.export().run()
+    assert list(found.stages) == [engine.export() for engine in run.ring.engines]
+    assert found.record == run.records[found.iteration]
+
+
+async def test_weights_come_from_whoever_lives() -> None:
+    """One replica of each stage is dead, and others give; both alive, one of them is asked."""
+    run = Run()
+    run.dead = {"0a", "1b"}
+    await taken(run)
+    assert len(run.asked) == MANIFEST.stage_count and len(run.lines) == 1
+
+
+async def test_what_is_not_proven_is_asked_of_another() -> None:
+    """A replica that gives other weights is named, and comes last from then on."""
+    run = Run()
+    run.liars = {"1a"}
+    await taken(run)
+    assert run.asked["1a"] and run.asked["1b"]
+    assert any("1a" in line and "has not the digest" in line for line in run.lines)
+
+
+async def test_a_state_that_is_gone_begins_everything_anew() -> None:
+    """All stages are of the iteration that has come."""
+    run = Run()
+    run.steps_after = 1
+    await taken(run)
+    assert any("iteration 1 was over when" in line for line in run.lines)
+    assert run.lines[-1].startswith("iteration 2: ")
+
+
+async def test_tries_are_bounded() -> None:
+    """A stage that nobody serves ends in one line."""
+    run = Run()
+    run.dead = {"1a", "1b"}
+    with pytest.raises(SwarmfreeError, match=f"in {TRIES} tries: no replica of stage 1 gives its weights"):
+        await run.export().run()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"has_begun": False}, SwarmfreeError, "has not begun: 2 peers are missing"),
+        ({"is_over": True}, RunEnded, "is over: each stage's weights lie with"),
+        ({"admits": False}, Excluded, "does not let this machine in: no ticket"),
+        ({"names": {}}, SwarmfreeError, "no peer is announced"),
+    ],
+)
+async def test_a_run_that_gives_nothing_is_one_line(change: dict[str, Any], kind: type[SwarmfreeError], words: str) -> None:
+    """It says why, at once."""
+    run = Run()
+    for name, value in change.items():
+        setattr(run, name, value)
+    with pytest.raises(kind, match=words):
+        await run.export().run()
