@@ -101,4 +101,4 @@ class SnapshotKeeper:
         for part in range(snapshot.part_count):
             data = await self._port.read_part(held, part)
             await device.run(Rank.BOOKS, 0, partial(engine.write_state, part, data, weights_only=False))
-        await stage_member.take_back(snapshot)
+        await stage_member.hold_snapshot(snapshot)

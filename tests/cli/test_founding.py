@@ -134,7 +134,10 @@ async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_pa
     """
 
     class Directory:
-        announce = publish_run = name_founder = is_over = None
+        announce = publish_run = name_founder = None
+
+        async def is_over(self) -> bool:
+            return True
 
         def __init__(self, iteration: int) -> None:
             self._iteration = iteration
@@ -188,7 +191,7 @@ async def test_a_founder_is_written_down_before_it_is_published() -> None:
         async def name_founder(self, founder: Founder, _lease_s: float) -> SimpleNamespace:
             assert kept[-1] == founder
             counts = max([*known, founder], key=lambda each: each.number)
-            return SimpleNamespace(number=counts.number, founder=counts.peer_id)
+            return SimpleNamespace(named=counts)
 
     directory = NamingDirectory(cast("Any", Directory()), kept.append, 60.0)
     await directory.name(Founder(1, "QmFirst"))

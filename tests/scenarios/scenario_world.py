@@ -40,7 +40,6 @@ def swarm(
     sources: int = 1,
     ends_copies: int = 2,
     shadow_every: int = 0,
-    snapshot_every: int = 0,
 ) -> Setup:
     """Four iterations of six microbatches; the given sources and body."""
     manifest = Manifest(
@@ -50,7 +49,7 @@ def swarm(
         batch=BatchSection(rows=1, microbatches=6),
         ring=RingSection(credits=3),
         recovery=RecoverySection(
-            snapshot_every=snapshot_every,
+            snapshot_every=0,
             ends_copies=ends_copies,
             shadow_every=shadow_every,
             shadow_kind="plain",

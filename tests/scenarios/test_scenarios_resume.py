@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.scenarios.scenario_world import Once, lines, play, swarm
-
 from swarmfree.protocol.messages import Seal
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
+from tests.scenarios.scenario_world import Once, lines, play, swarm
 
 
-def lasting(setup: Setup, iterations: int) -> Setup:
+def lasting(setup: Setup, iterations: int, snapshot_every: int) -> Setup:
     """With a bootstrap node and so many iterations; who dies comes back as who it was."""
     run = replace(setup.manifest.run, iterations=iterations)
-    return replace(setup, manifest=replace(setup.manifest, run=run), opening=Opening())
+    recovery = replace(setup.manifest.recovery, snapshot_every=snapshot_every)
+    return replace(setup, manifest=replace(setup.manifest, run=run, recovery=recovery), opening=Opening())
 
 
 def everybody_dies(iteration: int) -> Once:
@@ -46,23 +46,25 @@ class EverybodyButOne(Once):
 
 
 def test_the_run_goes_on_from_the_newest_set_of_snapshots() -> None:
+    """Every stage comes from a disk, and none is made anew."""
     script = everybody_dies(5)
-    result = play(lasting(swarm(snapshot_every=2), 8), script)
+    result = play(lasting(swarm(), 8, 2), script)
     assert script.struck
     assert len(lines(result, "the run goes on with iteration 4, from snapshots")) == 1
-    # Nothing is made anew: every stage comes from a disk
     assert not rebuilt(result)
 
 
 def test_state_that_went_is_only_what_came_after_the_snapshots() -> None:
-    result = play(lasting(swarm(snapshot_every=3), 8), everybody_dies(7))
+    """The iterations since then are done again, to the same loss."""
+    result = play(lasting(swarm(), 8, 3), everybody_dies(7))
     assert len(lines(result, "the run goes on with iteration 6, from snapshots")) == 1
     again = [line for line in lines(result, "IterationCommitted") if "iteration=6" in line]
     assert len({line.split("loss=")[1].split()[0] for line in again}) == 1, "an iteration is done again as it was"
 
 
 def test_a_stage_that_nobody_brings_back_is_made_from_its_neighbours() -> None:
-    setup = lasting(swarm(snapshot_every=2, body=3, replicas=1), 8)
+    """All others come from their disks: one stage that is missing does not set them back."""
+    setup = lasting(swarm(body=3, replicas=1), 8, 2)
     script = EverybodyButOne(5, stage=2)
     result = play(setup, script)
     assert lines(result, "the run goes on with iteration 4, from snapshots", "nobody has stage 2 of it")
@@ -71,11 +73,13 @@ def test_a_stage_that_nobody_brings_back_is_made_from_its_neighbours() -> None:
 
 
 def test_a_peer_that_comes_back_to_a_swarm_that_lives_gets_its_place_as_ever() -> None:
+    """It holds what lay on its disk, which is older than what its sibling has: it copies that."""
+
     def strike(director: Director, _: Moment) -> None:
         director.kill(director.members(1)[0])
 
     script = Once(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == 5, strike)
-    result = play(lasting(swarm(snapshot_every=2), 12), script)
+    result = play(lasting(swarm(), 12, 2), script)
     assert lines(result, "holds stage 1 as it was before iteration 4, from its disk")
     assert not lines(result, "the run goes on with iteration")
     assert not rebuilt(result)

@@ -29,7 +29,7 @@ async def leads(number: int, *shown: Any) -> bool:
         return False
 
     context = SimpleNamespace(me=ME, ports=SimpleNamespace(directory=SimpleNamespace(founder=named)), tell=lambda _: None)
-    replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE)
+    replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE, is_from_disk=False)
     stage_member = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
     await Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead)._found(shown)
     return bool(led)

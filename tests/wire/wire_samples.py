@@ -176,6 +176,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
     "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "", AT_ALICE, 8)),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
+    "plan_answer_snapshots": ("GetPlan", messages.PlanAnswer(None, "", snapshots=(messages.HeldSnapshot(2, 50, LINEAGE),))),
     "account": ("GetAccount", messages.Account(DIGESTS, CONTRIBUTIONS)),
     "audit_answer": ("Audit", messages.AuditAnswer(12, 1, (FINDING,))),
     "audit_answer_empty": ("Audit", messages.AuditAnswer(0, 0)),

@@ -182,7 +182,7 @@ class StageMember:
 
         await self._in_turn(act)
 
-    async def take_back(self, snapshot: Snapshot) -> None:
+    async def hold_snapshot(self, snapshot: Snapshot) -> None:
         """Hold the state that lay on this peer's disk and has been loaded into the engine."""
         held, replica_state = snapshot.held, self.replica_state
 

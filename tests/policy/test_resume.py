@@ -1,0 +1,50 @@
+"""Where a run goes on when all have died, by what lies on the disks of those that came back."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.policy.resume import resume_point, worth_keeping
+from swarmfree.protocol.messages import HeldSnapshot
+
+L, M = "a" * 64, "b" * 64
+
+
+def held(stage: int, iteration: int, lineage: str = L) -> HeldSnapshot:
+    """A snapshot."""
+    return HeldSnapshot(stage, iteration, lineage)
+
+
+@pytest.mark.parametrize(
+    ("offers", "expected"),
+    [
+        pytest.param({}, (None, False), id="nobody"),
+        pytest.param({"a": [held(0, 4)], "b": [held(1, 4)]}, ((4, L, ()), False), id="whole"),
+        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 8), held(1, 4)]}, ((8, L, ()), False), id="the newest of two"),
+        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 4)]}, ((4, L, ()), True), id="whole before newer"),
+        pytest.param({"a": [held(0, 8)], "b": [held(0, 4)]}, ((8, L, (1,)), False), id="the newest where none is whole"),
+        pytest.param({"a": [held(0, 4)], "b": [held(1, 4, M)]}, ((4, L, (1,)), False), id="lineages are not mixed"),
+        pytest.param({"a": [held(0, 4), held(1, 4)]}, ((4, L, ()), False), id="one disk with both"),
+    ],
+)
+def test_the_run_goes_on_from_the_newest_set_that_is_whole(
+    offers: dict[str, list[HeldSnapshot]], expected: tuple[tuple[int, str, tuple[int, ...]] | None, bool]
+) -> None:
+    """Stages of one iteration and lineage make a set; where none is whole, the one with most."""
+    point, is_later_there = resume_point(offers, 2)
+    assert (point and (point.iteration, point.lineage, point.missing), is_later_there) == expected
+
+
+def test_of_a_set_its_holders_are_told() -> None:
+    """Who has nothing of it is none, whatever else is there."""
+    point, _ = resume_point({"a": [held(0, 4)], "b": [held(1, 4)], "c": [held(1, 2)]}, 2)
+    assert point is not None
+    assert point.holders == ("a", "b")
+
+
+def test_one_older_snapshot_of_the_same_past_is_kept() -> None:
+    """Not two, none of a lineage that was left, and none that is later: it went on before that."""
+    past = {4: L, 6: L, 8: L}
+    there = [held(0, 4), held(0, 6), held(1, 8, M), held(0, 12)]
+    assert worth_keeping(there, 10, past) == (held(0, 6),)
+    assert worth_keeping([held(1, 8, M)], 10, past) == ()

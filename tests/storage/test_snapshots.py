@@ -1,0 +1,99 @@
+"""Snapshots in a folder: there whole or not at all, and nothing damaged is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.storage.snapshots import FolderSnapshots
+from tests.wire.wire_samples import RECORD
+
+RUN = "cd" * 32
+PARTS = [bytes(range(24)), b"\1" * 12]
+SNAPSHOT = Snapshot(2, RECORD, {RECORD.iteration: RECORD.before, RECORD.iteration + 1: RECORD.lineage()}, len(PARTS))
+
+
+async def written(folder: Path, snapshot: Snapshot = SNAPSHOT) -> FolderSnapshots:
+    """A folder with this one in it."""
+    snapshots = FolderSnapshots(folder, RUN)
+    await snapshots.write(snapshot, PARTS, ())
+    return snapshots
+
+
+async def test_the_next_life_finds_what_was_written(tmp_path: Path) -> None:
+    """Record, past and every part come back as they were, to the bit."""
+    (await written(tmp_path)).close()
+    again = FolderSnapshots(tmp_path, RUN)
+    assert again.held() == (SNAPSHOT.held,)
+    assert await again.read(SNAPSHOT.held) == SNAPSHOT
+    assert [await again.read_part(SNAPSHOT.held, part) for part in range(2)] == PARTS
+
+
+async def test_what_is_not_to_be_kept_goes(tmp_path: Path) -> None:
+    """The newest comes first, and with it goes all but what was named."""
+    other = Snapshot(1, RECORD, {}, len(PARTS))
+    snapshots = await written(tmp_path)
+    await snapshots.write(other, PARTS, (SNAPSHOT.held,))
+    assert set(snapshots.held()) == {SNAPSHOT.held, other.held}
+    await snapshots.write(other, PARTS, ())
+    assert snapshots.held() == (other.held,)
+    snapshots.clear()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_another_runs_snapshots_are_not_seen(tmp_path: Path) -> None:
+    """Also where a file of another run was put among them."""
+    place = next(((await written(tmp_path))._folder).iterdir())
+    assert FolderSnapshots(tmp_path, "ef" * 32).held() == ()
+    stranger = tmp_path / ("ef" * 8) / place.name
+    stranger.parent.mkdir()
+    stranger.write_bytes(place.read_bytes())
+    with pytest.raises(SwarmfreeError, match="do not agree"):
+        await FolderSnapshots(tmp_path, "ef" * 32).read(SNAPSHOT.held)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "gone"])
+async def test_a_damaged_snapshot_is_refused_with_its_name(tmp_path: Path, damage: str) -> None:
+    """A file that was cut, changed, emptied or removed gives no part of a state."""
+    snapshots = await written(tmp_path)
+    place = next(snapshots._folder.iterdir())
+    content = bytearray(place.read_bytes())
+    content[-1] ^= 1
+    match damage:
+        case "cut":
+            place.write_bytes(place.read_bytes()[:-4])
+        case "bit":
+            place.write_bytes(content)
+        case "empty":
+            place.write_bytes(b"")
+        case _:
+            place.unlink()
+    with pytest.raises(SwarmfreeError, match=f"{place.name}: no snapshot that can be read"):
+        await snapshots.read_part(SNAPSHOT.held, 1)
+
+
+async def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path) -> None:
+    """The newer one is not there, not even in part; the older one is."""
+    snapshots = await written(tmp_path)
+    other = Snapshot(1, RECORD, {}, len(PARTS))
+    snapshots._folder.chmod(0o500)
+    try:
+        if not _refuses(snapshots._folder):
+            pytest.skip("this user may write everywhere")
+        with pytest.raises(SwarmfreeError, match="failed"):
+            await snapshots.write(other, PARTS, ())
+    finally:
+        snapshots._folder.chmod(0o700)
+    assert snapshots.held() == (SNAPSHOT.held,)
+
+
+def _refuses(folder: Path) -> bool:
+    try:
+        (folder / "try").touch()
+    except OSError:
+        return True
+    (folder / "try").unlink()
+    return False

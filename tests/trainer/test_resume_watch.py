@@ -1,0 +1,141 @@
+"""The organiser's watch for the death of all: whom it names, and how long it waits before."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
+from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Member
+from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
+
+L = "a" * 64
+MANIFEST = Manifest(stages=StagesSection(body=2))
+TIMING = MANIFEST.timing
+
+
+def announced(peer_id: str, *, serves: bool = False, can_feed: bool = False) -> Announcement:
+    """What the directory shows of a peer."""
+    endpoint = Endpoint(Member(peer_id, "1" * 16), (f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id}",))
+    state, stage = (PeerState.SERVING, 1) if serves else (PeerState.STANDBY, NO_STAGE)
+    return Announcement(endpoint, state, stage, 7 if serves else 0, L, 1.0, 1.0, 0.0, can_feed, PROTOCOL_REVISION, 1e12)
+
+
+def holds(*stages: int, iteration: int = 50) -> PlanAnswer:
+    """The answer of a peer with these on its disk, that is not led."""
+    return PlanAnswer(None, "", snapshots=tuple(HeldSnapshot(stage, iteration, L) for stage in stages))
+
+
+class World:
+    """Directory, network and clock of one watch; three stages."""
+
+    def __init__(self, **answers: PlanAnswer) -> None:
+        """These are announced, and answer so; a name with `feeds` in it can feed."""
+        self.there = {peer: announced(peer, can_feed="feeds" in peer) for peer in answers}
+        self.answers = dict(answers)
+        self.named, self.said = [Founder(1, "First")], list[str]()
+        self.time_s, self.calls = 100.0, 0
+        here = cast("Any", self)
+        self._watch = ResumeWatch(here, here, here, MANIFEST, self.said.append)
+
+    async def announcements(self) -> tuple[Announcement, ...]:
+        """Who is announced."""
+        return tuple(self.there.values())
+
+    async def founder(self) -> Founder:
+        """Who was named last."""
+        return self.named[-1]
+
+    async def name(self, founder: Founder) -> None:
+        """Keep it."""
+        self.named.append(founder)
+
+    async def call(self, to: Endpoint, *_: object, silence_s: float) -> Reply:
+        """Answer as was chosen."""
+        assert silence_s > 0
+        self.calls += 1
+        if to.member.peer_id not in self.answers:
+            raise PeerUnreachable("nobody is there")
+        return Reply(self.answers[to.member.peer_id])
+
+    def now_s(self) -> float:
+        """Monotonic."""
+        return self.time_s
+
+    async def look(self, seconds: float) -> list[Founder]:
+        """Look for so long; who was named meanwhile."""
+        before, until_s = len(self.named), self.time_s + seconds
+        while self.time_s < until_s:
+            await self._watch._look()
+            self.time_s += LOOK_S
+        return self.named[before:]
+
+
+async def test_a_set_with_every_stage_is_gone_on_from() -> None:
+    """Soon, with a later number, by one of its holders that can feed; another one where that leads
+    nobody.
+    """
+    world = World(body=holds(1), other=holds(2), feeds=holds(0), feeds_too=holds(0))
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "feeds", 50, L)]
+    assert await world.look(2 * TIMING.coordinator_silence_s) == []
+    assert await world.look(2 * TIMING.coordinator_silence_s) == [Founder(3, "feeds_too", 50, L)]
+
+
+async def test_who_leads_or_is_led_is_left_alone() -> None:
+    """One that hears a coordinator, or has a plan; nobody else is asked while it answers so."""
+    led = announced("leads").endpoint
+    world = World(a=holds(0, 1, 2), b=PlanAnswer(None, "", led))
+    assert await world.look(200.0) == []
+    assert world.calls < 2 * 200.0 / LOOK_S
+    world.answers["b"] = PlanAnswer(cast("Any", object()), "")
+    assert await world.look(200.0) == []
+    del world.answers["b"], world.there["b"]
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L)]
+
+
+async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
+    """It may lead a side that this node does not reach; for two leases, or until it is announced no
+    more.
+    """
+    world = World(a=holds(0, 1, 2))
+    world.there["gone"] = announced("gone", serves=True)
+    assert await world.look(2 * TIMING.lease_s) == []
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L)]
+    world = World(a=holds(0, 1, 2))
+    world.there["gone"] = announced("gone", serves=True)
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
+    del world.there["gone"]
+    assert await world.look(2 * LOOK_S) == [Founder(2, "a", 50, L)]
+
+
+async def test_a_stage_that_is_missing_is_waited_for() -> None:
+    """As long as a joiner is, from when the last one came; then it is gone on without."""
+    world = World(a=holds(0))
+    assert await world.look(TIMING.join_wait_s - LOOK_S) == []
+    world.there["b"], world.answers["b"] = announced("b"), holds(1)
+    assert await world.look(TIMING.join_wait_s - LOOK_S) == []
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert any("nobody has come back with stage 2" in said for said in world.said)
+    assert "nobody has stage 2 of it" in world.said[-1]
+
+
+async def test_a_later_set_is_waited_for_a_moment() -> None:
+    """Where somebody has a part of a later one; answers that are lost in between begin no new
+    wait.
+    """
+    world = World(a=holds(0, 1, 2), b=holds(2, iteration=100))
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
+    told = world.answers.pop("b")
+    assert await world.look(LOOK_S) == []
+    world.answers["b"] = told
+    assert await world.look(TIMING.coordinator_silence_s) == [Founder(2, "a", 50, L)]
+
+
+async def test_without_any_snapshot_it_says_so() -> None:
+    """And names nobody: who has one may come yet."""
+    world = World(a=PlanAnswer(None, ""))
+    assert await world.look(300.0) == []
+    assert any("nobody who answers has a snapshot" in said for said in world.said)
