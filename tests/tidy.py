@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "policy": ({"protocol"}, set()),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
     "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
-    "storage": ({"protocol"}, {"numpy", "safetensors"}),
+    "storage": ({"protocol"}, {"numpy", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
     "trainer": ({"protocol", "policy"}, set()),
     "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
     "cockpit": ({"protocol"}, {"rich"}),
@@ -80,7 +80,9 @@ GERUNDS = {
 """Word -> what it names."""
 
 # Commands that need no more than a peer does; all others take the extra `lab`.
-PEER_COMMANDS = ("bootstrap", "config", "doctor", "new", "peer", "rehearse", "sample", "status")
+PEER_COMMANDS = ("bootstrap", "config", "data", "doctor", "new", "peer", "rehearse", "sample", "status")
+# What only some text needs: imported inside functions, which say how to install it.
+OPTIONAL = {"pyarrow", "tokenizers"}
 # What is imported under another name than it is installed by.
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 
@@ -322,11 +324,14 @@ def wrong_requirements(files: Iterable[Path]) -> Found:
         return {DISTRIBUTIONS.get(top, top) for top in tops - {PACKAGE} - sys.stdlib_module_names}
 
     commands = [command for name in PEER_COMMANDS if (command := f"{PACKAGE}.cli.{name}") in places]
-    by_peer = imported_by(reached_from(commands, places))
-    by_lab = imported_by(places) - by_peer
+    optional = {re.split(r"[^\w-]", line)[0] for line in project["optional-dependencies"].get("data", [])}
+    by_data = imported_by(places) & OPTIONAL
+    by_peer = imported_by(reached_from(commands, places)) - optional
+    by_lab = imported_by(places) - by_peer - optional
     for what, required, imported in (
         ("dependencies", project["dependencies"], by_peer),
         ("the extra lab", project["optional-dependencies"]["lab"], by_lab),
+        ("the extra data", project["optional-dependencies"].get("data", []), by_data),
     ):
         named = {re.split(r"[^\w-]", line)[0] for line in required}
         yield from (f"pyproject.toml: {what}: {name} is required and not imported" for name in sorted(named - imported))

@@ -74,7 +74,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     # A taken port may be that of a node that has just been killed: that is waited for
     require_listening(listens, relay_port)
     if not data_is_bytes:
-        require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1)
+        require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary)
     founding = Founding(
         config,
         folder,

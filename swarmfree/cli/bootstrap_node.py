@@ -402,6 +402,5 @@ class Founding:
             )
         require_enough(corpus, manifest)
         name = corpus.name if manifest.data.name == DataSection().name else manifest.data.name
-        percent = manifest.data.held_out_percent
-        data = DataSection(name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
+        data = dataclasses.replace(corpus.section(manifest.data), name=name)
         return dataclasses.replace(manifest, data=data, organiser=organiser)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.sample import weights_folder
+from swarmfree.cli.sample import tokenizer_in, weights_folder
 
 WHOLE = 0
 ANY_SPLIT = 50
@@ -42,15 +42,17 @@ def evaluate(
 
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.tokenizer import BYTES  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     if not data:
         raise ConfigError("--data: a file or a folder of text is expected, and nothing is named")
     folder = weights_folder(model)
     section, weights = read_weights(folder)
-    if section.vocabulary < BYTES:
-        raise ConfigError(f"{folder}: a model of bytes has {BYTES} tokens or more, and this one has {section.vocabulary}")
+    tokenizer = tokenizer_in(folder)
+    if section.vocabulary < tokenizer.vocabulary:
+        raise ConfigError(
+            f"{folder}: its tokenizer has {tokenizer.vocabulary} tokens, and its model {section.vocabulary}; they do not belong together"
+        )
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - torch takes seconds to load
     from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
 
@@ -59,7 +61,11 @@ def evaluate(
         files = (corpus.held_out_file,) if held_out_percent else (corpus.train_file, corpus.held_out_file)
         text = b"".join(file.read_bytes() for file in files)
     try:
-        found = text_loss(llama_of(section, weights), text)
+        tokens = tokenizer.encode([text])[0]
+        begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
+        found = text_loss(llama_of(section, weights), tokens, len(text) - begins)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{data}: no text in UTF-8 (byte {error.start:,}), which this model's tokenizer needs") from error
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     if as_json:

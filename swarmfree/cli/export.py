@@ -12,6 +12,7 @@ from swarmfree.cli.options import PatienceOption, PeerFolderOption
 from swarmfree.cli.sample import weights_folder
 
 if TYPE_CHECKING:
+    from swarmfree.protocol.manifest import Manifest
     from swarmfree.wire.invite import Invite
 
 INVITE_BEGINS = "swarmfree1"
@@ -26,6 +27,14 @@ def export(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model, new or empty.", show_default=False)],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            "--tokenizer",
+            metavar="PATH",
+            help="tokenizer.json of the dataset that the run learns from, or the dataset's folder; a run of bytes needs none.",
+        ),
+    ] = "",
     patience: PatienceOption = 20.0,
     folder: PeerFolderOption = "",
 ) -> None:
@@ -51,10 +60,35 @@ def export(
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     invite = decode_invite(source)
-    raise typer.Exit(run_until_told(lambda: _export_live(invite, out, patience, asker_folder(invite, folder))))
+    raise typer.Exit(run_until_told(lambda: _export_live(invite, out, tokenizer, patience, asker_folder(invite, folder))))
 
 
-async def _export_live(invite: Invite, out: Path, patience_s: float, identity_folder: str) -> int:
+def _tokenizer_of(manifest: Manifest, path: str) -> bytes:
+    """The run's tokenizer.json; empty where the run learns bytes, or none is named.
+
+    Raises:
+        ConfigError: it is not the run's.
+        SwarmfreeError: it cannot be read.
+    """
+    import hashlib  # noqa: PLC0415 - help is fast
+
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.atomic_files import told_in_one_line  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
+
+    expected = manifest.data.tokenizer_hash
+    if not path or not expected:
+        return b""
+    file = Path(path).expanduser()
+    file = file / TOKENIZER_FILE if file.is_dir() else file
+    with told_in_one_line(file, "reading"):
+        content = file.read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != expected:
+        raise ConfigError(f"--tokenizer {file}: its hash is {found[:12]}, but the run's tokenizer has {expected[:12]}")
+    return content
+
+
+async def _export_live(invite: Invite, out: Path, tokenizer: str, patience_s: float, identity_folder: str) -> int:
     from swarmfree.cli.export_live import LiveExport  # noqa: PLC0415 - help is fast
     from swarmfree.cli.run_access import open_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.model_folder import ModelOrigin, made_whole, require_room, write_card  # noqa: PLC0415 - help is fast
@@ -62,11 +96,12 @@ async def _export_live(invite: Invite, out: Path, patience_s: float, identity_fo
 
     async with open_run(invite, patience_s, identity_folder) as access:
         manifest, ticket = access.manifest, invite.ticket
+        tokens = _tokenizer_of(manifest, tokenizer)
         live = LiveExport(access, ticket.shown_by(access.asker.peer_id) if ticket is not None else b"", _say)
         require_room(out, live.size_bytes + SPARE_BYTES)
         found = await live.run()
     with made_whole(out) as place:
-        weights = FolderWeights(place, manifest)
+        weights = FolderWeights(place, manifest, tokens)
         for stage, tensors in enumerate(found.stages):
             weights.write(stage, tensors)
         origin = ModelOrigin(
@@ -80,6 +115,10 @@ async def _export_live(invite: Invite, out: Path, patience_s: float, identity_fo
         )
         write_card(place, origin, manifest.model)
     typer.echo(f"{out}: {manifest.run.name} at iteration {found.iteration}, {live.size_bytes / 1e6:,.1f} MB")
+    if manifest.data.tokenizer_hash and not tokens:
+        _say(
+            f"without a tokenizer: copy tokenizer.json of the dataset {manifest.data.name} to {out}, or name it with --tokenizer"
+        )
     return 0
 
 

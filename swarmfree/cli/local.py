@@ -60,12 +60,12 @@ def local(  # noqa: PLR0913 - one parameter per option
     bind_to_parent(parent)
     require_lab("local")
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
-    manifest, text = config.manifest, data or config.data_path
+    manifest = with_tokenizer(config.manifest, text := data or config.data_path)
     if not data_is_bytes:
-        require_text(text, manifest.tokens_per_iteration + 1)
+        require_text(text, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
     run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
     data_arguments = ("--data", text) if text else ()
     from swarmfree.cli.local_run import LocalRun  # noqa: PLC0415 - help is fast

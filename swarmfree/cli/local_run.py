@@ -74,9 +74,7 @@ class LocalRun:
         self._keeping: asyncio.Task[int | None] | None = None
         self._kept: int | None = None
         self._has_before = False
-        described = RunDescribed(
-            time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
-        )
+        described = RunDescribed.of(time.time(), manifest)
         self._swarm = LocalSwarm(order, described, self._hear)
 
     def run(self) -> int:

@@ -20,6 +20,7 @@ from swarmfree.cli.ban import ban
 from swarmfree.cli.bootstrap import bootstrap
 from swarmfree.cli.chaos import chaos
 from swarmfree.cli.config import config_app
+from swarmfree.cli.data import data_app
 from swarmfree.cli.doctor import doctor
 from swarmfree.cli.evaluate import evaluate
 from swarmfree.cli.export import export
@@ -173,6 +174,7 @@ app.command(short_help="Draw the report of a run again, or compare several.", ep
 app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
 app.command(short_help="Take the model out of a run, or of a report.", epilog=EXPORT_EXAMPLES)(export)
 app.command("eval", short_help="Say how well a model predicts a text.", epilog=EVAL_EXAMPLES)(evaluate)
+app.add_typer(data_app, name="data", short_help="Make token shards of text, and look at them.")
 app.command(short_help="Write a run file to begin from.")(new)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)

@@ -169,7 +169,9 @@ class PeerLife:
                 executor=executor,
                 engine=self._engine(manifest, journal),
                 tokens=tokens,
-                weights=FolderWeights(Path(local.weights_folder), manifest),
+                weights=FolderWeights(
+                    Path(local.weights_folder), manifest, tokens.tokenizer if isinstance(tokens, CorpusTokens) else b""
+                ),
                 shelf=shelf,
                 journal=journal,
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),

@@ -96,6 +96,8 @@ def fold(state: SwarmState, observed_event: ObservedEvent) -> SwarmState:
                 iterations=observed_event.iterations,
                 stage_count=observed_event.stage_count,
                 tokens_per_iteration=observed_event.tokens_per_iteration,
+                bytes_per_token=observed_event.bytes_per_token,
+                vocabulary=observed_event.vocabulary,
             )
         case InviteKept():
             text = f"the invite lies in {observed_event.path}"
@@ -125,7 +127,7 @@ def _in_words(state: SwarmState, event: Event) -> str:
         gone = next((m for m in reversed(state.lost_members) if m.member == event.member and m.killed_s is not None), None)
         if gone is not None and gone.killed_s is not None:
             return f"noticed after {gone.noticed_s - gone.killed_s:.2f} s: {gone.name} of stage {gone.stage} is gone"
-    return describe(event, state.name_of)
+    return describe(event, state.name_of, state.bytes_per_token)
 
 
 def _who(state: SwarmState, told: PeerEvent) -> str:
@@ -215,7 +217,9 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
         case IterationCommitted():
             return commit(state, told.time_s, event)
         case Evaluated():
-            return _evaluate(state, HeldOut(event.iteration, told.time_s, event.loss, tuple(event.after_rebuild)))
+            return _evaluate(
+                state, HeldOut(event.iteration, told.time_s, event.loss / state.bytes_per_token, tuple(event.after_rebuild))
+            )
         case MemberLost():
             return _lose_member(state, told.time_s, event)
         case StageLost():
@@ -278,10 +282,9 @@ def commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swarm
     if state.commits and event.iteration <= state.commits[-1].iteration:
         return state
     if event.evaluation is not None and not any(e.iteration == event.iteration for e in state.evaluations[-4:]):
-        state = _evaluate(state, HeldOut(event.iteration, time_s, event.evaluation))
-    entry = IterationSeen(
-        event.iteration, time_s, event.loss, event.tokens, event.seconds, tuple(event.squared_norms), event.redone
-    )
+        state = _evaluate(state, HeldOut(event.iteration, time_s, event.evaluation / state.bytes_per_token))
+    loss = event.loss / state.bytes_per_token
+    entry = IterationSeen(event.iteration, time_s, loss, event.tokens, event.seconds, tuple(event.squared_norms), event.redone)
     for story in state.lost_stages:
         if story.resumed_s is None and story.built_s is not None:
             after = time_s - (story.noticed_s if story.killed_s is None else story.killed_s)
@@ -295,7 +298,7 @@ def commit(state: SwarmState, time_s: float, event: IterationCommitted) -> Swarm
             for m in state.lost_members
         ),
         lost_stages=tuple(
-            replace(s, resumed_s=time_s, resumed_iteration=event.iteration, training_after=event.loss)
+            replace(s, resumed_s=time_s, resumed_iteration=event.iteration, training_after=loss)
             if s.resumed_s is None and s.built_s is not None
             else s
             for s in state.lost_stages

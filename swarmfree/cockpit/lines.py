@@ -159,18 +159,19 @@ def rebuild_words(action: str, stage: int, iterations: int | None = None) -> str
     return f"builds stage {stage} by {action_words(action)}"
 
 
-def describe(event: Event, name_of: Callable[[str], str] = as_it_is) -> str:
+def describe(event: Event, name_of: Callable[[str], str] = as_it_is, bytes_per_token: float = 1.0) -> str:
     """One line about an event.
 
     Args:
         event: what happened.
         name_of: turns a member into the name a person knows it by.
+        bytes_per_token: of the text that is learned.
 
     Returns:
         At most `TEXT_MAX` characters, all printable: what a stranger wrote draws nothing on a
         terminal.
     """
-    told = " ".join(_words(event, name_of)[:READ_MAX].split())
+    told = " ".join(_words(event, name_of, bytes_per_token)[:READ_MAX].split())
     printable = "".join(letter if letter.isprintable() else "\N{MIDDLE DOT}" for letter in told)
     words = UNREACHED.sub(lambda found: plain_reason(found[0]), printable)
     words = PEER_ID.sub(lambda found: _short(found[0], name_of), words)
@@ -185,7 +186,7 @@ def _short(peer_id: str, name_of: Callable[[str], str]) -> str:
     return name if name != peer_id else peer_id[-6:]
 
 
-def _words(event: Event, name_of: Callable[[str], str]) -> str:
+def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) -> str:
     match event:
         case Started():
             return f"up as {event.peer_id[-6:]}.{event.incarnation[:3]} at {event.address}"
@@ -196,7 +197,7 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
         case Opened():
             return f"opened iteration {event.iteration}" + (f", attempt {event.attempt}" if event.attempt else "")
         case IterationCommitted():
-            return _committed(event)
+            return _committed(event, bytes_per_token)
         case Stepped():
             return f"ready for iteration {event.iteration}"
         case TookOver():
@@ -228,7 +229,7 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
             return f"what embedding and head had learned by iteration {event.iteration} is lost: {event.reason}"
         case Evaluated():
             after = f", stages {event.after_rebuild} just rebuilt" if event.after_rebuild else ""
-            return f"held-out before iteration {event.iteration}: {bits_per_byte(event.loss):.3f} bits per byte{after}"
+            return f"held-out before iteration {event.iteration}: {bits_per_byte(event.loss / bytes_per_token):.3f} bits per byte{after}"
         case DirectoryNorms():
             found = ", ".join(f"stage {stage}: {norm:.4g} (iteration {iteration})" for stage, iteration, norm in event.found)
             return f"squared norms in the directory beside stage {event.stage}: {found or 'none'}"
@@ -257,8 +258,8 @@ def _words(event: Event, name_of: Callable[[str], str]) -> str:
             assert_never(event)
 
 
-def _committed(event: IterationCommitted) -> str:
-    bits = f"loss {event.loss:.4f} nats, {bits_per_byte(event.loss):.3f} bits per byte"
+def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
+    bits = f"loss {event.loss:.4f} nats, {bits_per_byte(event.loss / bytes_per_token):.3f} bits per byte"
     speed = f"{event.tokens / event.seconds:,.0f} tokens/s" if event.seconds > 0 else f"{event.tokens} tokens"
     again = f", attempt {event.attempt}" if event.attempt else ""
     redone = f", {event.redone} microbatches redone" if event.redone else ""

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from swarmfree.protocol.events import KINDS, Event, event_from_json, event_to_json
 from swarmfree.protocol.json_values import finite
+from swarmfree.protocol.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class RunDescribed:
         iterations: optimizer steps to do.
         stage_count: stages, the ends included.
         tokens_per_iteration: predicted tokens of one iteration.
+        bytes_per_token: mean bytes of text for each token.
+        vocabulary: symbols of the tokenizer.
     """
 
     time_s: float
@@ -34,6 +37,22 @@ class RunDescribed:
     iterations: int
     stage_count: int
     tokens_per_iteration: int
+    bytes_per_token: float = 1.0
+    vocabulary: int = 256
+
+    @classmethod
+    def of(cls, time_s: float, manifest: Manifest) -> RunDescribed:
+        """What the manifest says, at `time_s`."""
+        run, data = manifest.run, manifest.data
+        return cls(
+            time_s,
+            run.name,
+            run.iterations,
+            manifest.stage_count,
+            manifest.tokens_per_iteration,
+            data.bytes_per_token,
+            data.vocabulary,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ def begin(own: OwnState, manifest: Manifest, now_s: float) -> OwnState:
         iterations=manifest.run.iterations,
         stage_count=manifest.stage_count,
         tokens_per_iteration=manifest.tokens_per_iteration,
+        bytes_per_token=manifest.data.bytes_per_token,
+        vocabulary=manifest.data.vocabulary,
         are_standbys_known=False,
         started_s=own.swarm.started_s or now_s,
     )

@@ -2,8 +2,8 @@
 each lost stage.
 
 Only nouns and questions about them; `folding` makes the next state from a event. Times are Unix
-seconds as told by the processes of one machine; losses are nats per token, and bits per byte are
-nats / ln 2, because a token is a byte.
+seconds as told by the processes of one machine. Events tell losses in nats per token; here they are
+nats per byte of text, which is the same where a token is a byte, and bits per byte are nats / ln 2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ waits between them.
 
 
 def bits_per_byte(loss: float) -> float:
-    """Nats per token as bits per byte; a token is a byte."""
+    """Nats per byte of text as bits per byte."""
     return loss / math.log(2)
 
 
@@ -66,7 +66,7 @@ class PeerPicture:
 
 @dataclass(frozen=True, slots=True)
 class IterationSeen:
-    """One decided iteration: when, training loss (nats per token), tokens, seconds, squared norms
+    """One decided iteration: when, training loss (nats per byte), tokens, seconds, squared norms
     by stage, what was redone.
     """
 
@@ -81,7 +81,7 @@ class IterationSeen:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """One held-out evaluation before `iteration`, nats per token; after which rebuilds, if any."""
+    """One held-out evaluation before `iteration`, nats per byte; after which rebuilds, if any."""
 
     iteration: int
     time_s: float
@@ -130,7 +130,7 @@ class LostMember:
 @dataclass(frozen=True, slots=True)
 class LostStage:
     """The story of one lost stage, filled in as it unfolds; times are Unix seconds, losses held-out
-    nats per token.
+    nats per byte.
 
     Args:
         killed_s: the first of the replicas that it lost was killed, None where nobody did that.
@@ -195,6 +195,7 @@ class SwarmState:
 
     Args:
         name, iterations, stage_count, tokens_per_iteration: of the run.
+        bytes_per_token, vocabulary: of the text that it learns, and of its tokenizer.
         started_s: time of the first event, 0 before it; `now_s` of the last one.
         peers: by name, in order of start.
         members: (member, name) of every life there was.
@@ -214,6 +215,8 @@ class SwarmState:
     iterations: int = 0
     stage_count: int = 0
     tokens_per_iteration: int = 0
+    bytes_per_token: float = 1.0
+    vocabulary: int = 256
     started_s: float = 0.0
     now_s: float = 0.0
     peers: tuple[PeerPicture, ...] = ()

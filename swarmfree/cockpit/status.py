@@ -142,7 +142,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "iterations": manifest.run.iterations,
         "loss": record.loss if record else None,
         "held_out": evaluation,
-        "held_out_bits_per_byte": bits_per_byte(evaluation) if evaluation is not None else None,
+        "held_out_bits_per_byte": bits_per_byte(evaluation / manifest.data.bytes_per_token) if evaluation is not None else None,
         "iteration_seconds": status.iteration_s,
         "tokens_per_s": status.tokens_per_s,
         "remaining_s": status.remaining_s,
@@ -193,10 +193,10 @@ def status_line(status: RunStatus) -> str:
     )
     parts = [f"{manifest.run.name}: {how_many} iterations{'' if is_known else ' are done'}"]
     if record is not None:
-        parts.append(f"loss {bits_per_byte(record.loss):.3f} bits per byte")
+        parts.append(f"loss {bits_per_byte(record.loss / manifest.data.bytes_per_token):.3f} bits per byte")
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
     if evaluation is not None:
-        parts.append(f"held out {bits_per_byte(evaluation):.3f}")
+        parts.append(f"held out {bits_per_byte(evaluation / manifest.data.bytes_per_token):.3f}")
     if status.waiting_for:
         parts.append(waiting_words(status.waiting_for))
     elif status.tokens_per_s is not None:

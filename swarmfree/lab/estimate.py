@@ -25,7 +25,6 @@ of an empty loop here: 440 iterations of `stdlib-small` took 23 ms of a core eac
 ns.
 """
 MATRIX, STEPS, TRIES = 384, 50_000, 4
-TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +107,14 @@ def needs(manifest: Manifest, peers: int) -> list[str]:
     """
     found = estimate(manifest, peers, os.cpu_count() or 1, measure_core())
     lines, vocabulary = [found.words(manifest.stage_count, peers + 1)], manifest.model.vocabulary
-    if vocabulary > TOKENS:
+    symbols = manifest.data.vocabulary
+    if vocabulary > symbols:
+        known = "text is learned as bytes" if manifest.data.is_bytes else f"the tokenizer has {symbols:,} symbols"
+        lines.append(f"model.vocabulary = {vocabulary:,}: {known}, so {vocabulary - symbols:,} of its rows are never used")
+    if not manifest.data.is_bytes and manifest.data.bytes_per_token == 1.0:
         lines.append(
-            f"model.vocabulary = {vocabulary:,}: text is learned as bytes, so {vocabulary - TOKENS:,} of its rows are never used"
+            "nobody knows how many bytes a token of this data has, so what is called bits per byte is bits per token; "
+            "--set data.bytes_per_token=N says it"
         )
     return lines
 

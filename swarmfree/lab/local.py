@@ -27,6 +27,7 @@ from swarmfree.lab.summary import summarise
 from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit
 from swarmfree.protocol.config import load_run, to_toml
 from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.storage.corpus import with_tokenizer
 
 EVENTS_MAX = 100_000
 """Events that a reader of `events` may be behind; the oldest are dropped then."""
@@ -80,8 +81,8 @@ class Swarm:
         config = load_run(file, changes)
         text = data or config.data_path
         data_arguments = ("--data", text) if text else ()
-        self.manifest = config.manifest
-        self._toml = to_toml(config.manifest, text)
+        self.manifest = with_tokenizer(config.manifest, text)
+        self._toml = to_toml(self.manifest, text)
         self._order = order_of(
             config.manifest,
             Path(folder) if folder is not None else None,
@@ -97,10 +98,7 @@ class Swarm:
         self._heard = asyncio.Event()  # another one after each event
         self._exit: SwarmExit | None = None
         self._stack = contextlib.AsyncExitStack()
-        manifest = config.manifest
-        described = RunDescribed(
-            time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
-        )
+        described = RunDescribed.of(time.time(), self.manifest)
         self._swarm = LocalSwarm(self._order, described, self._hear)
 
     @property

@@ -8,6 +8,7 @@ meanwhile: the run goes on as if nothing had been lost.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -19,8 +20,6 @@ WINDOW = 10
 """Iterations on either side of a loss over which training losses are averaged: a single one is four
 microbatches' noise.
 """
-GUESSING = 8.0
-"""Bits per byte of whoever takes all bytes for equally likely."""
 WAYS = {
     "Replay": "came back by replay",
     "Restore": "came back from an older copy",
@@ -149,9 +148,10 @@ def _worse(state: SwarmState) -> str:
     if len(state.evaluations) < 2:
         return ""
     first, last = (bits_per_byte(state.evaluations[at].loss) for at in (0, -1))
-    if last <= max(first, GUESSING):
+    guessing = math.log2(state.vocabulary) / state.bytes_per_token
+    if last <= max(first, guessing):
         return ""
-    rose = f"held-out loss rose from {first:.2f} to {last:.2f} bits per byte, where guessing costs {GUESSING:.0f}"
+    rose = f"held-out loss rose from {first:.2f} to {last:.2f} bits per byte, where guessing costs {guessing:.3g}"
     return f"nothing was learned: {rose}; a smaller optimizer.rate may help"
 
 

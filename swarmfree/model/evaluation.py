@@ -49,18 +49,19 @@ class TextScore:
         return self.nats / math.log(2) / self.text_bytes
 
 
-def text_loss(llama: Llama, text: bytes) -> TextScore:
-    """Loss of a text of bytes, cut into rows as training cuts it: each row has T inputs and T
-    targets, and shares one token with the next; the last one may be shorter.
+def text_loss(llama: Llama, tokens: NDArray[np.integer], text_bytes: int) -> TextScore:
+    """Loss of a text, cut into rows as training cuts it: each row has T inputs and T targets, and
+    shares one token with the next; the last one may be shorter.
 
     Args:
         llama: the model.
-        text: each byte is a token.
+        tokens: of the whole text, one-dimensional.
+        text_bytes: that all but the first of them stand for.
 
     Raises:
         DataError: the text is shorter than one row, or has tokens that the model has not.
     """
-    length, tokens = len(llama.cos), np.frombuffer(text, np.uint8)
+    length = len(llama.cos)
     if len(tokens) < length + 1:
         raise DataError(f"too short: {len(tokens):,} tokens; one row of this model needs {length + 1:,}")
     if int(tokens.max()) >= (vocabulary := llama.lm_head.out_features):
@@ -69,10 +70,10 @@ def text_loss(llama: Llama, text: bytes) -> TextScore:
     with torch.inference_mode():
         for rows in _rows(tokens, length):
             nats += llama.token_losses(torch.from_numpy(rows.astype(np.int64))).double().sum().item()
-    return TextScore(len(tokens) - 1, len(tokens) - 1, nats)
+    return TextScore(len(tokens) - 1, text_bytes, nats)
 
 
-def _rows(tokens: NDArray[np.uint8], length: int) -> Iterator[NDArray[np.uint8]]:
+def _rows(tokens: NDArray[np.integer], length: int) -> Iterator[NDArray[np.integer]]:
     """(B, T + 1) each; the last one is what is left, in one row."""
     whole = (len(tokens) - 1) // length
     for first in range(0, whole, ROWS):

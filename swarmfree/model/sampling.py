@@ -1,13 +1,13 @@
-"""Text from a finished model: one byte after the other, each drawn from what the model says of it.
+"""Tokens from a finished model: one after the other, each drawn from what the model says of it.
 
 Plain PyTorch over `model.llama`, without a cache of keys and values: the models are small, and what
-is computed is what was trained. The context is the last ``tokens_per_row`` bytes, as many as a row
+is computed is what was trained. The context is the last ``tokens_per_row`` tokens, as many as a row
 of training had.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from swarmfree.model.llama import Llama
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import ModelSection
-
-BYTES = 256
 
 
 def llama_of(model: ModelSection, weights: Mapping[str, NDArray[np.float32]]) -> Llama:
@@ -40,27 +38,30 @@ def llama_of(model: ModelSection, weights: Mapping[str, NDArray[np.float32]]) ->
     return llama.eval()
 
 
-def continue_text(llama: Llama, prompt: bytes, *, count: int, temperature: float, seed: int) -> Iterator[int]:
-    """What the model writes after a prompt, byte by byte.
+def continue_text(
+    llama: Llama, prompt: Sequence[int], *, count: int, temperature: float, seed: int, symbols: int = 256
+) -> Iterator[int]:
+    """What the model writes after a prompt, token by token.
 
     Args:
         llama: the model.
-        prompt: what stands before; an empty one is a line break, for a model needs something to go
-            on from.
-        count: bytes to write.
-        temperature: 0 takes the likeliest byte each time; 1 draws as the model says; between them
+        prompt: tokens that stand before, one at least.
+        count: tokens to write.
+        temperature: 0 takes the likeliest token each time; 1 draws as the model says; between them
             the likelier ones are preferred.
         seed: of the draws.
+        symbols: how many the tokenizer has; the model may have rows beyond them, which are never
+            drawn.
 
     Yields:
-        Bytes.
+        Tokens.
     """
     draw = torch.Generator().manual_seed(seed)
     rows = len(llama.cos)
-    text = list(prompt) or [ord("\n")]
+    text = list(prompt)
     for _ in range(count):
         with torch.inference_mode():
-            logits = llama(torch.tensor([text[-rows:]]))[0, -1, :BYTES]
+            logits = llama(torch.tensor([text[-rows:]]))[0, -1, :symbols]
             if temperature > 0:
                 shares = torch.softmax(logits.double() / temperature, dim=0)
                 found = int(torch.multinomial(shares, 1, generator=draw))

@@ -18,6 +18,7 @@ from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.names import PROTOCOL_REVISION
 
 PAPERS_LEASES = 4
+BYTES = 256
 STALL_FACTOR = 1.5
 
 
@@ -173,6 +174,12 @@ class DataSection:
         held_out_percent: share of the files that is never trained on, chosen by hash of the file.
         corpus_hash: SHA-256 of the corpus, hex; empty in a run config, where it is not known yet.
         train_tokens, held_out_tokens: sizes.
+        vocabulary: symbols of its tokenizer; a byte is one of 256.
+        tokenizer_hash: SHA-256 of its tokenizer.json, hex; empty where a token is a byte, and where
+            nobody knows it.
+        end_of_text: the token behind each document, as text; empty where there is none.
+        bytes_per_token: mean bytes of held-out text for each token, by which a loss in nats per
+            token becomes bits per byte.
     """
 
     name: str = "python-stdlib"
@@ -180,10 +187,20 @@ class DataSection:
     corpus_hash: str = ""
     train_tokens: int = 0
     held_out_tokens: int = 0
+    vocabulary: int = BYTES
+    tokenizer_hash: str = ""
+    end_of_text: str = ""
+    bytes_per_token: float = 1.0
 
     def __post_init__(self) -> None:
+        _positive("data", self, "vocabulary", "bytes_per_token")
         if not 1 <= self.held_out_percent <= 50:
             raise ConfigError(f"data.held_out_percent = {self.held_out_percent}: must lie between 1 and 50")
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether a token is a byte."""
+        return not self.tokenizer_hash and self.vocabulary <= BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,8 @@ def draw_liar_setup(seed: int, *, iterations: int | None = None) -> Setup:
     rng = random.Random(f"{seed}/liar")
     setup = draw_usual(seed, iterations=iterations or rng.randint(ITERATIONS_MIN, ITERATIONS_MAX))
     is_quiet = rng.random() < QUIET_SHARE
-    # A share that is dealt from one of three sources to another, and again, may leave stage 0
-    # without partial sums that cover it; that is no matter of liars.
-    sources = rng.choice((1, REPLICAS)) if is_quiet else 1
+    # The others' draw came later, and is apart: it changes no other one
+    sources = (rng if is_quiet else random.Random(f"{seed}/liar sources")).choice((1, REPLICAS))
     manifest = replace(
         setup.manifest,
         run=replace(setup.manifest.run, audit_share=rng.choice(SHARES)),

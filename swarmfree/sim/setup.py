@@ -71,6 +71,11 @@ CLIPPED_SHARE = 0.1
 """Of rehearsals that merge by clipped norms."""
 
 
+SOURCES_MAX = 3
+THIRD_SOURCE_SHARE = 1 / 3
+"""Of rehearsals with two sources, those that have three."""
+
+
 def _merge_mode(rng: random.Random, seed: int) -> MergeMode:
     drawn = rng.choice((*(mode for mode in MergeMode if mode is not MergeMode.CLIPPED), MergeMode.NORM2, MergeMode.NORM2))
     return MergeMode.CLIPPED if random.Random(f"{seed}/clipped").random() < CLIPPED_SHARE else drawn
@@ -88,6 +93,9 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
     methods = random.Random(f"{seed}/rungs")
     body = rng.choice((2, 3, 3, 3, 4))
     sources = rng.choice((1, 2, 2, 2))
+    # Drawn apart: a seed without a third source plays the run that it has always played
+    if sources == SOURCES_MAX - 1 and random.Random(f"{seed}/sources").random() < THIRD_SOURCE_SHARE:
+        sources = SOURCES_MAX
     replicas = rng.choice((1, 2, 2, 2, 3))
     blocks = body + rng.randint(0, body)
     manifest = Manifest(

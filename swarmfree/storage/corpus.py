@@ -1,7 +1,8 @@
 """The corpus: which files a run learns from, cut once into a flat training file and a flat held-out
 file of tokens.
 
-Tokens are bytes, 0 to 255, one byte each on disk. The default is the Python standard library's own
+Tokens are bytes, 0 to 255, one byte each on disk; a folder that is a dataset of token shards is
+taken as it lies. The default is the Python standard library's own
 source without its tests, whose bytes differ between patch releases; `--data` names a file or a
 folder instead. Nothing is downloaded, nothing is shuffled here.
 """
@@ -25,7 +26,9 @@ from platform import python_version
 from uuid import uuid4
 
 from swarmfree.protocol.errors import DataError
+from swarmfree.protocol.manifest import BYTES, DataSection, Manifest
 from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line
+from swarmfree.storage.dataset import TOKENIZER_FILE, Dataset, checked, find_dataset
 
 _CHUNK_SIZE_BYTES = 1 << 20
 _NOT_SOURCE = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"})
@@ -46,7 +49,8 @@ class Corpus:
             hash, on any machine.
         folder: where its token files lie.
         train_tokens, held_out_tokens: sizes; a token is one byte of a file.
-        token_max: the largest token in it.
+        token_max: the largest token in it, or that its tokenizer has.
+        dataset: what it lies in as token shards; None where it is cut into files of bytes.
     """
 
     name: str
@@ -55,6 +59,25 @@ class Corpus:
     train_tokens: int
     held_out_tokens: int
     token_max: int
+    dataset: Dataset | None = None
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The tokenizer.json of its tokens; None where a token is a byte, or where it is not
+        known.
+        """
+        if self.dataset is None or not self.dataset.tokenizer_hash:
+            return None
+        return self.dataset.folder / TOKENIZER_FILE
+
+    def section(self, section: DataSection) -> DataSection:
+        """The manifest's section about it; name and share of held-out text stay as `section` has
+        them.
+        """
+        known = replace(
+            section, corpus_hash=self.corpus_hash, train_tokens=self.train_tokens, held_out_tokens=self.held_out_tokens
+        )
+        return _with_tokenizer(known, self.dataset)
 
     @property
     def train_file(self) -> Path:
@@ -87,11 +110,12 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
     them. Held-out files are chosen by hash of their bytes: in the order of their hashes, each that
     still fits into `held_out_percent` of the bytes. Equal files stay together. Where that finds
     less than half the share (one file, or few large ones), the last `held_out_percent` of each file
-    are held out instead.
+    are held out instead. The shards of a dataset are read once to check their hashes, and used as
+    they lie.
 
     Args:
         data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a
-            folder all files count but hidden ones.
+            folder all files count but hidden ones. Or the folder of a dataset.
         cache_folder: made if missing.
         held_out_percent: 1 to 50.
 
@@ -99,6 +123,8 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
         DataError: missing, empty or unreadable, or it changed while being read.
         SwarmfreeError: the cache cannot be written.
     """
+    if data_path and (dataset := find_dataset(Path(data_path).expanduser())) is not None:
+        return _corpus_of(checked(dataset, cache_folder))
     name, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
     texts = [_read_text(path, relative) for path, relative in files]
     if not sum(text.size_bytes for text in texts):
@@ -118,29 +144,70 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
     raise DataError(f"{folder}: somebody else removed or changed the corpus {_TRIES} times as soon as it was written")
 
 
+def _corpus_of(dataset: Dataset) -> Corpus:
+    sizes = dataset.train.tokens, dataset.held_out.tokens
+    return Corpus(dataset.name, dataset.dataset_hash, dataset.folder, *sizes, dataset.vocabulary - 1, dataset)
+
+
+def _with_tokenizer(section: DataSection, dataset: Dataset | None) -> DataSection:
+    """What is not known of shards without an index stays as the run config has it."""
+    if dataset is None:
+        return replace(section, vocabulary=BYTES, tokenizer_hash="", end_of_text="", bytes_per_token=1.0)
+    return replace(
+        section,
+        vocabulary=dataset.vocabulary or section.vocabulary,
+        tokenizer_hash=dataset.tokenizer_hash,
+        end_of_text=dataset.end_of_text,
+        bytes_per_token=dataset.bytes_per_token or section.bytes_per_token,
+    )
+
+
+def with_tokenizer(manifest: Manifest, data_path: str) -> Manifest:
+    """A run config's manifest with what a dataset's index says of its tokenizer, or with the bytes
+    that any other text is.
+
+    Raises:
+        DataError: it is a dataset, and it is not whole.
+    """
+    dataset = find_dataset(Path(data_path).expanduser()) if data_path else None
+    data = _with_tokenizer(manifest.data, dataset)
+    if dataset is not None and not dataset.vocabulary:  # not known before all shards are read
+        data = replace(data, vocabulary=manifest.model.vocabulary)
+    return replace(manifest, data=data)
+
+
 def require_files(data_path: str) -> None:
     """Look whether data is there at all; what is in it is not looked at.
 
     Raises:
         DataError: one line with what was found.
     """
-    if data_path:
+    if data_path and find_dataset(Path(data_path).expanduser()) is None:
         _files_of(Path(data_path).expanduser())
 
 
-def require_text(data_path: str, bytes_min: int) -> None:
+def require_text(data_path: str, bytes_min: int, vocabulary: int = 0) -> None:
     """Look at data before it is read whole: it is there, there is enough of it, and what it begins
-    with is text in UTF-8.
+    with is text in UTF-8, or it is a dataset whose symbols the model has.
 
     Args:
         data_path: as for `prepare_corpus`; "" = Python's standard library, which is not looked at.
         bytes_min: what one iteration needs; a file of text shorter than that is of no use to the
-            run.
+            run. Of a dataset, tokens.
+        vocabulary: of the model; 0 = not looked at.
 
     Raises:
         DataError: one line with what was found, and what to do.
     """
     if not data_path:
+        return
+    if (dataset := find_dataset(Path(data_path).expanduser())) is not None:
+        if dataset.train.tokens < bytes_min:
+            raise DataError(
+                f"{dataset.name}: too short: {dataset.train.tokens:,} tokens to train on; one iteration alone needs {bytes_min:,}"
+            )
+        if vocabulary:
+            require_vocabulary(dataset.name, dataset.vocabulary, vocabulary)
         return
     name, files = _files_of(Path(data_path).expanduser())
     sizes = {path: path.stat().st_size for path, _ in files}
@@ -152,6 +219,18 @@ def require_text(data_path: str, bytes_min: int) -> None:
         raise DataError(f"{which} no text in UTF-8; to learn its bytes as they are, add --data-is-bytes")
     if sum(sizes.values()) < bytes_min:
         raise DataError(f"{name}: too short: {sum(sizes.values()):,} bytes; one iteration alone needs {bytes_min:,}")
+
+
+def require_vocabulary(name: str, symbols: int, vocabulary: int) -> None:
+    """Whether a model with `vocabulary` rows has a row for each of so many symbols.
+
+    Raises:
+        DataError: it has not, and what to set.
+    """
+    if symbols > vocabulary:
+        raise DataError(
+            f"{name}: its tokens have {symbols:,} symbols, but model.vocabulary = {vocabulary:,}; add --set model.vocabulary={symbols}"
+        )
 
 
 def _is_text(path: Path) -> bool:
@@ -279,7 +358,7 @@ def _prepare(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> None:
     with _temporary_folder(corpus.folder.parent) as temporary:
         written = _write_tokens(replace(corpus, folder=temporary), texts, held_out_percent)
         content = asdict(written)
-        del content["folder"]
+        del content["folder"], content["dataset"]
         (temporary / _INDEX).write_text(json.dumps(content))
         for file in (written.train_file, written.held_out_file, temporary / _INDEX):
             flush_to_disk(file)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-BYTES = 256
+from swarmfree.protocol.manifest import BYTES
 
 
 def byte_letters() -> list[str]:

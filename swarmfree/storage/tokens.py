@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from swarmfree.protocol.errors import DataError
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.storage.corpus import Corpus
+from swarmfree.storage.corpus import Corpus, require_vocabulary
+from swarmfree.storage.token_text import TokenText
 
 
 def require_enough(corpus: Corpus, manifest: Manifest) -> None:
@@ -35,10 +35,26 @@ def require_enough(corpus: Corpus, manifest: Manifest) -> None:
             f"{corpus.name}: too short: {corpus.held_out_tokens:,} tokens held out (data.held_out_percent = {manifest.data.held_out_percent}); "
             f"one row of {length} tokens needs {length + 1:,}"
         )
+    if corpus.dataset is not None:
+        require_vocabulary(corpus.name, corpus.token_max + 1, manifest.model.vocabulary)
     if corpus.token_max >= manifest.model.vocabulary:
         raise DataError(
             f"{corpus.name}: has the byte {corpus.token_max}; model.vocabulary = {manifest.model.vocabulary} must be at least {corpus.token_max + 1}"
         )
+
+
+def train_text(corpus: Corpus) -> TokenText:
+    """Training tokens, mapped."""
+    if corpus.dataset is None:
+        return TokenText.of_bytes(corpus.train_file)
+    return TokenText.of_shards(corpus.dataset.paths(corpus.dataset.train))
+
+
+def held_out_text(corpus: Corpus) -> TokenText:
+    """Held-out tokens, mapped."""
+    if corpus.dataset is None:
+        return TokenText.of_bytes(corpus.held_out_file)
+    return TokenText.of_shards(corpus.dataset.paths(corpus.dataset.held_out))
 
 
 class CorpusTokens:
@@ -68,8 +84,9 @@ class CorpusTokens:
         self._length = manifest.model.tokens_per_row + 1
         self._window_rows = manifest.run.evaluate_windows * self._rows
         self._sequence_of = sequence_of
-        self._train = np.memmap(corpus.train_file, np.uint8, mode="r")
-        self._held_out = np.memmap(corpus.held_out_file, np.uint8, mode="r")
+        # Now, since a dataset may be moved away before the weights are written
+        self.tokenizer = corpus.tokenizer_file.read_bytes() if corpus.tokenizer_file is not None else b""
+        self._train, self._held_out = train_text(corpus), held_out_text(corpus)
 
     def microbatch(self, number: int) -> bytes:
         """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1)."""
@@ -86,5 +103,5 @@ class CorpusTokens:
         starts = [(number * self._rows + row) % self._window_rows * free // between for row in range(self._rows)]
         return self._gather(self._held_out, starts)
 
-    def _gather(self, text: npt.NDArray[np.uint8], starts: list[int]) -> bytes:
-        return np.stack([text[start : start + self._length] for start in starts]).astype("<i4").tobytes()
+    def _gather(self, text: TokenText, starts: list[int]) -> bytes:
+        return np.stack([text.read(start, self._length) for start in starts]).tobytes()

@@ -8,6 +8,7 @@ often. Files of another run are never mixed in. `read_weights` reads it back. Im
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
@@ -22,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest, ModelSection
 from swarmfree.storage.atomic_files import place_whole, told_in_one_line, write_whole
+from swarmfree.storage.dataset import TOKENIZER_FILE
 from swarmfree.storage.tokenizer import tokenizer_files
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -37,12 +39,12 @@ def stage_file_name(stage: int, stage_count: int) -> str:
     return f"model-{stage + 1:05d}-of-{stage_count:05d}.safetensors"
 
 
-def llama_config(manifest: Manifest) -> dict[str, Any]:
+def llama_config(manifest: Manifest, end_token: int | None = None) -> dict[str, Any]:
     """`config.json` of the model, as `LlamaForCausalLM` reads it.
 
     The rotary base stands there twice: transformers 5 reads `rope_parameters`, transformers 4 knows
     `rope_theta` only and would silently take
-    10000. A model of bytes has no special tokens.
+    10000. A model of bytes has no special tokens; others may have an `end_token`.
     """
     model = manifest.model
     return {
@@ -66,7 +68,7 @@ def llama_config(manifest: Manifest) -> dict[str, Any]:
         "initializer_range": model.init_std,
         "tie_word_embeddings": False,
         "bos_token_id": None,
-        "eos_token_id": None,
+        "eos_token_id": end_token,
         "pad_token_id": None,
         "torch_dtype": "float32",
         "use_cache": True,
@@ -76,10 +78,18 @@ def llama_config(manifest: Manifest) -> dict[str, Any]:
 class FolderWeights:
     """Implements `ports.Weights`."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        """Write into `folder`, which is made when the first weights come."""
+    def __init__(self, folder: Path, manifest: Manifest, tokenizer: bytes = b"") -> None:
+        """Write into `folder`, which is made when the first weights come.
+
+        Args:
+            folder: of the weights.
+            manifest: of the run.
+            tokenizer: content of the dataset's tokenizer.json, where this peer has it; whoever
+                writes a stage lays it beside. That of bytes is not needed.
+        """
         self._folder = folder
         self._manifest = manifest
+        self._tokenizer = tokenizer
 
     def write(self, stage: int, tensors: dict[str, tuple[tuple[int, ...], bytes]], iteration: int | None = None) -> str:
         """Write a stage's weights, and config and index if they were the last that was missing.
@@ -100,7 +110,7 @@ class FolderWeights:
         metadata = {"format": "pt", _RUN_KEY: self._manifest.fingerprint()}
         if iteration is not None:
             beside = self._folder.with_name(f"{self._folder.name}{AT}") / str(iteration)
-            return FolderWeights(beside, self._manifest).write(stage, tensors)
+            return FolderWeights(beside, self._manifest, self._tokenizer).write(stage, tensors)
         file = self._folder / stage_file_name(stage, self._manifest.stage_count)
 
         def save(temporary: Path) -> None:
@@ -118,12 +128,17 @@ class FolderWeights:
         with told_in_one_line(self._folder, "removing the index of an earlier run"):
             (self._folder / INDEX_NAME).unlink(missing_ok=True)
         place_whole(file, save)
+        if self._tokenizer:
+            write_whole(self._folder / TOKENIZER_FILE, self._tokenizer)
         self.finish()
         return str(file)
 
     def finish(self) -> bool:
         """Write `config.json`, the tokenizer and the index if the files of all stages of this run
         lie in the folder; may be called again at any time.
+
+        A tokenizer that is not that of bytes comes from a peer that has the corpus; a file that is
+        not the one that the manifest names is removed, and never is another one put in its place.
 
         Returns:
             Whether the folder is complete.
@@ -143,13 +158,48 @@ class FolderWeights:
                 total_size_bytes += entry["data_offsets"][1] - entry["data_offsets"][0]
         index = {"metadata": {"total_size": total_size_bytes}, "weight_map": dict(sorted(weight_map.items()))}
         files = {
-            CONFIG_NAME: llama_config(self._manifest),
-            **tokenizer_files(self._manifest.model.tokens_per_row),
+            CONFIG_NAME: llama_config(self._manifest, self._end_token()),
+            **self._tokenizer_files(),
             INDEX_NAME: index,
         }
         for name, content in files.items():
             write_whole(self._folder / name, (json.dumps(content, indent=2) + "\n").encode())
         return True
+
+    def _tokenizer_files(self) -> dict[str, dict[str, Any]]:
+        """Content of the files about the tokenizer; its own is none of them where it is a
+        dataset's.
+        """
+        data = self._manifest.data
+        files = tokenizer_files(self._manifest.model.tokens_per_row)
+        if data.is_bytes:
+            return files
+        del files[TOKENIZER_FILE]
+        place = self._folder / TOKENIZER_FILE
+        with told_in_one_line(place, "looking for the tokenizer"):
+            if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() != data.tokenizer_hash:
+                place.unlink()
+        if data.end_of_text:
+            files["tokenizer_config.json"]["eos_token"] = data.end_of_text
+        if (end := self._end_token()) is not None:
+            files["generation_config.json"]["eos_token_id"] = end
+        return files
+
+    def _end_token(self) -> int | None:
+        """Number of the end-of-text token; None where there is none, or no tokenizer to ask."""
+        place, data = self._folder / TOKENIZER_FILE, self._manifest.data
+        if data.is_bytes or not data.end_of_text or not place.is_file():
+            return None
+        content = json.loads(place.read_bytes())
+        added = {each["content"]: int(each["id"]) for each in content.get("added_tokens", [])}
+        found = added | {str(token): int(at) for token, at in _symbols(content).items() if token == data.end_of_text}
+        return found.get(data.end_of_text)
+
+
+def _symbols(content: dict[str, Any]) -> dict[str, int]:
+    """The vocabulary in a tokenizer.json where it is a table of numbers by token."""
+    found = content.get("model", {}).get("vocab", {})
+    return found if isinstance(found, dict) else {}
 
 
 def read_weights(folder: Path) -> tuple[ModelSection, dict[str, NDArray[np.float32]]]:

@@ -181,6 +181,7 @@ class Membership:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
         timing, replica_state = self._context.timing, self._stage_member.replica_state
         for is_named in (False, True):
+            replica_state.take_back()
             hello, before = self.hello(), replica_state.coordinator
             if endpoint.member not in self._context.asked:
                 self._context.asked.append(endpoint.member)

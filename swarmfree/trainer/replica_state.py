@@ -45,6 +45,8 @@ class ReplicaState:
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
         known_in: term of the coordinator that had the state built, or opened it last.
+        kept_from: what the state was, iteration, lineage, records and past, before it was kept as
+            one of a later iteration, until a plan or a step is done with that; None else.
         promises: what is promised, and to whom; only what `policy.promises` allows takes its place.
         records: the last applied ones, newest last.
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer
@@ -77,6 +79,7 @@ class ReplicaState:
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
         self.has_given_up = False
         self.known_in: Term | None = None
+        self.kept_from: tuple[int, str, list[Record], dict[int, str]] | None = None
         self.moved = Signal()
         self.ends_iteration, self.ends_lineage = NO_ITERATION, ""
         self.shadows: tuple[KeptShadow, ...] = ()
@@ -149,12 +152,29 @@ class ReplicaState:
         """
         # A state that is kept as it is stays what it was; before all others the stage was let go
         is_same = (stage, iteration, lineage) == (self.stage, self.iteration, self.lineage)
+        if stage != self.stage:
+            self.kept_from = None
+        elif self.is_committed_state:
+            self.kept_from = self.iteration, self.lineage, self.records, self.past
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
         self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up, self.is_from_disk = None, "", "", False, False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
+        self.moved.tell()
+
+    def take_back(self) -> None:
+        """What was kept for an iteration that its coordinator never opened here is again what it
+        was, once a later coordinator is promised: that one can have it kept anew.
+        """
+        kept, promised = self.kept_from, self.promised
+        if kept is None or self.is_committed_state or self.opened or self.stage == NO_STAGE or promised is None:
+            return
+        if self.known_in is None or promised.term <= self.known_in:
+            return
+        self.iteration, self.lineage, self.records, self.past = kept
+        self.is_committed_state, self.kept_from = True, None
         self.moved.tell()
 
     def apply(self, record: Record) -> None:
@@ -167,7 +187,7 @@ class ReplicaState:
         """
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
-        self.is_committed_state, self.is_from_disk = True, False
+        self.is_committed_state, self.is_from_disk, self.kept_from = True, False, None
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)

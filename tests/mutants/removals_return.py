@@ -654,6 +654,18 @@ def voucher_of_a_kept_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "install", careless)
 
 
+def state_as_it_was(patch: pytest.MonkeyPatch) -> None:
+    """What was kept for an iteration that nobody opened counts for nothing with the next
+    coordinator (3.3).
+    """
+    patch.setattr(ReplicaState, "take_back", lambda self: None)
+
+
+def voucher_of_an_inherited_one(patch: pytest.MonkeyPatch) -> None:
+    """A successor that has a newcomer by its claim does not hear what that says it holds (3.3)."""
+    patch.setattr(Participant, "vouch_again", lambda self, hello: None)
+
+
 def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     """A builder whose answer was lost is taken for one that leaves the coordinator behind as soon
     as it has stepped (3.4).

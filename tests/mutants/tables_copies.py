@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, Refused
-from swarmfree.protocol.messages import Build, GetRecord, GetShadow, Heartbeat, RecordAnswer, Request, ShadowPart
+from swarmfree.protocol.messages import Build, GetRecord, GetShadow, Heartbeat, Open, RecordAnswer, Request, ShadowPart
 from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
@@ -25,6 +25,7 @@ from tests.mutants.alone import (
     Alone,
     D,
     at,
+    plan,
     play,
     record,
     word,
@@ -170,6 +171,30 @@ def state_that_is_kept() -> object:
 
     asked = ((5, True), (5, False), (6, True))
     return [play(partial(story, present=present, vouches=vouches)) for present, vouches in asked]
+
+
+def state_kept_for_nothing() -> object:
+    """A member keeps its state for a later iteration, which the same coordinator opens, or does
+    not; another one comes, or none: what the state counts as, and whether the member vouches.
+    """
+
+    async def story(alone: Alone, *, later: bool, opened: bool) -> tuple[int, bool]:
+        _standing(alone, 5, ())
+        state = alone.replica_state
+        asked = replace(record(), iteration=5)
+        past = ("", state.lineage)
+        request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, past)
+        await word(alone.builder.build(A, request))
+        if opened:
+            await alone.stage_member.open(A, Open(plan(3, iteration=6, lineage=asked.lineage())))
+            state.plan, state.is_committed_state = None, False
+        if later:
+            state.promises = replace(state.promises, promised=at(1, LATER, 6))
+        state.take_back()
+        return state.iteration, state.is_committed_state
+
+    asked = ((True, False), (False, False), (True, True))
+    return [play(partial(story, later=later, opened=opened)) for later, opened in asked]
 
 
 def state_of_another_lineage() -> object:

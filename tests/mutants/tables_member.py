@@ -23,6 +23,8 @@ from swarmfree.protocol.messages import (
     Loss,
     Open,
     Promise,
+    Pull,
+    Pulled,
     Reduce,
     Reduced,
     Report,
@@ -687,6 +689,32 @@ def share_that_is_begun_anew() -> object:
         await source.loss(Loss(WorkKey(0, "b0", WorkKind.TRAIN, 3, 0)), PayloadAtHand(other.embed_only(text)))
         told.append([partial_sum.order for partial_sum in alone.stage_member.book.partial_sums()])
         return told
+
+    return play(story, A)
+
+
+def share_of_two_that_went() -> object:
+    """A source has a share of its own, and takes over two microbatches of others: its sums."""
+
+    async def story(alone: Alone) -> list[tuple[int, ...]]:
+        context, other = alone.context, IntegerEngine(alone.context.manifest)
+        tokens = IntegerTokens(context.manifest, 9)
+        context.ports = replace(context.ports, tokens=tokens)
+        for engine in (alone.engine, other):
+            engine.draw(0, 0)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, Train | Pull)
+            text = tokens.microbatch(request.key.microbatch)
+            sent = other.embed_only(text)
+            return Reply(Trained(), other.loss(sent, text, 0)[0]) if isinstance(request, Train) else Reply(Pulled(), sent)
+
+        alone.line.answer = one
+        for revision, share in ((1, Share(A.member, (0, 3), (), 1)), (2, Share(A.member, (0, 3, 1, 2), (), 1, (1, 2)))):
+            await alone.stage_member.open(A, Open(replace(plan(revision), shares=(share,))))
+            await asyncio.sleep(1.0)
+        return [partial_sum.order for partial_sum in alone.stage_member.book.partial_sums()]
 
     return play(story, A)
 

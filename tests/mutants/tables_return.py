@@ -566,6 +566,22 @@ def standby_that_holds_a_lost_stage() -> object:
     return _assignment(story)
 
 
+def newcomer_that_is_known_by_a_claim() -> object:
+    """A successor has a newcomer of a lost stage by its claim, which has answered as one that keeps
+    what is not its lineage's; it says hello with its state of before: whether that is kept.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, int]:
+        newcomer = roster.admit(ME, Hello(False, False, ""), 1)
+        newcomer.hear(replace(beat_answer(1), iteration=6))
+        roster.fence(SIBLING.member, "nobody listens")
+        assignment.hello(ME, _hello(1))
+        ((_, action),) = assignment._work()
+        return type(action).__name__, newcomer.held(1)
+
+    return _assignment(story)
+
+
 def barred_that_says_hello_once_more() -> object:
     """A barred member stands by with a state that it can vouch for only later; its sibling is lost
     beside another standby: who is placed there.

@@ -151,9 +151,7 @@ class Chaos:
             program=self._traces.program(order.swarm.program),
             fork_server=self._traces.program(order.swarm.fork_server),
         )
-        described = RunDescribed(
-            time.time(), manifest.run.name, manifest.run.iterations, manifest.stage_count, manifest.tokens_per_iteration
-        )
+        described = RunDescribed.of(time.time(), manifest)
         self._swarm = LocalSwarm(swarm, described, self._hear)
         self._over = asyncio.Event()
         self._watch = Watch(manifest)

@@ -219,7 +219,7 @@ class RecoveryStudy:
             raise ConfigError(
                 f"--out {self._out}: the folder is not empty and holds no study; name a new one, or that of a study to go on with"
             )
-        require_text(self._data, manifest.tokens_per_iteration + 1)
+        require_text(self._data, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
         (self._out / "trials").mkdir(parents=True, exist_ok=True)
         if path.exists() and path.read_bytes() != encoded:
             raise ConfigError(f"--out {self._out}: holds another study, with other settings or data; name another folder")

@@ -127,9 +127,8 @@ class Assignment:
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
-        if participant.stage == NO_STAGE and hello.stage != NO_STAGE and is_ours:
-            participant.greet(hello)
-            participant.vouch()  # it is no use now, and may be the last one soon
+        if participant.stage in {NO_STAGE, hello.stage} and hello.stage != NO_STAGE and is_ours and not participant.built:
+            participant.vouch_again(hello)  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _standbys(self) -> int:

@@ -7,7 +7,7 @@ Source: protocol sections 3.3, 6 (Heartbeat).
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
@@ -137,6 +137,15 @@ class Participant:
             return True
         digest, self.built_digest = self.built_digest, ""
         return digest == record.stages[self.stage].state_digest
+
+    def vouch_again(self, hello: Hello) -> None:
+        """It says itself what it holds, of this lineage; what it answered before was of what an
+        earlier coordinator had it keep.
+        """
+        self.greet(hello)
+        self.vouch()
+        if self.answer is not None:
+            self.answer = replace(self.answer, stage=hello.stage, iteration=hello.iteration)
 
     def leave(self) -> None:
         """It has said goodbye."""

@@ -399,7 +399,8 @@ class StageMember:
                 plan,
                 plan.base,
             )
-            replica_state.known_in, replica_state.is_from_disk = plan.position.term, False
+            replica_state.known_in, replica_state.kept_from = plan.position.term, None
+            replica_state.is_from_disk = False
             replica_state.is_committed_state |= replica_state.stage not in {
                 rebuilt.stage for rebuilt in plan.rebuilt
             }  # what the last record left

@@ -59,7 +59,7 @@ class SumBook:
 
         Args:
             kind: or the number of a redo: what one redo brings is exactly what was missing, and one
-                sum of it completes a cover.
+                sum of it completes a cover. At a source, the offset itself for a sum of its own.
             offset: of the microbatch that is to be added.
         """
         number = self._open.get(kind)

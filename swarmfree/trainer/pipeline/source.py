@@ -149,9 +149,12 @@ class Source:
     def _number_for(self, offset: int) -> int:
         """Both halves of a microbatch go to one sum: that of the loss, and that of the
         embedding.
+
+        One that was dealt to another before, who may come back with it, has a sum of its own: so
+        what sources have done can always be put together from disjoint sums.
         """
         if offset not in self._sums:
-            self._sums[offset] = self._book.number_for(SumKind.RETRIED if offset in self._taken else SumKind.SURE, offset)
+            self._sums[offset] = self._book.number_for(offset if offset in self._taken else SumKind.SURE, offset)
         return self._sums[offset]
 
     async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:

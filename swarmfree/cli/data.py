@@ -1,0 +1,221 @@
+"""``swarmfree data``: text made into token shards that a run learns from, and what lies in them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from swarmfree.storage.dataset import Dataset
+    from swarmfree.storage.dataset_writer import PreparationProgress
+
+data_app = typer.Typer(help="Make token shards of text, and look at them.", no_args_is_help=True, rich_markup_mode=None)
+
+SHOWN_TOKENS = 64
+SAY_S = 5.0
+PREPARE_EXAMPLES = "\b\nExamples:\n" + "\n".join(
+    f"  swarmfree data prepare {example}"
+    for example in (
+        "books/ --tokenizer train:4096 --out books-4096",
+        "web.jsonl.zst --field content --tokenizer gpt2/tokenizer.json --out web",
+        "*.parquet --tokenizer bytes --held-out-percent 2 --out bytes",
+    )
+)
+INFO_EXAMPLES = "\b\nExamples:\n  swarmfree data info books-4096\n  swarmfree data info books-4096 --check --json"
+
+
+@data_app.callback()
+def data() -> None:
+    """Make token shards of text, and look at them."""
+
+
+@data_app.command(short_help="Make token shards of text.", epilog=PREPARE_EXAMPLES)
+def prepare(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Text files, .jsonl (also .gz, .zst), .parquet, or folders of them; a row is a document, and so is a text file.",
+            show_default=False,
+        ),
+    ],
+    *,
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            "--tokenizer",
+            metavar="T",
+            help="bytes, the path of a tokenizer.json, or train:VOCAB, a byte-level BPE with so many symbols.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the dataset, new or empty.", show_default=False)],
+    field: Annotated[str, typer.Option("--field", help="Name of the text in rows.")] = "text",
+    held_out_percent: Annotated[
+        float, typer.Option("--held-out-percent", min=0.01, max=50.0, help="Share of the documents that is not trained on.")
+    ] = 1.0,
+    end_of_text: Annotated[
+        str,
+        typer.Option(
+            "--end-of-text",
+            metavar="TOKEN",
+            help="Token of the tokenizer.json behind each document. Default: its usual one.",
+            show_default=False,
+        ),
+    ] = "",
+    shard_tokens: Annotated[
+        int, typer.Option("--shard-tokens", min=1, max=2**31 - 1, help="Tokens of a shard; two bytes each.")
+    ] = 100_000_000,
+) -> None:
+    """Make a dataset: token shards in the form of llm.c, the tokenizer, and an index with hashes.
+
+    Documents are separated by the end-of-text token; of bytes, by the byte 0. Which documents are
+    held out, only their text decides. A preparation that was ended, by Ctrl-C or by kill -9, goes
+    on with the same command and ends in the same bytes. `--data DIR` then has a run learn from it.
+    """
+    from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset_writer import PreparationOrder, prepare_dataset  # noqa: PLC0415 - help is fast
+
+    interrupt_by_exception()
+    order = PreparationOrder(tuple(sources), tokenizer, out, field, held_out_percent, end_of_text, shard_tokens)
+    speaker = _Speaker()
+    try:
+        dataset = prepare_dataset(order, speaker.say, time.monotonic)
+    except KeyboardInterrupt:
+        speaker.close()
+        typer.echo(f"{out} is not whole; the same command goes on with it", err=True)
+        raise
+    finally:
+        speaker.close()
+    for line in _lines(dataset):
+        typer.echo(line)
+
+
+@data_app.command(short_help="Say what is in a dataset.", epilog=INFO_EXAMPLES)
+def info(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a dataset, or of token shards.", show_default=False)],
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Read every shard, and compare its hash with the index.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what is in a dataset, and show its first tokens as text.
+
+    Sizes are always compared with what the index and the headers of the shards say.
+    """
+    from swarmfree.protocol.errors import DataError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset import checked, find_dataset  # noqa: PLC0415 - help is fast
+
+    dataset = find_dataset(folder)
+    if dataset is None:
+        raise DataError(f"{folder}: no dataset: neither an index of ours nor token shards; `swarmfree data prepare` makes one")
+    if check:
+        dataset = checked(dataset)
+    first, text = _beginning(dataset)
+    if as_json:
+        typer.echo(json.dumps({**dataset.to_json(), "is_checked": check, "first_tokens": first, "first_text": text}, indent=2))
+        return
+    for line in _lines(dataset):
+        typer.echo(line)
+    for name, size_bytes, digest in dataset.sources[:10]:
+        typer.echo(f"  from {name}, {size_bytes:,} bytes, SHA-256 {digest[:12]}")
+    if len(dataset.sources) > 10:
+        typer.echo(f"  and {len(dataset.sources) - 10:,} more files")
+    typer.echo(
+        f"every shard has {'the hash of the index' if dataset.is_indexed else 'been read'}" if check else "not read; --check does"
+    )
+    typer.echo(f"begins with the tokens {' '.join(map(str, first[:16]))} ...")
+    if text is not None:
+        typer.echo(f"as text: {json.dumps(text, ensure_ascii=False)}")
+
+
+def _lines(dataset: Dataset) -> list[str]:
+    """What a dataset is, for people."""
+    known = f", {dataset.vocabulary:,} symbols" if dataset.vocabulary else ""
+    is_bytes = dataset.is_indexed and not dataset.tokenizer_hash
+    tokenizer = "bytes" if is_bytes else f"tokenizer {dataset.tokenizer_hash[:12] or 'not known'}"
+    lines = [f"{dataset.folder}: {tokenizer}{known}"]
+    for half, what in ((dataset.train, "train"), (dataset.held_out, "held out")):
+        documents = f", {half.documents:,} documents or parts" if half.documents else ""
+        shards = f"{len(half.shards)} shard{'' if len(half.shards) == 1 else 's'}"
+        lines.append(f"  {what}: {half.tokens:,} tokens{documents}, {shards}")
+    if dataset.is_indexed:
+        lines.append(f"  {dataset.bytes_per_token:.3f} bytes per held-out token; hash {dataset.dataset_hash[:12]}")
+    return lines
+
+
+def _beginning(dataset: Dataset) -> tuple[list[int], str | None]:
+    """The first tokens, and the same as text where the tokenizer is known and can be loaded."""
+    from swarmfree.protocol.errors import SwarmfreeError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.dataset_tokenizer import TextTokenizer  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.token_text import TokenText  # noqa: PLC0415 - help is fast
+
+    tokens = [int(token) for token in TokenText.of_shards(dataset.paths(dataset.train)).read(0, SHOWN_TOKENS)]
+    path = dataset.folder / TOKENIZER_FILE
+    if not path.is_file():
+        return tokens, None
+    try:
+        return tokens, TextTokenizer(path.read_bytes(), str(path), dataset.end_of_text).decode(tokens)
+    except SwarmfreeError as error:
+        typer.echo(f"the first tokens are not shown as text: {error}", err=True)
+        return tokens, None
+
+
+class _Speaker:
+    """How far a preparation is: a bar in a terminal, elsewhere a line every few seconds; on
+    stderr.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - help is fast
+        from rich.progress import (  # noqa: PLC0415 - help is fast
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._doing, self._begun_s, self._said_s, self._begun_bytes = "", 0.0, 0.0, 0
+
+    def say(self, progress: PreparationProgress) -> None:
+        """Show it."""
+        now_s = time.monotonic()
+        is_new = progress.doing != self._doing
+        if is_new:  # rates are of this life: what an earlier one has done took no time here
+            self._doing, self._begun_s, self._begun_bytes = progress.doing, now_s, progress.done_bytes
+        if self._bar is not None:
+            if is_new:
+                for task in self._bar.task_ids:
+                    self._bar.remove_task(task)
+                self._bar.start()
+                self._bar.add_task(progress.doing, total=progress.total_bytes, completed=progress.done_bytes)
+            self._bar.update(self._bar.task_ids[-1], completed=progress.done_bytes)
+        elif now_s - self._said_s >= SAY_S or is_new:
+            self._said_s = now_s
+            sys.stderr.write(self._line(progress, now_s) + "\n")
+            sys.stderr.flush()
+
+    def _line(self, progress: PreparationProgress, now_s: float) -> str:
+        seconds, done = now_s - self._begun_s, progress.done_bytes - self._begun_bytes
+        line = f"{progress.doing}: {progress.done_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB"
+        if progress.tokens:
+            line += f", {progress.tokens:,} tokens"
+        if seconds > 0 and done > 0:
+            rate = done / seconds
+            line += f", {rate / 1e6:,.1f} MB/s, {(progress.total_bytes - progress.done_bytes) / rate:,.0f} s left"
+        return line
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
