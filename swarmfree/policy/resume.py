@@ -17,7 +17,7 @@ KEPT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class ResumePoint:
+class SnapshotSet:
     """A set of snapshots from which a run can go on.
 
     Args:
@@ -33,7 +33,7 @@ class ResumePoint:
     holders: tuple[str, ...]
 
 
-def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> tuple[ResumePoint | None, bool]:
+def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> tuple[SnapshotSet | None, bool]:
     """Choose where to go on: at the newest set that has every stage, else at the one that has most,
     the newest of those.
 
@@ -53,7 +53,7 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
     for (iteration, lineage), stages_of in sets.items():
         there = set[int]().union(*stages_of.values())
         missing = tuple(stage for stage in range(stage_count) if stage not in there)
-        points.append(ResumePoint(iteration, lineage, missing, tuple(stages_of)))
+        points.append(SnapshotSet(iteration, lineage, missing, tuple(stages_of)))
     if not points:
         return None, False
     # Of two lineages of one iteration each had its members; which goes on is told by its name alone

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from swarmfree.policy.founder import Patience
-from swarmfree.policy.resume import ResumePoint, resume_point
+from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -97,7 +97,7 @@ class ResumeWatch:
         await self._name(point, present, announced)
         self._named_s = self._clock.now_s()
 
-    async def _name(self, point: ResumePoint, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
+    async def _name(self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
         """The one that was named least often; of those, one that can feed."""
         chosen = min(point.holders, key=lambda peer: (self._named[peer], not announced[peer].can_feed))
         self._named[chosen] += 1
@@ -109,7 +109,7 @@ class ResumeWatch:
         )
         await self._directory.name(Founder(number, chosen, point.iteration, point.lineage))
 
-    def _waits_for(self, point: ResumePoint) -> str:
+    def _waits_for(self, point: SnapshotSet) -> str:
         stages = ", ".join(map(str, point.missing))
         lost = f"nobody has come back with stage {stages} of iteration {point.iteration}" if stages else "others may come back"
         return f"all have died; some have snapshots on their disks; {lost}: waits a while"
