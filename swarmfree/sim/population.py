@@ -211,8 +211,9 @@ class Cast:
             self._later(
                 self._rng.uniform(0.1, blackout.back_s), life.member.peer_id, can_feed=life.can_feed, standby=life.standby
             )
-        if blackout.with_bootstrap and self.bootstrap.is_up:
+        if blackout.with_bootstrap:
             self.bootstrap.kill()
+        if not self.bootstrap.is_up:  # it may have fallen before the run began
             self._stage.hub.later(self._rng.uniform(0.1, blackout.back_s), self._restart_bootstrap)
 
     def _restart_bootstrap(self) -> None:

@@ -75,6 +75,7 @@ class Membership:
         self._had_place, self._is_turned_away = False, False
         self._rounds = 0
         self.genesis, self._is_unreached = 1, False
+        self._began_under = 0
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
@@ -254,6 +255,7 @@ class Membership:
         founder = await self._context.ports.directory.founder()
         if founder is None:
             return None
+        self._began_under = self._began_under or founder.number
         if founder.number > self.genesis:
             self.genesis, self._has_begun, self._rounds = founder.number, False, 0
         replica_state = self._stage_member.replica_state
@@ -299,11 +301,14 @@ class Membership:
         """Hold what the genesis says that the run goes on from, and lead from there where it names
         this peer and nobody leads; whether this peer did.
 
-        Where the genesis is one from before all had died, the bootstrap node is waited for.
+        Where the genesis may be one from before all had died, the bootstrap node is waited for:
+        also by whom one names that stood before this life began. The run may have gone on from
+        there since.
         """
         replica_state = self._stage_member.replica_state
-        where = founder.iteration, founder.lineage
-        if not founder.iteration:
+        where, is_spent = (founder.iteration, founder.lineage), founder.number == self._began_under
+        is_later = replica_state.iteration > founder.iteration and replica_state.past.get(founder.iteration) == founder.lineage
+        if not founder.iteration or (is_spent and replica_state.is_from_disk and is_later):
             if not self._are_led:
                 self._say(WAITS_FROM_DISK)
             return False
@@ -312,9 +317,9 @@ class Membership:
         ):
             await self._load_snapshot(founder)
         is_there = replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) == where
-        if founder.peer_id != self._context.me.peer_id or not is_there:
+        if founder.peer_id != self._context.me.peer_id or not is_there or is_spent:
             if not self._are_led:
-                self._say(self._waits_for(founder, others))
+                self._say(WAITS_FROM_DISK if is_spent else self._waits_for(founder, others))
             return False
         called = await self._who_holds(founder, others)
         if called is None or (replica_state.coordinator is not None and self._stage_member.hears_coordinator):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmfree.protocol.messages import Seal
 from swarmfree.sim.rehearsal import RehearsalResult
-from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
 from tests.scenarios.scenario_world import Once, lines, play, swarm
@@ -82,4 +82,22 @@ def test_a_peer_that_comes_back_to_a_swarm_that_lives_gets_its_place_as_ever() -
     result = play(lasting(swarm(), 12, 2), script)
     assert lines(result, "holds stage 1 as it was before iteration 4, from its disk")
     assert not lines(result, "the run goes on with iteration")
+    assert not rebuilt(result)
+
+
+def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
+    """All die twice: the genesis of the first time still stands, and whom it names still has what
+    it names. The run has gone on since, and others are not back yet.
+    """
+
+    class Twice(Script):
+        blows = (everybody_dies(5), everybody_dies(7))
+
+        def see(self, director: Director, moment: Moment) -> None:
+            next((blow for blow in self.blows if not blow.struck), self.blows[-1]).see(director, moment)
+
+    result = play(lasting(swarm(), 9, 2), Twice())
+    assert lines(result, "the run goes on with iteration 4, from snapshots of 7 peers")
+    assert lines(result, "the run goes on with iteration 6, from snapshots of 7 peers")
+    assert len(lines(result, "TookOver")) == 2
     assert not rebuilt(result)
