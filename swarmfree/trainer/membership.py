@@ -312,7 +312,7 @@ class Membership:
             if not self._are_led:
                 self._say(WAITS_FROM_DISK)
             return False
-        if not replica_state.has_begun or (
+        if replica_state.stage == NO_STAGE or (
             replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != where
         ):
             await self._load_snapshot(founder)

@@ -62,10 +62,10 @@ class ResumeWatch:
         asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
         answers = await self._ask(asked)
         self._led = next((peer for peer, answer in answers.items() if _goes_on([answer])), "")
-        told = {announced[peer].endpoint.member: answer.snapshots for peer, answer in answers.items() if answer.snapshots}
-        # Who has told once need not answer each time
+        told = {announced[peer].endpoint.member: _usable(answer) for peer, answer in answers.items()}
+        # Who has told once need not answer each time; one that cannot be read is told no more
         there = {a.endpoint.member for a in announced.values()}
-        offers = {member: held for member, held in (self._offers | told).items() if member in there}
+        offers = {member: held for member, held in (self._offers | told).items() if held and member in there}
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
@@ -134,6 +134,11 @@ class ResumeWatch:
         if what != self._said:
             self._said = what
             self._tell(what)
+
+
+def _usable(answer: PlanAnswer) -> tuple[HeldSnapshot, ...]:
+    """What there is a record before."""
+    return tuple(held for held in answer.snapshots if held.iteration > 0)
 
 
 def _goes_on(answers: Iterable[PlanAnswer]) -> bool:

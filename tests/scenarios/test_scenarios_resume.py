@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Seal
+from swarmfree.protocol.messages import GetState, Seal
+from swarmfree.protocol.names import Member
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
-from tests.scenarios.scenario_world import Once, lines, play, swarm
+from tests.scenarios.scenario_world import Once, lines, play, swarm, unhurried
 
 
 def lasting(setup: Setup, iterations: int, snapshot_every: int) -> Setup:
@@ -83,6 +84,26 @@ def test_a_peer_that_comes_back_to_a_swarm_that_lives_gets_its_place_as_ever() -
     assert lines(result, "holds stage 1 as it was before iteration 4, from its disk")
     assert not lines(result, "the run goes on with iteration")
     assert not rebuilt(result)
+
+
+def test_who_had_no_stage_when_all_others_died_is_not_waited_for() -> None:
+    """A member copies its sibling anew as all others die: it knows a plan, and can claim by none.
+    It holds what lies on its own disk again.
+    """
+    copying: list[Member] = []
+
+    class Alone(Script):
+        def see(self, director: Director, moment: Moment) -> None:
+            if not copying and isinstance(moment.request, Seal) and moment.request.record.iteration == 3:
+                copying.append(director.members(1)[0])
+                director.freeze(copying[0], 12.0)
+            if len(copying) == 1 and isinstance(moment.request, GetState) and moment.sender.member == copying[0]:
+                copying.append(copying[0])
+                director.kill(*(peer for peer in director.peers() if peer != copying[0]))
+
+    result = play(lasting(unhurried(swarm(standbys=0)), 12, 2), Alone())
+    assert len(copying) == 2
+    assert lines(result, "the run goes on with iteration 6, from snapshots")
 
 
 def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
