@@ -767,6 +767,12 @@ class PlanAnswer:
     records: int = 0
     snapshots: tuple[HeldSnapshot, ...] = ()
 
+    def goes_on(self, least: int) -> bool:
+        """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as
+        many records as that.
+        """
+        return self.coordinator is not None or (self.plan is not None and self.records >= least)
+
 
 @dataclass(frozen=True, slots=True)
 class GetManifest:

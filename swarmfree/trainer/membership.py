@@ -355,7 +355,7 @@ class Membership:
                 answers[endpoint] = reply.expect(PlanAnswer)
 
         await each(others, ask, ASKED_AT_ONCE)
-        if any(answer.coordinator is not None or answer.plan is not None for answer in answers.values()):
+        if any(answer.goes_on(founder.iteration) for answer in answers.values()):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
         for endpoint, answer in answers.items():

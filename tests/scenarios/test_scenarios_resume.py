@@ -106,6 +106,33 @@ def test_who_had_no_stage_when_all_others_died_is_not_waited_for() -> None:
     assert lines(result, "the run goes on with iteration 6, from snapshots")
 
 
+def test_who_was_away_when_others_went_on_does_not_lead_from_before_that() -> None:
+    """A member stands still; the others decide some more, and die. What they have decided lies on
+    their disks.
+    """
+
+    class Away(Script):
+        member: Member | None = None
+        is_alone = False
+
+        def see(self, director: Director, moment: Moment) -> None:
+            at = moment.request.record.iteration if isinstance(moment.request, Seal) else 0
+            member = self.member
+            if member is None and at == 3:
+                self.member = director.members(1)[0]
+                director.freeze(self.member, 600.0)
+            elif member is not None and at == 9 and not self.is_alone:
+                self.is_alone = True
+                director.kill(*(peer for peer in director.peers() if peer != member))
+                director.after(0.3, lambda: director.thaw(member))
+
+    script = Away()
+    result = play(lasting(unhurried(swarm()), 12, 2), script)
+    assert script.is_alone
+    assert lines(result, "the run goes on with iteration 8, from snapshots")
+    assert len(lines(result, "TookOver")) == 1
+
+
 def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
     """All die twice: the genesis of the first time still stands, and whom it names still has what
     it names. The run has gone on since, and others are not back yet.
