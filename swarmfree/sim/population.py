@@ -141,7 +141,8 @@ class Cast:
             later(opening.bootstrap_up_s, self._raise_bootstrap)
 
     def _raise_bootstrap(self) -> None:
-        if self._is_open and self._stage.checks.newest is None:
+        is_needed = self._stage.checks.newest is None or self._stage.setup.blackout is not None
+        if self._is_open and is_needed:
             self._changed_s = self._stage.loop.time()
             self.bootstrap.start()
 
