@@ -758,7 +758,7 @@ class PlanAnswer:
         waiting_for: what the run waits for, empty if nothing.
         coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
         records: how many of its lineage it holds, applied or not.
-        snapshots: on its disk, newest first; told while it hears no coordinator.
+        snapshots: on its disk, the one that it holds first; told while it hears no coordinator.
     """
 
     plan: Plan | None

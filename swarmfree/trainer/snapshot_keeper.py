@@ -77,11 +77,13 @@ class SnapshotKeeper:
                     self._context.tell(Note(self._told))
 
     async def load(self, chosen: Sequence[HeldSnapshot]) -> None:
-        """Hold the first of these that can be read, unless this peer hears a coordinator; where
-        none can, nothing is held.
+        """Hold the first of these that can be read, unless this peer hears a coordinator and holds
+        nothing from its disk; where none can, nothing is held.
         """
+        replica_state = self._stage_member.replica_state
+        was_from_disk = replica_state.is_from_disk
         for held in chosen:
-            if self._stage_member.replica_state.coordinator is not None and self._stage_member.hears_coordinator:
+            if replica_state.coordinator is not None and self._stage_member.hears_coordinator and not was_from_disk:
                 return
             try:
                 await self._load(held)

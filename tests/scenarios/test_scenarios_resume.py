@@ -133,6 +133,27 @@ def test_who_was_away_when_others_went_on_does_not_lead_from_before_that() -> No
     assert len(lines(result, "TookOver")) == 1
 
 
+def test_who_holds_something_later_goes_back_to_what_was_named() -> None:
+    """Of the newest set one stage is there only, since other disks were slow. Its holder may get a
+    place before it has read from where the run goes on.
+    """
+
+    class SlowDisks(Script):
+        blows = everybody_dies(7)
+        are_slow = False
+
+        def see(self, director: Director, moment: Moment) -> None:
+            if isinstance(moment.request, Seal) and moment.request.record.iteration == 5 and not self.are_slow:
+                self.are_slow = True
+                for member in set(director.peers()) - set(director.members(1)):
+                    director.slow_disk(member, 1e4, 600.0)
+            self.blows.see(director, moment)
+
+    result = play(lasting(swarm(replicas=1, standbys=0), 12, 2), SlowDisks())
+    assert lines(result, "the run goes on with iteration 4, from snapshots of 4 peers")
+    assert not rebuilt(result)
+
+
 def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
     """All die twice: the genesis of the first time still stands, and whom it names still has what
     it names. The run has gone on since, and others are not back yet.

@@ -39,7 +39,7 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
     context = SimpleNamespace(
         ports=SimpleNamespace(snapshots=disk, engine=None), manifest=SimpleNamespace(recovery=recovery), tell=told.append
     )
-    member = SimpleNamespace(replica_state=SimpleNamespace(coordinator=None), device=None, let_go=let_go)
+    member = SimpleNamespace(replica_state=SimpleNamespace(coordinator=None, is_from_disk=False), device=None, let_go=let_go)
     keeper = SnapshotKeeper(cast("Any", context), cast("Any", member))
     assert keeper.held() == (NEWER, OLDER)
     await keeper.load((NEWER,))

@@ -79,12 +79,13 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...]) -> Reply:
     """Return the plan in force, what the run waits for, its coordinator, and the number of
-    records; where nobody leads, the snapshots on this peer's disk, and a plan only from who holds a
-    stage: nobody else can claim by it.
+    records; where nobody leads, the snapshots on this peer's disk, the one that it holds first, and
+    a plan only from who holds a stage: nobody else can claim by it.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
     records = 0 if replica_state.is_from_disk else replica_state.records_held
-    told = snapshots[:SNAPSHOTS_MAX] if leader is None else ()
+    held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
+    told = tuple(sorted(snapshots, key=lambda one: one != held))[:SNAPSHOTS_MAX] if leader is None else ()
     plan = replica_state.known_plan if leader is not None or replica_state.stage != NO_STAGE else None
     return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told))
