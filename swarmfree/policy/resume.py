@@ -35,7 +35,7 @@ class SnapshotSet:
 
 def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> tuple[SnapshotSet | None, bool]:
     """Choose where to go on: at the newest set that has every stage, else at the one that has most,
-    the newest of those.
+    the newest of those. Who tells of several stages of a set can hold the first only.
 
     Args:
         offers: peer id -> snapshots on its disk.
@@ -45,15 +45,14 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
         The point, None where nobody has anything; and whether a later set lacks stages, whose
         holders may still come.
     """
-    sets: defaultdict[tuple[int, str], dict[str, set[int]]] = defaultdict(dict)
+    sets: defaultdict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for peer, snapshots in offers.items():
         for held in snapshots:
-            sets[held.iteration, held.lineage].setdefault(peer, set()).add(held.stage)
+            sets[held.iteration, held.lineage].setdefault(peer, held.stage)
     points = []
-    for (iteration, lineage), stages_of in sets.items():
-        there = set[int]().union(*stages_of.values())
-        missing = tuple(stage for stage in range(stage_count) if stage not in there)
-        points.append(SnapshotSet(iteration, lineage, missing, tuple(stages_of)))
+    for (iteration, lineage), stage_of in sets.items():
+        missing = tuple(stage for stage in range(stage_count) if stage not in stage_of.values())
+        points.append(SnapshotSet(iteration, lineage, missing, tuple(stage_of)))
     if not points:
         return None, False
     # Of two lineages of one iteration each had its members; which goes on is told by its name alone

@@ -758,7 +758,7 @@ class PlanAnswer:
         waiting_for: what the run waits for, empty if nothing.
         coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
         records: how many of its lineage it holds, applied or not.
-        snapshots: on its disk, newest first; told while it hears no coordinator.
+        snapshots: on its disk, the one that it holds first; told while it hears no coordinator.
     """
 
     plan: Plan | None
@@ -766,6 +766,12 @@ class PlanAnswer:
     coordinator: Endpoint | None = None
     records: int = 0
     snapshots: tuple[HeldSnapshot, ...] = ()
+
+    def goes_on(self, least: int) -> bool:
+        """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as
+        many records as that.
+        """
+        return self.coordinator is not None or (self.plan is not None and self.records >= least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,8 @@ class Cast:
             later(opening.bootstrap_up_s, self._raise_bootstrap)
 
     def _raise_bootstrap(self) -> None:
-        if self._is_open and self._stage.checks.newest is None:
+        is_needed = self._stage.checks.newest is None or self._stage.setup.blackout is not None
+        if self._is_open and is_needed:
             self._changed_s = self._stage.loop.time()
             self.bootstrap.start()
 
@@ -211,8 +212,9 @@ class Cast:
             self._later(
                 self._rng.uniform(0.1, blackout.back_s), life.member.peer_id, can_feed=life.can_feed, standby=life.standby
             )
-        if blackout.with_bootstrap and self.bootstrap.is_up:
+        if blackout.with_bootstrap:
             self.bootstrap.kill()
+        if not self.bootstrap.is_up:  # it may have fallen before the run began
             self._stage.hub.later(self._rng.uniform(0.1, blackout.back_s), self._restart_bootstrap)
 
     def _restart_bootstrap(self) -> None:

@@ -26,6 +26,7 @@ from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.records import record_from_json, record_to_json
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.storage.atomic_files import place_whole, told_in_one_line
+from swarmfree.storage.weights import system_error
 
 SNAPSHOTS, SUFFIX = "snapshots", ".safetensors"
 _NAME = re.compile(r"iteration-(\d{9})-stage-(\d+)-([0-9a-f]{64})\.safetensors")
@@ -105,7 +106,17 @@ class FolderSnapshots:
             "sha256": [hashlib.sha256(data).hexdigest() for data in parts],
         }
         tensors = {_tensor(part): np.frombuffer(data, "<f4") for part, data in enumerate(parts)}
-        place_whole(self._place(held), lambda file: save_file(tensors, file, {"swarmfree": json.dumps(header)}))
+
+        def save(temporary: Path) -> None:
+            try:
+                save_file(tensors, temporary, {"swarmfree": json.dumps(header)})
+            except SafetensorError as error:
+                raise system_error(error) from error
+
+        for torn in self._folder.glob(".iteration-*"):  # of a life that was killed as it wrote
+            with told_in_one_line(torn, "removing what an earlier life had begun to write"):
+                torn.unlink(missing_ok=True)
+        place_whole(self._place(held), save)
         for old in self.held():
             if old != held and old not in keep:
                 with told_in_one_line(self._place(old), "removing an older snapshot"):

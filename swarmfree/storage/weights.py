@@ -121,7 +121,7 @@ class FolderWeights:
             try:
                 save_file(arrays, temporary, metadata)
             except SafetensorError as error:
-                raise _system_error(error) from error
+                raise system_error(error) from error
             temporary.chmod(mode)
 
         # An index that lies there is of an earlier run, or of the same weights; in both cases it is
@@ -312,7 +312,7 @@ def _read_header(file: Path) -> dict[str, Any] | None:
     return dict(header)
 
 
-def _system_error(error: SafetensorError) -> OSError:
+def system_error(error: SafetensorError) -> OSError:
     """The system's refusal that safetensors put into words of its own, e.g. "I/O error: No space
     left on device (os error 28)".
     """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
@@ -21,7 +22,7 @@ from swarmfree.policy.takeover import Takeover, newest_plan, newest_sealed
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Note
-from swarmfree.protocol.messages import Claim, Commit, GetRecord, Promise, RecordAnswer
+from swarmfree.protocol.messages import Claim, Commit, GetPlan, GetRecord, PlanAnswer, Promise, RecordAnswer
 from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
@@ -201,13 +202,15 @@ class Election:
         if is_majority(self._electorate(plan), poll.members()):
             return True
         announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
-        others = Poll()
+        others, on_disks = Poll(), list[int]()
         async with asyncio.TaskGroup() as group:
             for a in announced:
                 if a.state is PeerState.SERVING and a.endpoint not in poll.promises:
                     group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
+                elif a.endpoint.member != self._context.me and a.state is not PeerState.SERVING:
+                    group.create_task(self._ask_disk(others, on_disks, a.endpoint))
         poll.behind = max(poll.behind, others.behind)
-        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()]
+        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
         is_further = max(told, default=0) > self._stage_member.replica_state.iteration
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
@@ -294,6 +297,16 @@ class Election:
             sealed = fitting_record(promise.sealed, promise.iteration, count)
             poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
             self._context.incarnations.hear(promise.newer_lives)
+
+    async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint) -> None:
+        """What those who decided have done lies on their disks, where they have died since; one of
+        them may lead from there by now.
+        """
+        with suppress(CallFailed):
+            reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
+            answer = reply.expect(PlanAnswer)
+            found.extend(held.iteration for held in answer.snapshots)
+            poll.fresh += [endpoint] * (answer.coordinator is not None)
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody

@@ -75,6 +75,7 @@ class Membership:
         self._had_place, self._is_turned_away = False, False
         self._rounds = 0
         self.genesis, self._is_unreached = 1, False
+        self._began_under = 0
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
@@ -254,6 +255,7 @@ class Membership:
         founder = await self._context.ports.directory.founder()
         if founder is None:
             return None
+        self._began_under = self._began_under or founder.number
         if founder.number > self.genesis:
             self.genesis, self._has_begun, self._rounds = founder.number, False, 0
         replica_state = self._stage_member.replica_state
@@ -299,22 +301,23 @@ class Membership:
         """Hold what the genesis says that the run goes on from, and lead from there where it names
         this peer and nobody leads; whether this peer did.
 
-        Where the genesis is one from before all had died, the bootstrap node is waited for.
+        Where the genesis may be one from before all had died, the bootstrap node is waited for:
+        also by whom one names that stood before this life began. The run may have gone on from
+        there since.
         """
         replica_state = self._stage_member.replica_state
-        where = founder.iteration, founder.lineage
-        if not founder.iteration:
+        where, is_spent = (founder.iteration, founder.lineage), founder.number == self._began_under
+        if not founder.iteration or (is_spent and self._is_beyond(founder)):
             if not self._are_led:
                 self._say(WAITS_FROM_DISK)
             return False
-        if not replica_state.has_begun or (
-            replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != where
-        ):
+        if replica_state.stage == NO_STAGE:
             await self._load_snapshot(founder)
+        await self._hold_named()
         is_there = replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) == where
-        if founder.peer_id != self._context.me.peer_id or not is_there:
+        if founder.peer_id != self._context.me.peer_id or not is_there or is_spent:
             if not self._are_led:
-                self._say(self._waits_for(founder, others))
+                self._say(WAITS_FROM_DISK if is_spent else self._waits_for(founder, others))
             return False
         called = await self._who_holds(founder, others)
         if called is None or (replica_state.coordinator is not None and self._stage_member.hears_coordinator):
@@ -337,9 +340,29 @@ class Membership:
         )
         return not await self._lead(takeover)
 
+    def _is_beyond(self, founder: Founder) -> bool:
+        """Whether what is held from the disk goes on from what this genesis names."""
+        replica_state = self._stage_member.replica_state
+        goes_on = replica_state.past.get(founder.iteration) == founder.lineage
+        return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
+
+    async def _hold_named(self) -> None:
+        """Hold what the newest genesis names, where this peer holds something else from its disk:
+        also after it has got a place, since whom it names may lead before others have read it.
+        """
+        replica_state = self._stage_member.replica_state
+        founder = await self._founder() if replica_state.is_from_disk else None
+        if founder is None or not founder.iteration or (founder.number == self._began_under and self._is_beyond(founder)):
+            return
+        if replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != (
+            founder.iteration,
+            founder.lineage,
+        ):
+            await self._load_snapshot(founder)
+
     async def _who_holds(self, founder: Founder, others: Sequence[Announcement]) -> dict[int, tuple[Endpoint, ...]] | None:
         """Stage -> who else has it on disk, of those that are announced; None where somebody leads,
-        or is led.
+        or is led, or has yet to load it: such a one is waited for a few rounds.
         """
         answers: dict[Endpoint, PlanAnswer] = {}
 
@@ -350,16 +373,18 @@ class Membership:
                 answers[endpoint] = reply.expect(PlanAnswer)
 
         await each(others, ask, ASKED_AT_ONCE)
-        if any(answer.coordinator is not None or answer.plan is not None for answer in answers.values()):
+        if any(answer.goes_on(founder.iteration) for answer in answers.values()):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
+        is_ready = True
         for endpoint, answer in answers.items():
-            stages = [
-                one.stage for one in answer.snapshots if (one.iteration, one.lineage) == (founder.iteration, founder.lineage)
-            ]
-            for stage in stages[:1]:
+            are_named = [(one.iteration, one.lineage) == (founder.iteration, founder.lineage) for one in answer.snapshots]
+            if any(are_named):
+                stage = answer.snapshots[are_named.index(True)].stage
                 held[stage] = (*held.get(stage, ()), endpoint)
-        return held
+                is_ready &= are_named[0]
+        self._rounds += 1
+        return held if is_ready or self._rounds >= FOUND_ROUNDS else None
 
     async def _require_run(self) -> None:
         """Only who has nothing to lose goes by the organiser's word: a peer that holds a stage may
@@ -407,7 +432,8 @@ class Membership:
         stage_member = self._stage_member
         stage_member.silent_ticks = 0
         while stage_member.hears_coordinator and stage_member.successor is None:
-            await stage_member.tied.wait()
+            await self._hold_named()
+            await stage_member.tied.wait(ASK_AGAIN_S_MAX if stage_member.replica_state.is_from_disk else None)
             self._say(stage_member.waiting_for)
             if self._is_unknown and self.hello().stage != NO_STAGE and stage_member.replica_state.coordinator is not None:
                 await self._ask(

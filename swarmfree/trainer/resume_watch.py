@@ -56,29 +56,32 @@ class ResumeWatch:
 
     async def _look(self) -> None:
         announced = {a.endpoint.member.peer_id: a for a in await self._directory.announcements()}
-        if self._led in announced and _goes_on((await self._ask([announced[self._led]])).values()):
-            self._is_alone = False
-            return
+        if self._led in announced:
+            answer = (await self._ask([announced[self._led]])).get(self._led)
+            if answer is not None and answer.coordinator is not None:
+                self._is_alone = False
+                return
         asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
         answers = await self._ask(asked)
-        self._led = next((peer for peer, answer in answers.items() if _goes_on([answer])), "")
-        told = {announced[peer].endpoint.member: answer.snapshots for peer, answer in answers.items() if answer.snapshots}
-        # Who has told once need not answer each time
+        told = {announced[peer].endpoint.member: _usable(answer) for peer, answer in answers.items()}
+        # Who has told once need not answer each time; one that cannot be read is told no more
         there = {a.endpoint.member for a in announced.values()}
-        offers = {member: held for member, held in (self._offers | told).items() if member in there}
+        offers = {member: held for member, held in (self._offers | told).items() if held and member in there}
+        by_peer = {member.peer_id: held for member, held in offers.items()}
+        point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
+        # Who was away when others decided that much does not go on from before it
+        least = point.iteration if point is not None and not point.missing else 0
+        self._led = next((peer for peer, answer in answers.items() if answer.goes_on(least)), "")
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
-        if self._led or not offers:
+        if self._led or point is None:
             if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
                 self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
             return
         if any(held != self._offers.get(member) for member, held in offers.items()):
             self._changed_s = now_s
         self._offers = offers
-        by_peer = {member.peer_id: held for member, held in offers.items()}
-        point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
-        assert point is not None, "somebody has a snapshot"
         silent = [a for a in announced.values() if a.state is PeerState.SERVING and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
             # It may lead a side of its own that this node cannot reach; one that has died is
@@ -136,6 +139,6 @@ class ResumeWatch:
             self._tell(what)
 
 
-def _goes_on(answers: Iterable[PlanAnswer]) -> bool:
-    """Whether one of these is led, or may elect by a plan."""
-    return any(answer.coordinator is not None or answer.plan is not None for answer in answers)
+def _usable(answer: PlanAnswer) -> tuple[HeldSnapshot, ...]:
+    """What there is a record before."""
+    return tuple(held for held in answer.snapshots if held.iteration > 0)

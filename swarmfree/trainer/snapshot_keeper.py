@@ -37,11 +37,12 @@ class SnapshotKeeper:
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
         self._due: tuple[Snapshot, list[bytes]] | None = None
         self._told = ""
+        self._damaged: set[HeldSnapshot] = set()
         self.written = 0
 
     def held(self) -> tuple[HeldSnapshot, ...]:
-        """On this peer's disk, newest first."""
-        return self._port.held() if self._port is not None else ()
+        """On this peer's disk, newest first, but for those that could not be read."""
+        return tuple(one for one in self._port.held() if one not in self._damaged) if self._port is not None else ()
 
     def after_step(self) -> None:
         """Copy the whole state, where a snapshot is due.
@@ -64,27 +65,32 @@ class SnapshotKeeper:
                 await self._stage_member.replica_state.moved.wait()
                 continue
             (snapshot, parts), self._due = self._due, None
-            keep = worth_keeping(self._port.held(), snapshot.held.iteration, snapshot.past)
+            keep = worth_keeping(self.held(), snapshot.held.iteration, snapshot.past)
             try:
                 await self._port.write(snapshot, parts, keep)
                 self.written += 1
                 self._told = ""
+                self._damaged.discard(snapshot.held)
             except SwarmfreeError as error:
                 if not self._told:
                     self._told = f"no snapshot is written, and training goes on: {error}"
                     self._context.tell(Note(self._told))
 
     async def load(self, chosen: Sequence[HeldSnapshot]) -> None:
-        """Hold the first of these that can be read, unless this peer hears a coordinator; where
-        none can, nothing is held.
+        """Hold the first of these that can be read, unless this peer hears a coordinator and holds
+        nothing from its disk; where none can, nothing is held.
         """
+        replica_state = self._stage_member.replica_state
+        was_from_disk = replica_state.is_from_disk
         for held in chosen:
-            if self._stage_member.replica_state.coordinator is not None and self._stage_member.hears_coordinator:
+            if replica_state.coordinator is not None and self._stage_member.hears_coordinator and not was_from_disk:
                 return
             try:
                 await self._load(held)
             except (SwarmfreeError, CallFailed) as error:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
+                if isinstance(error, SwarmfreeError):
+                    self._damaged.add(held)
                 await self._stage_member.let_go()
                 continue
             self._context.tell(Note(f"holds stage {held.stage} as it was before iteration {held.iteration}, from its disk"))

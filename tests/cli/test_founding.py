@@ -104,6 +104,9 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
     assert founding._kept_founder(small_manifest) is None
     founding._keep_founder(small_manifest, Founder(2, "QmFounder"))
     assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
+    later = Founder(3, "QmFounder", 50, "a" * 64)  # from where a run goes on belongs to it
+    founding._keep_founder(small_manifest, later)
+    assert founding._kept_founder(small_manifest) == later
     assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None
     assert json.loads((tmp_path / FOUNDER_FILE).read_bytes())["founder"] == "QmFounder"
     kept = json.loads((tmp_path / FOUNDER_FILE).read_bytes())

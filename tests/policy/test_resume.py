@@ -24,7 +24,7 @@ def held(stage: int, iteration: int, lineage: str = L) -> HeldSnapshot:
         pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 4)]}, ((4, L, ()), True), id="whole before newer"),
         pytest.param({"a": [held(0, 8)], "b": [held(0, 4)]}, ((8, L, (1,)), False), id="the newest where none is whole"),
         pytest.param({"a": [held(0, 4)], "b": [held(1, 4, M)]}, ((4, L, (1,)), False), id="lineages are not mixed"),
-        pytest.param({"a": [held(0, 4), held(1, 4)]}, ((4, L, ()), False), id="one disk with both"),
+        pytest.param({"a": [held(0, 4), held(1, 4)]}, ((4, L, (1,)), False), id="nobody holds two stages"),
     ],
 )
 def test_the_run_goes_on_from_the_newest_set_that_is_whole(

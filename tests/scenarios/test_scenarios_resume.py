@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Seal
+from swarmfree.protocol.messages import GetState, Seal
+from swarmfree.protocol.names import Member
 from swarmfree.sim.rehearsal import RehearsalResult
-from swarmfree.sim.script import Director, Moment
+from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
-from tests.scenarios.scenario_world import Once, lines, play, swarm
+from tests.scenarios.scenario_world import Once, lines, play, swarm, unhurried
 
 
 def lasting(setup: Setup, iterations: int, snapshot_every: int) -> Setup:
@@ -82,4 +83,90 @@ def test_a_peer_that_comes_back_to_a_swarm_that_lives_gets_its_place_as_ever() -
     result = play(lasting(swarm(), 12, 2), script)
     assert lines(result, "holds stage 1 as it was before iteration 4, from its disk")
     assert not lines(result, "the run goes on with iteration")
+    assert not rebuilt(result)
+
+
+def test_who_had_no_stage_when_all_others_died_is_not_waited_for() -> None:
+    """A member copies its sibling anew as all others die: it knows a plan, and can claim by none.
+    It holds what lies on its own disk again.
+    """
+    copying: list[Member] = []
+
+    class Alone(Script):
+        def see(self, director: Director, moment: Moment) -> None:
+            if not copying and isinstance(moment.request, Seal) and moment.request.record.iteration == 3:
+                copying.append(director.members(1)[0])
+                director.freeze(copying[0], 12.0)
+            if len(copying) == 1 and isinstance(moment.request, GetState) and moment.sender.member == copying[0]:
+                copying.append(copying[0])
+                director.kill(*(peer for peer in director.peers() if peer != copying[0]))
+
+    result = play(lasting(unhurried(swarm(standbys=0)), 12, 2), Alone())
+    assert len(copying) == 2
+    assert lines(result, "the run goes on with iteration 6, from snapshots")
+
+
+def test_who_was_away_when_others_went_on_does_not_lead_from_before_that() -> None:
+    """A member stands still; the others decide some more, and die. What they have decided lies on
+    their disks.
+    """
+
+    class Away(Script):
+        member: Member | None = None
+        is_alone = False
+
+        def see(self, director: Director, moment: Moment) -> None:
+            at = moment.request.record.iteration if isinstance(moment.request, Seal) else 0
+            member = self.member
+            if member is None and at == 3:
+                self.member = director.members(1)[0]
+                director.freeze(self.member, 600.0)
+            elif member is not None and at == 9 and not self.is_alone:
+                self.is_alone = True
+                director.kill(*(peer for peer in director.peers() if peer != member))
+                director.after(0.3, lambda: director.thaw(member))
+
+    script = Away()
+    result = play(lasting(unhurried(swarm()), 12, 2), script)
+    assert script.is_alone
+    assert lines(result, "the run goes on with iteration 8, from snapshots")
+    assert len(lines(result, "TookOver")) == 1
+
+
+def test_who_holds_something_later_goes_back_to_what_was_named() -> None:
+    """Of the newest set one stage is there only, since other disks were slow. Its holder may get a
+    place before it has read from where the run goes on.
+    """
+
+    class SlowDisks(Script):
+        blows = everybody_dies(7)
+        are_slow = False
+
+        def see(self, director: Director, moment: Moment) -> None:
+            if isinstance(moment.request, Seal) and moment.request.record.iteration == 5 and not self.are_slow:
+                self.are_slow = True
+                for member in set(director.peers()) - set(director.members(1)):
+                    director.slow_disk(member, 1e4, 600.0)
+            self.blows.see(director, moment)
+
+    result = play(lasting(swarm(replicas=1, standbys=0), 12, 2), SlowDisks())
+    assert lines(result, "the run goes on with iteration 4, from snapshots of 4 peers")
+    assert not rebuilt(result)
+
+
+def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
+    """All die twice: the genesis of the first time still stands, and whom it names still has what
+    it names. The run has gone on since, and others are not back yet.
+    """
+
+    class Twice(Script):
+        blows = (everybody_dies(5), everybody_dies(7))
+
+        def see(self, director: Director, moment: Moment) -> None:
+            next((blow for blow in self.blows if not blow.struck), self.blows[-1]).see(director, moment)
+
+    result = play(lasting(swarm(), 9, 2), Twice())
+    assert lines(result, "the run goes on with iteration 4, from snapshots of 7 peers")
+    assert lines(result, "the run goes on with iteration 6, from snapshots of 7 peers")
+    assert len(lines(result, "TookOver")) == 2
     assert not rebuilt(result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,30 @@ async def test_a_disk_that_refuses_leaves_what_was_there(tmp_path: Path) -> None
     finally:
         snapshots._folder.chmod(0o700)
     assert snapshots.held() == (SNAPSHOT.held,)
+
+
+async def test_a_disk_that_fills_up_is_told_of_in_one_line(tmp_path: Path) -> None:
+    """In the middle of the file, in whatever words the library has for that; nothing torn stays."""
+    snapshots = await written(tmp_path)
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(SwarmfreeError, match="writing failed: "):
+            await snapshots.write(Snapshot(1, RECORD, {}, 1), [bytes(1 << 16)], ())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert [place.name for place in snapshots._folder.iterdir()] == [snapshots._place(SNAPSHOT.held).name]
+
+
+async def test_what_a_killed_life_had_begun_to_write_goes(tmp_path: Path) -> None:
+    """With the next one that is written; a storm of restarts would fill the disk with such."""
+    snapshots = await written(tmp_path)
+    torn = snapshots._folder / f".{snapshots._place(SNAPSHOT.held).name}.0123abcd"
+    torn.write_bytes(b"half of it")
+    assert snapshots.held() == (SNAPSHOT.held,)
+    await snapshots.write(Snapshot(1, RECORD, {}, len(PARTS)), PARTS, ())
+    assert not torn.exists()
 
 
 def _refuses(folder: Path) -> bool:

@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.messages import Meet
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.peer import Peer
 from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, leading, play, record
@@ -132,5 +134,25 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
             alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=coordinator)
             peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
+
+    play(story)
+
+
+def test_who_holds_a_snapshot_announces_no_stage_with_it() -> None:
+    """Neither place nor iteration: others would wait for it to lead, or take it for a donor."""
+
+    async def story(alone: Alone) -> None:
+        replica_state = alone.replica_state
+        stage_member = SimpleNamespace(replica_state=replica_state, stage_replica=SimpleNamespace(seconds_per_microbatch=0.0))
+        peer = cast("Any", SimpleNamespace(context=alone.context, stage_member=stage_member, has_announced=True))
+        last = record()
+        replica_state.install(1, last.iteration + 1, last.lineage(), last)
+        replica_state.is_from_disk = True
+        shown = Peer._announcement(peer)
+        assert (shown.state, shown.stage, shown.iteration) == (PeerState.STANDBY, NO_STAGE, 0)
+        assert shown.lineage == GENESIS_LINEAGE
+        replica_state.is_from_disk = False
+        shown = Peer._announcement(peer)
+        assert (shown.state, shown.stage, shown.iteration) == (PeerState.SERVING, 1, last.iteration + 1)
 
     play(story)

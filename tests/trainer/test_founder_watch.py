@@ -7,7 +7,7 @@ from typing import Any, cast
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.founder_watch import ASKED_MAX, LOOK_S, FoundersWatch
@@ -141,3 +141,12 @@ async def test_whoever_holds_a_record_is_left_alone() -> None:
     world.answers = {"First": PlanAnswer(None, "", None, 1), "Second": IDLE}
     await world.look(200)
     assert world.named == [Founder(1, "First")]
+
+
+async def test_who_has_a_snapshot_of_the_run_is_a_sign_that_it_has_begun() -> None:
+    """A node that was down when it began names nobody who would begin anew."""
+    world = World()
+    world.there = [announced("first", can_feed=True), announced("second", can_feed=True)]
+    world.answers = {"first": IDLE, "second": PlanAnswer(None, "", snapshots=(HeldSnapshot(1, 50, "a" * 64),))}
+    assert await world._watch._look()
+    assert not world.named

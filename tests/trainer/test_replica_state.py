@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.replica_state import ReplicaState
 from tests.builders import make_ports
+from tests.wire.wire_samples import RECORD
 
 ME = Endpoint(Member("p", "0" * 16), ())
 
@@ -83,3 +85,15 @@ def test_work_on_another_base_is_stale_once_the_hold_ran_out() -> None:
         assert caught.value.kind is RefusalKind.STALE
 
     run_virtual(story)
+
+
+def test_a_state_from_a_disk_makes_no_coordinator_give_way() -> None:
+    """Until a step has been made with it: others may have decided since."""
+    replica_state, after = _replica_state(), replace(RECORD, forced=())
+    replica_state.install(1, after.iteration + 1, after.lineage(), after, {after.iteration: after.before})
+    replica_state.is_committed_state = True
+    assert replica_state.counts_more_than(after.iteration, after.before, ())
+    replica_state.is_from_disk = True
+    assert not replica_state.counts_more_than(after.iteration, after.before, ())
+    replica_state.apply(after)
+    assert replica_state.counts_more_than(after.iteration, after.before, ())

@@ -29,6 +29,9 @@ def holds(*stages: int, iteration: int = 50) -> PlanAnswer:
     return PlanAnswer(None, "", snapshots=tuple(HeldSnapshot(stage, iteration, L) for stage in stages))
 
 
+WHOLE = {"a": holds(0), "c": holds(1), "d": holds(2)}
+
+
 class World:
     """Directory, network and clock of one watch; three stages."""
 
@@ -87,12 +90,12 @@ async def test_a_set_with_every_stage_is_gone_on_from() -> None:
 async def test_who_leads_or_is_led_is_left_alone() -> None:
     """One that hears a coordinator, or has a plan; nobody else is asked while it answers so."""
     led = announced("leads").endpoint
-    world = World(a=holds(0, 1, 2), b=PlanAnswer(None, "", led))
+    world = World(**WHOLE, b=PlanAnswer(None, "", led))
     assert await world.look(200.0) == []
     assert world.calls < 2 * 200.0 / LOOK_S
-    world.answers["b"] = PlanAnswer(cast("Any", object()), "")
+    world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=50)
     assert await world.look(200.0) == []
-    del world.answers["b"], world.there["b"]
+    world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=49)  # others decided one without it
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L)]
 
 
@@ -100,11 +103,11 @@ async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
     """It may lead a side that this node does not reach; for two leases, or until it is announced no
     more.
     """
-    world = World(a=holds(0, 1, 2))
+    world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(2 * TIMING.lease_s) == []
     assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L)]
-    world = World(a=holds(0, 1, 2))
+    world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
     del world.there["gone"]
@@ -126,12 +129,20 @@ async def test_a_later_set_is_waited_for_a_moment() -> None:
     """Where somebody has a part of a later one; answers that are lost in between begin no new
     wait.
     """
-    world = World(a=holds(0, 1, 2), b=holds(2, iteration=100))
+    world = World(**WHOLE, b=holds(2, iteration=100))
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
     told = world.answers.pop("b")
     assert await world.look(LOOK_S) == []
     world.answers["b"] = told
     assert await world.look(TIMING.coordinator_silence_s) == [Founder(2, "a", 50, L)]
+
+
+async def test_what_can_be_read_no_more_is_not_gone_on_from() -> None:
+    """Its holder tells of it no longer; nor is one that nobody can have had."""
+    world = World(a=holds(0), b=holds(1, iteration=0))
+    assert await world.look(LOOK_S) == []
+    world.answers["a"] = PlanAnswer(None, "")
+    assert await world.look(300.0) == []
 
 
 async def test_without_any_snapshot_it_says_so() -> None:

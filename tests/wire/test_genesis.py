@@ -143,6 +143,18 @@ def test_a_genesis_has_a_number(node: Identity, manifest: Manifest, leave: Ticke
             read_genesis(content, manifest, NOW_S)
 
 
+@pytest.mark.parametrize(("iteration", "lineage"), [(0, "a" * 64), (2, ""), (2, "a" * 63 + "G"), (10**9, "a" * 64)])
+def test_a_run_goes_on_with_an_iteration_after_a_record(
+    node: Identity, manifest: Manifest, leave: Ticket, iteration: int, lineage: str
+) -> None:
+    """Both are there or neither, and it is an iteration of the run."""
+    good = make_genesis(node, manifest, Founder(2, FOUNDER.peer_id, 2, "a" * 64), leave)
+    assert read_genesis(good.canonical(), manifest, NOW_S).named == good.named
+    bad = make_genesis(node, manifest, Founder(2, FOUNDER.peer_id, iteration, lineage), leave)
+    with pytest.raises(ProtocolViolation, match="goes on with iteration"):
+        read_genesis(bad.canonical(), manifest, NOW_S)
+
+
 def test_founder_is_a_peer_id(node: Identity, manifest: Manifest, leave: Ticket) -> None:
     """What is no peer id cannot be named."""
     with pytest.raises(ConfigError, match="'nobody' is no libp2p peer id"):

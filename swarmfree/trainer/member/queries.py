@@ -8,6 +8,7 @@ from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.device import Rank
@@ -78,10 +79,13 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...]) -> Reply:
     """Return the plan in force, what the run waits for, its coordinator, and the number of
-    records; where nobody leads, the snapshots on this peer's disk.
+    records; where nobody leads, the snapshots on this peer's disk, the one that it holds first, and
+    a plan only from who holds a stage: nobody else can claim by it.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
     records = 0 if replica_state.is_from_disk else replica_state.records_held
-    told = snapshots[:SNAPSHOTS_MAX] if leader is None else ()
-    return Reply(PlanAnswer(replica_state.known_plan, stage_member.waiting_for, leader, records, told))
+    held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
+    told = tuple(sorted(snapshots, key=lambda one: one != held))[:SNAPSHOTS_MAX] if leader is None else ()
+    plan = replica_state.known_plan if leader is not None or replica_state.stage != NO_STAGE else None
+    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told))
