@@ -9,7 +9,7 @@ SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it. A file named beside its folder would come with that.
 LONGEST := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
-	real_shadows.py real_begin.py) tests/cli/test_study_trials.py tests/examples tests/benchmarks tests/cli/test_study.py
+	real_shadows.py real_begin.py restart.py) tests/cli/test_study_trials.py tests/examples tests/benchmarks tests/cli/test_study.py
 SHARED := $(LONGEST) $(addprefix tests/,wire attacks lab model storage trainer cockpit paper policy protocol) \
 	$(filter-out $(LONGEST),$(wildcard tests/cli/test_*.py)) tests/test_tidy.py
 # Time does not pass in these while they wait for a processor: who has to be quick goes first.
@@ -49,7 +49,7 @@ test-virtual:
 # Two at a time beside what plays in virtual time: with three both cores are taken from that, and it comes last. One
 # at a time where many are lost against the clock.
 test-real:
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SHARED) $(PYTEST_FLAGS)
+	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not live_benchmark" $(SHARED) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest tests $(addprefix --ignore ,$(VIRTUAL) $(SHARED)) $(PYTEST_FLAGS)
 
 check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 stories of attackers: an hour (SEEDS=n, LIARS=n, CASES=n for other numbers).
@@ -58,6 +58,7 @@ check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 
 	$(VENV)/bin/mypy
 	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
 	$(VENV)/bin/swarmfree rehearse --liars --seeds $(LIARS)
+	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py
 
 clean: ## Remove .venv and what tools keep; reports stay.

@@ -172,6 +172,7 @@ def test_joins_report_the_worse_medians() -> None:
     assert "0.970" in text
 
 
+@pytest.mark.live_benchmark
 @pytest.mark.timeout(180)
 async def test_a_joiner_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
     """A real peer joins a real swarm of a tiny model: its times are in order, its state is its
@@ -192,6 +193,7 @@ async def test_a_joiner_is_measured(tmp_path: Path, fork_server: tuple[str, ...]
 # ---- recovery ------------------------------------------------------------------------------------
 
 
+@pytest.mark.live_benchmark
 @pytest.mark.timeout(180)
 async def test_a_lost_stage_is_measured(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
     """A real stage of a tiny model is lost and merged: the times are in order, two neighbours'

@@ -50,6 +50,7 @@ TINY = dataclasses.replace(
 )
 
 
+@pytest.mark.live_benchmark
 @pytest.mark.timeout(300)
 async def test_all_sides_do_the_same_work(tmp_path: Path) -> None:
     """Plain PyTorch with one and two threads, in microbatches and in one piece, the swarm and the

@@ -311,7 +311,7 @@ async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_pat
                 ("nobody", ("peer", nowhere, *folder("b"), "--patience", "2"), ("nobody answers", "2 s")),
                 ("taken", ("bootstrap", "--run", str(run), *folder("c"), "--port", str(free)), (str(free), "taken")),
                 ("no-ticket", ("peer", encode_invite(Invite(*invite_words)), *folder("e")), ("no ticket: peer Qm", "--peer Qm")),
-                ("corpus", ("peer", invites()[0], *folder("d"), "--data", str(text)), ("--no-feed",)),
+                ("corpus", ("peer", invites()[0], *folder("d"), "--data", str(text)), ("may serve the body", "leave --data out")),
             ):
                 tasks.create_task(require_refused(processes, name, arguments, *words))
     node.send(signal.SIGINT)
