@@ -114,10 +114,19 @@ async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(
     assert await world.is_over()
 
 
-@pytest.mark.parametrize(("stage", "is_led", "obeys"), [(NO_STAGE, False, True), (NO_STAGE, True, False), (1, False, False)])
-def test_who_goes_by_the_word_that_the_run_is_over(stage: int, *, is_led: bool, obeys: bool) -> None:
-    """A peer without a stage that hears of no coordinator ends; one that holds a stage may have the
-    last state of it, and stays.
+@pytest.mark.parametrize(
+    ("stage", "is_from_disk", "is_led", "obeys"),
+    [
+        (NO_STAGE, False, False, True),
+        (NO_STAGE, False, True, False),
+        (1, False, False, False),
+        (1, True, False, True),
+        (1, True, True, False),
+    ],
+)
+def test_who_goes_by_the_word_that_the_run_is_over(stage: int, *, is_from_disk: bool, is_led: bool, obeys: bool) -> None:
+    """A peer without a stage that hears of no coordinator ends, and one whose stage is a snapshot;
+    one that holds a stage otherwise may have the last state of it, and stays.
     """
 
     async def story(alone: Alone) -> None:
@@ -129,7 +138,7 @@ def test_who_goes_by_the_word_that_the_run_is_over(stage: int, *, is_led: bool, 
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(is_over=is_over))  # type: ignore[arg-type]
         membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)
-        alone.replica_state.stage, membership._are_led = stage, is_led
+        alone.replica_state.stage, alone.replica_state.is_from_disk, membership._are_led = stage, is_from_disk, is_led
         if obeys:
             with pytest.raises(RunEnded, match="the run is over"):
                 await membership._require_run()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import NO_STAGE
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
+from tests.wire.wire_samples import RECORD
 
 L = "a" * 64
 NEWER, OLDER = HeldSnapshot(1, 100, L), HeldSnapshot(1, 50, L)
@@ -46,3 +50,33 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
     assert keeper.held() == (OLDER,)
     assert disk.asked == (NEWER,)
     assert "passed over: the disk has changed it" in str(told)
+
+
+@pytest.mark.parametrize(
+    ("stage", "iteration", "is_over", "every", "is_due"),
+    [
+        (1, 50, False, 50, True),
+        (0, 100, False, 50, True),
+        (1, 51, False, 50, False),
+        (1, 100, True, 50, False),
+        (NO_STAGE, 50, False, 50, False),
+        (1, 50, False, 0, False),
+    ],
+)
+def test_a_snapshot_is_due_in_some_steps(stage: int, iteration: int, *, is_over: bool, every: int, is_due: bool) -> None:
+    """At each multiple, of the stage that is held, but not once all iterations are done: the
+    weights are written then.
+    """
+    read: list[int] = []
+
+    def read_state(part: int, *, weights_only: bool) -> bytes:
+        assert not weights_only, "with moments"
+        read.append(part)
+        return b"state"
+
+    engine = SimpleNamespace(read_state=read_state, part_count=lambda _: 2)
+    state = SimpleNamespace(stage=stage, iteration=iteration, is_over=is_over, record_of=lambda _: RECORD, past={})
+    manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=every))
+    context = SimpleNamespace(ports=SimpleNamespace(snapshots=Disk(), engine=engine), manifest=manifest)
+    SnapshotKeeper(cast("Any", context), cast("Any", SimpleNamespace(replica_state=state))).after_step()
+    assert read == ([0, 1] if is_due else [])
