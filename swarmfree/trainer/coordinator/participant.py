@@ -75,6 +75,7 @@ class Participant:
         be compared with the record.
         """
         self.built, self.built_at, self.built_digest, self.is_ours, self.failed_builds = True, iteration, state_digest, is_ours, 0
+        self.may_have_built = False  # what it holds is known again
 
     def reach(self, iteration: int) -> None:
         """It has stepped, and is ready for this iteration at least."""
