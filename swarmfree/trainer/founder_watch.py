@@ -35,6 +35,23 @@ class OrganisersDirectory(Directory, Protocol):
         ...
 
 
+async def ask_plans(network: Network, announced: Iterable[Announcement], silence_s: float) -> dict[str, PlanAnswer]:
+    """What those say that answer GetPlan at the address that they announce, by peer id."""
+    answers: dict[str, PlanAnswer] = {}
+
+    async def one(a: Announcement) -> None:
+        try:
+            reply = await network.call(a.endpoint, GetPlan(), silence_s=silence_s)
+        except CallFailed:
+            return
+        answers[a.endpoint.member.peer_id] = reply.expect(PlanAnswer)
+
+    async with asyncio.TaskGroup() as group:
+        for a in announced:
+            group.create_task(one(a))
+    return answers
+
+
 class FoundersWatch:
     """Names a founder, and another one if that peer disappears before the first record is sealed.
 
@@ -118,21 +135,9 @@ class FoundersWatch:
                 self._led_s = self._answered_s
 
     async def _ask(self, peers: Iterable[str]) -> dict[str, PlanAnswer]:
-        """What those say that answer at the address that they announce."""
-        answers: dict[str, PlanAnswer] = {}
-
-        async def one(peer: str) -> None:
-            try:
-                reply = await self._network.call(self._seen[peer].endpoint, GetPlan(), silence_s=self._timing.silence_s / 2)
-            except CallFailed:
-                return
-            answers[peer] = reply.expect(PlanAnswer)
-
-        async with asyncio.TaskGroup() as group:
-            for peer in peers:
-                if peer in self._seen:
-                    group.create_task(one(peer))
-        return answers
+        """What those of these say that answer."""
+        announced = [self._seen[peer] for peer in peers if peer in self._seen]
+        return await ask_plans(self._network, announced, self._timing.silence_s / 2)
 
     def _waits_for(self, feeders: Iterable[str]) -> str:
         silent = [self._seen[peer].endpoint for peer in feeders][:SHOWN_MAX]

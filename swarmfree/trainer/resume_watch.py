@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from swarmfree.policy.founder import Patience
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import GetPlan, HeldSnapshot, PlanAnswer
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import Founder, Member
 from swarmfree.protocol.ports import Clock, Network
-from swarmfree.trainer.founder_watch import OrganisersDirectory
+from swarmfree.trainer.founder_watch import OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
 ASKED_MAX = 256
@@ -89,8 +88,8 @@ class ResumeWatch:
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
         # Others may be about to come with something later
-        settle_s = timing.join_wait_s if point.missing else timing.coordinator_silence_s + timing.silence_s
-        if now_s - self._changed_s < (settle_s if point.missing or is_later_there else timing.silence_s):
+        for_later_s = timing.coordinator_silence_s if is_later_there else 0.0
+        if now_s - self._changed_s < (timing.join_wait_s if point.missing else timing.silence_s + for_later_s):
             self._say(self._waits_for(point))
             return
         present = await self._directory.founder()
@@ -118,20 +117,7 @@ class ResumeWatch:
         return f"all have died; some have snapshots on their disks; {lost}: waits a while"
 
     async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:
-        """What those say that answer at the address that they announce."""
-        answers: dict[str, PlanAnswer] = {}
-
-        async def one(a: Announcement) -> None:
-            try:
-                reply = await self._network.call(a.endpoint, GetPlan(), silence_s=self._manifest.timing.silence_s / 2)
-            except CallFailed:
-                return
-            answers[a.endpoint.member.peer_id] = reply.expect(PlanAnswer)
-
-        async with asyncio.TaskGroup() as group:
-            for a in announced:
-                group.create_task(one(a))
-        return answers
+        return await ask_plans(self._network, announced, self._manifest.timing.silence_s / 2)
 
     def _say(self, what: str) -> None:
         if what != self._said:

@@ -24,11 +24,7 @@ from swarmfree.trainer.member.member import StageMember
 
 
 class SnapshotKeeper:
-    """Writes snapshots, and loads them.
-
-    Attributes:
-        written: how many this life has written.
-    """
+    """Writes snapshots, and loads them."""
 
     def __init__(self, context: Context, stage_member: StageMember) -> None:
         """Nothing is due."""
@@ -38,7 +34,6 @@ class SnapshotKeeper:
         self._due: tuple[Snapshot, list[bytes]] | None = None
         self._told = ""
         self._damaged: set[HeldSnapshot] = set()
-        self.written = 0
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """On this peer's disk, newest first, but for those that could not be read."""
@@ -68,7 +63,6 @@ class SnapshotKeeper:
             keep = worth_keeping(self.held(), snapshot.held.iteration, snapshot.past)
             try:
                 await self._port.write(snapshot, parts, keep)
-                self.written += 1
                 self._told = ""
                 self._damaged.discard(snapshot.held)
             except SwarmfreeError as error:
