@@ -127,6 +127,8 @@ ROWS = (
     Row(removals.fenced_partial_sums, tables_lead.sums_of_a_fenced_member, []),
     Row(removals_lead.seniority_in_a_record, tables_lead.order_of_the_electorate, "c"),
     Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),
+    Row(removals_lead.state_of_the_newest_base, tables_lead.planned_member_of_a_rebuilt_stage, [True, False]),
+    Row(removals_lead.sums_that_overlap, tables_lead.source_with_an_overlapping_sum, [((2,), ()), ((1, 3, 0), (0,))]),
     Row(
         removals_lead.state_that_a_record_begins_with,
         tables_lead.voter_that_missed_a_record,
@@ -304,6 +306,8 @@ ROWS = (
         [("Built", True), ("Built", False), ("Built", False)],
     ),
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing, [(5, True), (6, False), (6, False)]),
+    Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing_at_a_claim, [(6, False), (5, True)]),
+    Row(removals_return.state_as_it_was, tables_return.candidate_with_a_kept_state, (6, 5, True)),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),
     Row(removals_return.states_in_a_replay, tables_copies.replay_from_another_state, "Refused"),
