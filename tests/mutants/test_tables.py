@@ -71,6 +71,7 @@ ROWS = (
     Row(removals_member.abandoned_terms, tables_member.word_of_a_beaten_lineage, ["behind"] * 2),
     Row(removals_member.base_outlives_the_work, tables_member.state_of_one_who_came_back, "b0"),
     Row(removals_member.windows_of_this_source, tables_member.window_of_another_share, (True, (0,))),
+    Row(removals_member.windows_of_the_newest_plan, tables_member.windows_of_a_smaller_share, [(0, 1), (0,), ()]),
     Row(removals_member.windows_begun_once, tables_member.plans_of_one_base, []),
     Row(removals_member.promise_after_a_wait, tables_member.overtaken_open, ("behind", 2)),
     Row(removals_member.stalled_coordinator, tables_member.coordinator_gets_nowhere, False),
