@@ -33,7 +33,7 @@ from swarmfree.protocol.messages import (
     PlanAnswer,
     Request,
 )
-from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Term
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
@@ -114,7 +114,8 @@ class Babblers(Infiltration):
             heard = rng.choice(self._heard[rng.choice(sorted(self._heard))])
         said = spoiled(heard, rng, rng.choice(RATES))
         own: Request = as_own(said, member) if rng.random() < 0.7 else said
-        return own
+        # Who says that it holds a state is given a place by that word: see docs/security.md
+        return replace(own, stage=NO_STAGE) if isinstance(own, Hello) else own
 
     def handler(self, here: Endpoint) -> Handler:
         """An answer that harms; but no state, since a place gives more rights than a ticket. Some
