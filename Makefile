@@ -17,11 +17,13 @@ VIRTUAL := tests/sim tests/scenarios tests/mutants
 SEEDS ?= 300
 CASES ?= 100000
 LIARS ?= 100
+FUZZ_S ?= 600
+TARGETS ?=
 # Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup swarm test test-virtual test-real check clean
+.PHONY: help setup swarm test test-virtual test-real check fuzz clean
 
 help: ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,7 +61,11 @@ check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 
 	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
 	$(VENV)/bin/swarmfree rehearse --liars --seeds $(LIARS)
 	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks
-	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py
+	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py tests/attacks/test_swarm_fuzz.py
+
+fuzz: $(READY) ## Bytes of others, ten minutes for each of 38 readers: six hours and a half (FUZZ_S=n for other seconds, TARGETS="name ...").
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt atheris
+	$(VENV)/bin/python -m tests.attacks.fuzz_bytes $(FUZZ_S) $(TARGETS)
 
 clean: ## Remove .venv and what tools keep; reports stay.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

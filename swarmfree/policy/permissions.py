@@ -40,7 +40,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ENDS_STAGE, Member, Term, WorkKey, WorkKind
 from swarmfree.protocol.routes import Routes
 
 TERM_STEP_MAX = 1_000_000
@@ -165,7 +165,6 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "GetPlan": Row(ANYBODY),
         "GetManifest": Row(ANYBODY),
         "Goodbye, the run is over": Row(LEADERS),
-        "Goodbye to who has no place": Row(ANYBODY),
         "Goodbye, rejoin": Row(LEADERS),
         "Goodbye, a successor": Row(frozenset({Role.COORDINATOR})),
         "Goodbye": Row(ANYBODY),
@@ -231,15 +230,13 @@ def kind_of(request: Request, view: View) -> str:
         case Pull(side=side):
             return f"{name} of an {side}"
         case Goodbye():
-            return _kind_of_goodbye(request.purpose, view)
+            return _kind_of_goodbye(request.purpose)
         case _:
             return name
 
 
-def _kind_of_goodbye(purpose: GoodbyePurpose, view: View) -> str:
+def _kind_of_goodbye(purpose: GoodbyePurpose) -> str:
     match purpose:
-        case EndRun() if view.stage == NO_STAGE:
-            return "Goodbye to who has no place"
         case EndRun() | WriteWeights():
             return "Goodbye, the run is over"
         case JoinOther():

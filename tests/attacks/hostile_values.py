@@ -9,6 +9,7 @@ import enum
 import functools
 import math
 import operator
+import os
 import random
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from swarmfree.protocol.names import Endpoint, Side, WorkKey, WorkKind
 from swarmfree.protocol.plan import Rebuilt
 from swarmfree.protocol.records import (
     GENESIS_LINEAGE,
+    ContributionDigest,
     Evaluation,
     MicrobatchSet,
     Microloss,
@@ -26,6 +28,7 @@ from swarmfree.protocol.records import (
     PartialSumId,
     Roll,
     StepScalars,
+    TensorDigests,
     float32_bits,
     float64_bits,
 )
@@ -33,6 +36,10 @@ from swarmfree.sim.integer_arithmetic import ACTIVATION, TRAINING, Tensor
 from tests.mutants.alone import LATER, ME, SIBLING, A, D, at, beat_answer, endpoint, plan, record
 
 T = TypeVar("T")
+FUZZ_CASES = int(os.environ.get("SWARMFREE_FUZZ_CASES", "0"))
+"""All of one run; 0 for a few, always the same ones."""
+SWARM_CASES = FUZZ_CASES // 20
+"""Those of them that a whole swarm plays."""
 MALLORY = endpoint("mallory")
 SENDERS = (MALLORY, A, SIBLING, D)
 LINEAGE = record().lineage()
@@ -47,6 +54,10 @@ NEXT = plan(1, iteration=1, lineage=LINEAGE, base="b1")
 BUILD = messages.Build(at(1), actions.Fresh(1, 0, "nobody has it"), 0, GENESIS_LINEAGE, None)
 LATER_BUILD = replace(BUILD, iteration=1, lineage=LINEAGE, record=RECORD, past=(GENESIS_LINEAGE,))
 HALF = float32_bits(0.5)
+AUDITED = Roll(0, "b0", 1, (SUM, MINE), (ME, SIBLING))
+DIGESTS = (TensorDigests(0, "aa" * 16, "bb" * 16, "cc" * 16, "dd" * 16), TensorDigests(1, "aa" * 16, "", "", "dd" * 16))
+CONTRIBUTIONS = (ContributionDigest(0, SIBLING.member, "ee" * 16), ContributionDigest(1, ME.member, "ff" * 16))
+FINDING = messages.AuditFinding(messages.Audited.CONTRIBUTION, 1, "ee" * 16, "ff" * 16, 99.0)
 BUILT_OF: tuple[actions.BuildAction, ...] = (
     actions.Copy(1, (SIBLING, MALLORY), "a sibling lives"),
     actions.Merge(1, A, D, 1, 2, HALF, HALF, 1.0, 1.0, "both neighbours live"),
@@ -95,6 +106,9 @@ REQUESTS: tuple[Request, ...] = (
     messages.Goodbye(run_over=False, finished=False, why="farewell"),
     messages.Goodbye(run_over=False, finished=False, why="another", successor=D, rejoin=True),
     messages.Meet(1, LINEAGE, (), LATER, whole=True),
+    messages.GetAccount(at(2), "b0", "round"),
+    messages.Audit(at(2), AUDITED, SIBLING.member, DIGESTS, CONTRIBUTIONS),
+    messages.GetContribution("round", 0),
 )
 """No word that the run is over: whom that is believed from is another matter."""
 
@@ -133,6 +147,9 @@ ANSWERS: dict[type[Any], tuple[Response, ...]] = {
     messages.GetPlan: (messages.PlanAnswer(plan(2), ""), messages.PlanAnswer(NEXT, "a replica", D, 3)),
     messages.GetManifest: (messages.ManifestAnswer(),),
     messages.Goodbye: (messages.Farewell("well"),),
+    messages.GetAccount: (messages.Account(DIGESTS, CONTRIBUTIONS),),
+    messages.Audit: (messages.AuditAnswer(2, 1, (FINDING,)), messages.AuditAnswer(0, 0)),
+    messages.GetContribution: (messages.ContributionAnswer(),),
     messages.Meet: (messages.Met(1, LINEAGE, (), D, LATER, whole=True),),
 }
 TENSOR = Tensor(ACTIVATION, TRAINING, 1, b"12345678").encode()

@@ -2,16 +2,17 @@
 does not grow.
 
 `SWARMFREE_FUZZ_CASES=100000` plays so many cases, each with other values, in parts that several
-processes share; without it a few, always the same ones.
+processes share, a twentieth of them in whole swarms (`test_swarm_fuzz`); without it a few, always
+the same ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from contextvars import Context
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -33,10 +34,10 @@ from swarmfree.sim.memory_call import Outcome
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace, VirtualClock, VirtualExecutor
 from swarmfree.trainer.peer import run_peer
-from tests.attacks.hostile_values import ANSWERS, BUILD, REQUESTS, SENDERS, payload, spoiled
+from tests.attacks.hostile_values import ANSWERS, BUILD, FUZZ_CASES, REQUESTS, SENDERS, SWARM_CASES, payload, spoiled
 from tests.mutants.alone import MANIFEST, ME, plan
 
-CASES = int(os.environ.get("SWARMFREE_FUZZ_CASES", "0"))
+CASES = FUZZ_CASES - SWARM_CASES
 CASES_OF_A_PART = 2500
 GAPS_S = (0.0, 0.0, 0.01, 0.3, 2.0, 12.0)
 RATES = (0.0, 0.0, 0.01, 0.05, 0.3)
@@ -229,3 +230,10 @@ def test_no_word_and_no_answer_ends_a_peer(part: int, case: Case) -> None:
                     task.cancel()
 
     run_virtual(main)
+
+
+def test_every_message_is_said_and_answered() -> None:
+    """No message is added to the protocol that nobody tries."""
+    kinds = set(get_args(Request))
+    assert {type(request) for request in REQUESTS} == kinds
+    assert set(ANSWERS) == kinds

@@ -567,6 +567,11 @@ def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], b
     patch.setattr(PartitionMerge, "_gives_way_to", careless)
 
 
+def lead_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
+    """Whoever says that it leads may lead, though a majority follows here (3.4)."""
+    patch.setattr(PartitionMerge, "_may_lead", lambda self, member: True)
+
+
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     """The swarm that goes on wins, whatever was forced there (3.4)."""
     _meets(

@@ -25,7 +25,7 @@ from swarmfree.protocol.messages import (
     Open,
     Request,
 )
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Term
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.trainer.context import Context
@@ -655,6 +655,24 @@ def two_terms_of_one_lineage() -> object:
     """Another coordinator has the same lineage, and a higher term."""
     lineage = replace(record(), iteration=3).lineage()
     return _gives_way(_rival((), 4, lineage))
+
+
+def rivals_that_had_a_place_and_not() -> object:
+    """A later term of this lineage is a voter's, a stranger's, and that of a stranger that the
+    organiser's node has named: whether this coordinator gives way while a majority follows it.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, Founder(2, "w")))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        mine = _merge(context, alone.tasks, replace(record(), iteration=3), {})
+        for one in (A, ME, D):
+            mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
+        tip = mine._lead.tip()
+        rivals = [Rival(tip, replace(LATER, member=one.member), one, is_whole=True) for one in (D, endpoint("v"), endpoint("w"))]
+        return [await mine._concerns(rival) for rival in rivals]
+
+    return play(story, A)
 
 
 def rival_behind_those_that_have_ended() -> object:

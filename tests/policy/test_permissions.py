@@ -137,7 +137,6 @@ VIEWS = {
     Role.UNTOLD: replace(STRANGER, is_told=False),
     Role.PEER: STRANGER,
 }
-WITHOUT_PLACE = "Goodbye to who has no place"
 
 
 def documented() -> dict[str, tuple[set[str], set[str]]]:
@@ -156,7 +155,7 @@ def test_the_table_is_the_documented_one() -> None:
 def test_every_message_has_a_row() -> None:
     """Each request of the protocol has a row, and each row is of one."""
     assert {re.split(r"[, ]", name)[0] for name in TABLE} == {kind.__name__ for kind in get_args(Request)}
-    assert {*messages(position()), WITHOUT_PLACE} == set(TABLE)
+    assert set(messages(position())) == set(TABLE)
 
 
 @pytest.mark.parametrize("role", Role)
@@ -234,16 +233,14 @@ def test_rows_with_a_term_check_it() -> None:
     assert named == {name for name, row in TABLE.items() if Match.OWN_TERM in row.matches}
 
 
-def test_a_stranger_ends_nobody_that_has_a_stage() -> None:
-    """Who has none may be told by anybody that the run is over, and obeys where it hears nobody; it
-    is never told to write weights.
+def test_a_stranger_ends_nobody() -> None:
+    """Who has no stage is told that the run is over by whom it has asked for a place, as by its
+    coordinator; by nobody else.
     """
     over = Goodbye(run_over=True, finished=True, why="")
-    assert refusal(over, SENDER, STRANGER)
-    without = replace(STRANGER, stage=NO_STAGE)
-    assert kind_of(over, without) == WITHOUT_PLACE
-    assert refusal(over, SENDER, without) is None
-    assert refusal(replace(over, write_weights=True), SENDER, without)
+    for stage in (STAGE, NO_STAGE):
+        assert refusal(over, SENDER, replace(STRANGER, stage=stage))
+        assert refusal(over, SENDER, replace(STRANGER, stage=stage, asked=(SENDER,))) is None
 
 
 @pytest.mark.parametrize("swaps", [False, True])

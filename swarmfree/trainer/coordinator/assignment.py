@@ -507,8 +507,12 @@ class Assignment:
             return
         if refusal.kind is RefusalKind.PAST:
             # A majority went on without this peer: whoever claims next finds what it decided. Else
-            # it has only heard first of what this peer decides, and holds that.
+            # it has only heard first of what this peer decides, and holds that; or, without a vote,
+            # says so and builds nothing.
             if request.iteration == self._lead.iteration and not self._lead.is_sealing:
+                if not self._lead.yields_to(participant.member):
+                    self._roster.fence(participant.member, f"it builds nothing, and has no vote here: {refusal}")
+                    return
                 self._roster.depose(f"{participant.member}: {refusal}")
             participant.vouch()
             return

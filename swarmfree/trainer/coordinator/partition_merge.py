@@ -132,12 +132,12 @@ class PartitionMerge:
             rival = found or heard
             if rival is None:
                 continue
-            if self._gives_way_to(rival) and not (found is None and self._was_refuted(rival)):
+            if await self._concerns(rival) and not (found is None and self._was_refuted(rival)):
                 self._is_yielding = True
                 await asyncio.sleep(timing.coordinator_silence_s)
                 # That one, though a third may have called meanwhile; again where a call was lost
                 confirmed = await self._visit(rival.coordinator) or await self._visit(rival.coordinator)
-                if confirmed is not None and self._gives_way_to(confirmed):
+                if confirmed is not None and await self._concerns(confirmed):
                     self._concede(confirmed)
                 else:
                     self._refuted_s[rival.coordinator.member] = self._context.now_s()
@@ -163,6 +163,31 @@ class PartitionMerge:
 
     def _was_forbidden_since(self, count: int) -> bool:
         return self._forbidden != count
+
+    async def _concerns(self, rival: Rival) -> bool:
+        """Whether a rival wins that can be one: a lineage is a word, and whoever may take part may
+        say that it leads one.
+        """
+        return self._gives_way_to(rival) and (self._may_lead(rival.coordinator.member) or await self._is_founder(rival))
+
+    def _may_lead(self, member: Member) -> bool:
+        """Whether this peer can lead a swarm that goes on, as far as is known here.
+
+        While most of the last record's electorate follow this coordinator and nothing was forced,
+        no other swarm has a majority, and one that split off is led by a peer that had a place
+        here: its connection proves who it is. Without that majority anybody may lead by now.
+        """
+        lead, plan = self._lead, self._lead.plan
+        following = {p.member for p in self._roster.participants() if p.is_heard and not p.forbids}
+        if lead.tip().forced or not lead.may_decide({self._context.me, *following}):
+            return True
+        known = {*lead.electorate(), *(endpoint.member for endpoint in (plan.members() if plan is not None else ()))}
+        return member.peer_id in {one.peer_id for one in known}
+
+    async def _is_founder(self, rival: Rival) -> bool:
+        """Whether the organiser's node has named it: a later founder had no place here."""
+        founder = await self._context.ports.directory.founder()
+        return founder is not None and founder.peer_id == rival.coordinator.member.peer_id
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
@@ -202,7 +227,7 @@ class PartitionMerge:
         way to: what is left here would not count.
         """
         rival = await self._visit(coordinator)
-        return rival is not None and rival.tip.iterations >= self._context.manifest.run.iterations and self._gives_way_to(rival)
+        return rival is not None and rival.tip.iterations >= self._context.manifest.run.iterations and await self._concerns(rival)
 
     async def _look_beyond(self) -> Rival | None:
         announced = await self._context.ports.directory.announcements()

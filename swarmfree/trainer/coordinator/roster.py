@@ -405,8 +405,9 @@ class Roster(Participants):
             self.rivalry.tell()
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
             await self.yield_to(participant.member, error)
-        elif isinstance(error, Refused) and error.kind is RefusalKind.PAST:
-            # Others decided without this peer: whoever claims next finds what
+        elif isinstance(error, Refused) and error.kind is RefusalKind.PAST and self._lead.yields_to(participant.member):
+            # Others decided without this peer: whoever claims next finds what. Who has no vote took
+            # no part in that.
             self.depose(f"{participant.member}: {error}")
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
