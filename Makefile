@@ -58,6 +58,7 @@ check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 
 	$(VENV)/bin/mypy
 	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
 	$(VENV)/bin/swarmfree rehearse --liars --seeds $(LIARS)
+	$(VENV)/bin/python -m tests.killed.fault_points 1000 200
 	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py
 
