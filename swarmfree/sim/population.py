@@ -197,7 +197,7 @@ class Cast:
         """All die at once, and come back as who they were; some find their disks empty, but not
         all.
         """
-        if not self._is_open or self._stage.checks.is_complete:
+        if not self._is_open:
             return
         self.disturbed("blackout")
         self.coordinator = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetState, Seal
+from swarmfree.protocol.messages import GetState, Goodbye, Seal
 from swarmfree.protocol.names import Member
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
-from tests.scenarios.scenario_world import Once, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, lines, play, swarm, unhurried
 
 
 def lasting(setup: Setup, iterations: int, snapshot_every: int) -> Setup:
@@ -170,3 +170,24 @@ def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
     assert lines(result, "the run goes on with iteration 6, from snapshots of 7 peers")
     assert len(lines(result, "TookOver")) == 2
     assert not rebuilt(result)
+
+
+class AtTheEnd(Script):
+    """All die once the last iteration is committed, as the first weights are to be written."""
+
+    struck = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The coordinator asks the first one."""
+        if not self.struck and isinstance(moment.request, Goodbye) and moment.request.write_weights and moment.outcome is None:
+            self.struck = True
+            director.kill(*director.peers())
+
+
+def test_all_die_between_the_last_commit_and_the_weights() -> None:
+    """The organiser does not take the run for over: it goes on from snapshots, to the weights."""
+    script = AtTheEnd()
+    result = play(lasting(swarm(faults=replace(STEADY, replace_min_s=8.0, replace_max_s=9.0)), 6, 2), script)
+    assert script.struck
+    assert lines(result, "the run goes on with iteration 4, from snapshots")
+    assert not lines(result, "the run is over: its organiser says")
