@@ -440,6 +440,8 @@ class Cast:
             and not (life.pace.begun > 1 and "device is stuck" in life.why)
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
+            # The organiser says so, and `called_over` has looked at the weights
+            and not (self._stage.directory.is_over and life.why.startswith("the run is over"))
             and self._newest[life.member.peer_id] == life.member
             and not self._stage.liars.is_liar(life.member.peer_id)  # it was excluded
         ):
