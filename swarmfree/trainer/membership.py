@@ -8,6 +8,7 @@ Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hell
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,10 @@ STRANGERS_MAX = 3
 ASKED_AT_ONCE = 64
 FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
 """Under a later genesis the organiser has called everybody as well."""
+MISSING_SILENCES = 1.5
+"""For so many `coordinator_silence_s` a founder waits for a stage of what was named; the bootstrap
+names another one after 2.5 of them.
+"""
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is
 wrong, and not an address.
@@ -73,7 +78,7 @@ class Membership:
         self._all_answered = True
         self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
         self._had_place, self._is_turned_away = False, False
-        self._rounds = 0
+        self._rounds, self._asked_s = 0, math.inf
         self.genesis, self._is_unreached = 1, False
         self._began_under = 0
         self._unanswered: set[str] = set()
@@ -257,7 +262,7 @@ class Membership:
             return None
         self._began_under = self._began_under or founder.number
         if founder.number > self.genesis:
-            self.genesis, self._has_begun, self._rounds = founder.number, False, 0
+            self.genesis, self._has_begun, self._rounds, self._asked_s = founder.number, False, 0, math.inf
         replica_state = self._stage_member.replica_state
         plan = replica_state.known_plan
         is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
@@ -362,7 +367,8 @@ class Membership:
 
     async def _who_holds(self, founder: Founder, others: Sequence[Announcement]) -> dict[int, tuple[Endpoint, ...]] | None:
         """Stage -> who else has it on disk, of those that are announced; None where somebody leads,
-        or is led, or has yet to load it: such a one is waited for a few rounds.
+        or is led, or has yet to load it: such a one is waited for a few rounds, and a stage that
+        nobody has for `MISSING_SILENCES`, since who had it may have died once more.
         """
         answers: dict[Endpoint, PlanAnswer] = {}
 
@@ -383,7 +389,10 @@ class Membership:
                 stage = answer.snapshots[are_named.index(True)].stage
                 held[stage] = (*held.get(stage, ()), endpoint)
                 is_ready &= are_named[0]
-        self._rounds += 1
+        self._rounds, now_s = self._rounds + 1, self._context.now_s()
+        self._asked_s = min(self._asked_s, now_s)
+        if len({self._stage_member.replica_state.stage, *held}) < self._context.manifest.stage_count:
+            return held if now_s - self._asked_s >= MISSING_SILENCES * self._context.timing.coordinator_silence_s else None
         return held if is_ready or self._rounds >= FOUND_ROUNDS else None
 
     async def _require_run(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetState, Goodbye, Seal
+from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Seal
 from swarmfree.protocol.names import Member
+from swarmfree.sim.bootstrap import PEER_ID
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
@@ -191,3 +192,31 @@ def test_all_die_between_the_last_commit_and_the_weights() -> None:
     assert script.struck
     assert lines(result, "the run goes on with iteration 4, from snapshots")
     assert not lines(result, "the run is over: its organiser says")
+
+
+class HolderFalls(Script):
+    """All die; as who is named asks the others, one that alone holds a stage of the named set dies
+    once more, and comes back.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has died."""
+        self._blows, self.fallen = everybody_dies(5), list[Member]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Who is named asks everybody for its plan."""
+        self._blows.see(director, moment)
+        is_asked = isinstance(moment.request, GetPlan) and moment.sender.member.peer_id != PEER_ID
+        if self._blows.struck and not self.fallen and is_asked and moment.outcome is None:
+            self.fallen.append(moment.receiver.member)
+            director.kill(moment.receiver.member)
+
+
+def test_who_is_away_for_a_moment_with_a_stage_of_the_set_is_waited_for() -> None:
+    """Its stage is not made anew: it comes back with what was named."""
+    script = HolderFalls()
+    slow = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+    result = play(lasting(swarm(replicas=1, standbys=2, faults=slow), 8, 2), script)
+    assert script.fallen
+    assert lines(result, "the run goes on with iteration 4, from snapshots")
+    assert not rebuilt(result)

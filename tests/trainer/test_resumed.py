@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member
 from swarmfree.protocol.ports import Reply
@@ -152,22 +153,23 @@ FAR = HeldSnapshot(2, 100, M)
 
 
 @pytest.mark.parametrize(
-    ("answer", "rounds", "held"),
+    ("answer", "rounds", "waited_s", "held"),
     [
-        (LED, 0, None),  # somebody leads: who was named gives way
-        (ELECTS, 0, None),  # its members choose a coordinator
-        (BEHIND, 0, set()),  # but not from before what was named
-        (HOLDS, 0, {1}),
-        (HAS, 0, None),  # it has yet to load what was named
-        (HAS, FOUND_ROUNDS - 1, {1}),  # which is waited for a few rounds
-        (HAS, FOUND_ROUNDS - 2, None),
-        (OTHER, 0, set()),
-        (PlanAnswer(None, "", snapshots=(FAR,)), 0, set()),  # of another lineage
-        (None, 0, set()),  # does not answer
+        (LED, 0, 9.0, None),  # somebody leads: who was named gives way
+        (ELECTS, 0, 9.0, None),  # its members choose a coordinator
+        (BEHIND, 0, 9.0, set()),  # but not from before what was named
+        (HOLDS, 0, 0.0, {1}),
+        (HAS, 0, 0.0, None),  # it has yet to load what was named
+        (HAS, FOUND_ROUNDS - 1, 0.0, {1}),  # which is waited for a few rounds
+        (HAS, FOUND_ROUNDS - 2, 9.0, None),
+        (OTHER, FOUND_ROUNDS, 5.9, None),  # a stage that nobody has is waited for
+        (OTHER, 0, 6.0, set()),
+        (PlanAnswer(None, "", snapshots=(FAR,)), 0, 9.0, set()),  # of another lineage
+        (None, 0, 9.0, set()),  # does not answer
     ],
 )
 async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
-    answer: PlanAnswer | None, rounds: int, held: set[int] | None
+    answer: PlanAnswer | None, rounds: int, waited_s: float, held: set[int] | None
 ) -> None:
     """It asks everybody who is announced before it takes over."""
     other = SimpleNamespace(endpoint=Endpoint(Member("QmOther", "0" * 16), ("/memory/other",)))
@@ -178,8 +180,11 @@ async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
             raise PeerUnreachable("nobody is there")
         return Reply(answer)
 
-    context = SimpleNamespace(call=call, timing=SimpleNamespace(silence_s=1.0))
-    here = SimpleNamespace(_context=context, _rounds=rounds)
+    context = SimpleNamespace(
+        call=call, timing=TimingSection(coordinator_silence_s=4.0), now_s=lambda: 50.0, manifest=SimpleNamespace(stage_count=2)
+    )
+    state = SimpleNamespace(replica_state=SimpleNamespace(stage=0))
+    here = SimpleNamespace(_context=context, _stage_member=state, _rounds=rounds, _asked_s=50.0 - waited_s)
     found = await Membership._who_holds(cast("Any", here), GENESIS, cast("Any", [other]))
     assert (found if found is None else set(found)) == held
     assert found is None or all(endpoints == (other.endpoint,) for endpoints in found.values())
