@@ -103,6 +103,8 @@ async def test_a_disk_that_refuses_at_any_step_is_told_of_in_one_line(
     """
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody pulls the plug here
     names = await steps_of(tmp_path / "counted")
+    placed = names.index("after replace")
+    assert "before fsync" in names[placed : names.index("before unlink", placed)], "its name lasts before older ones go"
     assert {"before fsync", "before replace", "before unlink", "content 4 of 8"} <= set(names)
     for chosen, name in enumerate(names):
         folder = tmp_path / str(chosen)

@@ -85,6 +85,8 @@ async def test_a_run_whose_weights_nobody_has_written_is_not_over(world: World) 
     assert not await world.is_over()
     world.show("Qm1", 1, world._watch._manifest.run.iterations - 1, leaves=True)
     assert not await world.is_over()
+    world.show("Qm1", 1, world._watch._manifest.run.iterations)
+    assert not await world.is_over()
     world.show("Qm1", 1, world._watch._manifest.run.iterations, leaves=True)
     assert await world.is_over()
 
