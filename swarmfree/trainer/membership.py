@@ -80,7 +80,7 @@ class Membership:
         self._had_place, self._is_turned_away = False, False
         self._rounds, self._asked_s = 0, math.inf
         self.genesis, self._is_unreached = 1, False
-        self._began_under = 0
+        self._began_under, self._loaded_under = 0, 0
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
@@ -359,10 +359,10 @@ class Membership:
         founder = await self._founder() if replica_state.is_from_disk else None
         if founder is None or not founder.iteration or (founder.number == self._began_under and self._is_beyond(founder)):
             return
-        if replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != (
-            founder.iteration,
-            founder.lineage,
-        ):
+        is_other = (replica_state.iteration, replica_state.lineage) != (founder.iteration, founder.lineage)
+        # Once: who has not got what was named would load what it has again and again
+        if replica_state.is_from_disk and is_other and self._loaded_under != founder.number:
+            self._loaded_under = founder.number
             await self._load_snapshot(founder)
 
     async def _who_holds(self, founder: Founder, others: Sequence[Announcement]) -> dict[int, tuple[Endpoint, ...]] | None:
