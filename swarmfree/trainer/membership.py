@@ -298,6 +298,8 @@ class Membership:
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
         if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
             return False
+        if self._context.manifest.recovery.snapshot_every and any(a.snapshots for a in (await self._plans(others)).values()):
+            return False  # it has begun before: who founded it may come back without its disk
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
@@ -370,15 +372,7 @@ class Membership:
         or is led, or has yet to load it: such a one is waited for a few rounds, and a stage that
         nobody has for `MISSING_SILENCES`, since who had it may have died once more.
         """
-        answers: dict[Endpoint, PlanAnswer] = {}
-
-        async def ask(announcement: Announcement) -> None:
-            endpoint = announcement.endpoint
-            with suppress(CallFailed):
-                reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
-                answers[endpoint] = reply.expect(PlanAnswer)
-
-        await each(others, ask, ASKED_AT_ONCE)
+        answers = await self._plans(others)
         if any(answer.goes_on(founder.iteration) for answer in answers.values()):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
@@ -394,6 +388,19 @@ class Membership:
         if len({self._stage_member.replica_state.stage, *held}) < self._context.manifest.stage_count:
             return held if now_s - self._asked_s >= MISSING_SILENCES * self._context.timing.coordinator_silence_s else None
         return held if is_ready or self._rounds >= FOUND_ROUNDS else None
+
+    async def _plans(self, others: Sequence[Announcement]) -> dict[Endpoint, PlanAnswer]:
+        """What everybody who is announced and answers says of its plan and its disk."""
+        answers: dict[Endpoint, PlanAnswer] = {}
+
+        async def ask(announcement: Announcement) -> None:
+            endpoint = announcement.endpoint
+            with suppress(CallFailed):
+                reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
+                answers[endpoint] = reply.expect(PlanAnswer)
+
+        await each(others, ask, ASKED_AT_ONCE)
+        return answers
 
     async def _require_run(self) -> None:
         """Only who has nothing to lose goes by the organiser's word: a peer that holds a stage may

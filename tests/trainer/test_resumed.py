@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
@@ -185,6 +186,46 @@ async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
     )
     state = SimpleNamespace(replica_state=SimpleNamespace(stage=0))
     here = SimpleNamespace(_context=context, _stage_member=state, _rounds=rounds, _asked_s=50.0 - waited_s)
+    here._plans = lambda others: Membership._plans(cast("Any", here), others)
     found = await Membership._who_holds(cast("Any", here), GENESIS, cast("Any", [other]))
     assert (found if found is None else set(found)) == held
     assert found is None or all(endpoints == (other.endpoint,) for endpoints in found.values())
+
+
+@pytest.mark.parametrize(("genesis", "every", "founds"), [(1, 50, False), (2, 50, False), (1, 0, True), (2, 0, True)])
+@pytest.mark.parametrize("snapshots", [(), (OLD,)])
+async def test_who_founded_and_lost_its_disk_founds_no_second_run(
+    genesis: int, every: int, *, founds: bool, snapshots: tuple[HeldSnapshot, ...]
+) -> None:
+    """Nobody that it has asked for a place knows of the run; somebody who is announced holds some
+    of it on a disk.
+    """
+    led: list[object] = []
+
+    async def founder() -> Founder:
+        return Founder(genesis, "QmMe")
+
+    async def plans(others: object) -> dict[str, PlanAnswer]:
+        return {"other": PlanAnswer(None, "", snapshots=snapshots)}
+
+    async def lead(inherited: object) -> bool:
+        led.append(inherited)
+        return False
+
+    me = Endpoint(Member("QmMe", "0" * 16), ("/memory/me",))
+    state = SimpleNamespace(is_from_disk=False, has_begun=False, stage=NO_STAGE)
+    here = SimpleNamespace(
+        _context=SimpleNamespace(me=me.member, manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=every))),
+        _stage_member=SimpleNamespace(replica_state=state),
+        _founder=founder,
+        _plans=plans,
+        _lead=lead,
+        genesis=genesis,
+        _has_begun=False,
+        _are_led=False,
+        _all_answered=True,
+        _rounds=0,
+    )
+    shown = [SimpleNamespace(endpoint=one, iteration=0, state=PeerState.STANDBY) for one in (me, LEADER)]
+    await Membership._found(cast("Any", here), cast("Any", shown))
+    assert bool(led) == (founds or not snapshots)
