@@ -54,12 +54,15 @@ test-real:
 	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not live_benchmark" $(SHARED) $(PYTEST_FLAGS)
 	$(VENV)/bin/python -m pytest tests $(addprefix --ignore ,$(VIRTUAL) $(SHARED)) $(PYTEST_FLAGS)
 
-check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, 100,000 stories of attackers: an hour (SEEDS=n, LIARS=n, CASES=n for other numbers).
+check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, two storms, 100,000 stories of attackers: an hour (SEEDS=n, LIARS=n, CASES=n for other numbers).
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/swarmfree rehearse --seeds $(SEEDS)
 	$(VENV)/bin/swarmfree rehearse --liars --seeds $(LIARS)
+	$(VENV)/bin/python -m tests.killed.fault_points 1000 200
+	$(VENV)/bin/python -m benchmarks.storm --seed 1
+	$(VENV)/bin/python -m benchmarks.storm --seed 2 --all-at 45
 	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py tests/attacks/test_swarm_fuzz.py
 

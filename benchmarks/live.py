@@ -148,8 +148,7 @@ class LiveSwarm:
         """Start the bootstrap node."""
         try:
             await self._starter.begin()
-            await self._start(BOOTSTRAP, "bootstrap", "--run", str(self._run_file), "--data", str(self._text_file))
-            await self.until("an invite", lambda: bool(self.invite))
+            await self.start_bootstrap()
         except BaseException:
             await self.close()
             raise
@@ -172,6 +171,12 @@ class LiveSwarm:
         end_processes(self._below)
 
     # ---- peers -----------------------------------------------------------------------------------
+
+    async def start_bootstrap(self) -> None:
+        """Start the bootstrap node, again where it was killed, and wait for its invite."""
+        self.invite = ""
+        await self._start(BOOTSTRAP, "bootstrap", "--run", str(self._run_file), "--data", str(self._text_file))
+        await self.until("an invite", lambda: bool(self.invite))
 
     async def start(self, name: str, *, feeds: bool = False, cores: Collection[int] = ()) -> float:
         """Start a peer of one torch thread.

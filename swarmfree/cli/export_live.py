@@ -150,7 +150,9 @@ class LiveExport:
         directory, manifest = self._access.directory, self._manifest
         announcements = await directory.announcements()
         await directory.founder()
-        serving = [a for a in announcements if a.state is PeerState.SERVING and 0 <= a.stage < manifest.stage_count]
+        serving = [
+            a for a in announcements if a.state in {PeerState.SERVING, PeerState.LEAVING} and 0 <= a.stage < manifest.stage_count
+        ]
         if await directory.is_over() or (serving and all(a.iteration >= manifest.run.iterations for a in serving)):
             raise RunEnded(_OVER.format(manifest.run.name))
         others = sorted((a for a in announcements if a not in serving), key=lambda a: a.endpoint.member)

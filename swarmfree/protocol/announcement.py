@@ -11,7 +11,9 @@ from swarmfree.protocol.names import Endpoint
 
 
 class PeerState(enum.StrEnum):
-    """What a peer is doing: it waits for a place, loads state, or serves a stage."""
+    """What a peer is doing: it waits for a place, loads state, serves a stage, or leaves, since the
+    last weights of every stage are written.
+    """
 
     STANDBY = "standby"
     JOINING = "membership"
@@ -26,7 +28,7 @@ class Announcement:
     Args:
         endpoint: who and where.
         state: standby, joining, serving or leaving.
-        stage: the stage served, `NO_STAGE` if none.
+        stage: the stage served, or last served; `NO_STAGE` if none.
         iteration: how many records this peer has applied.
         lineage: of the last record applied.
         squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before

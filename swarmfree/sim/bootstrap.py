@@ -17,6 +17,7 @@ from swarmfree.sim.loop import OWNER
 from swarmfree.sim.peer_ports import Pace, VirtualClock
 from swarmfree.sim.simulated_peer import Stage
 from swarmfree.sim.transcript import Transcript
+from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
 from swarmfree.trainer.resume_watch import ResumeWatch
 
@@ -89,8 +90,14 @@ class Bootstrap:
         try:
             await FoundersWatch(directory, network, clock, stage.setup.manifest.timing, tell).keep()
             tell("sees that the run has begun")
-            if stage.setup.manifest.recovery.snapshot_every:
-                await ResumeWatch(directory, network, clock, stage.setup.manifest, tell).keep()
+            manifest = stage.setup.manifest
+            async with asyncio.TaskGroup() as group:
+                if manifest.recovery.snapshot_every:
+                    group.create_task(ResumeWatch(directory, network, clock, manifest, tell).keep(), name="resume watch")
+                await EndWatch(directory, network, manifest).keep()
+                tell("says that the run is over")
+                stage.checks.called_over(stage.written)
+                stage.directory.is_over = True
         finally:
             stage.hub.detach(endpoint.member)
 

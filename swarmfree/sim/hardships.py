@@ -31,6 +31,7 @@ OPENING_S, UNREACHABLE_S_MAX = 2.0, 20.0
 called.
 """
 BOOTSTRAP_SHARE, BOOTSTRAP_AWAY_S_MAX = 0.3, 8.0
+AT_END_SHARE = 0.25
 USUAL_WORK_S = 0.008
 """Devices that take longer than this have been slowed down already."""
 
@@ -219,7 +220,9 @@ def _opening(setup: Setup, rng: random.Random) -> Setup:
 
 
 def _blackout(setup: Setup, rng: random.Random) -> Setup:
-    """Everybody dies at once, some time after the first snapshots; runs of few iterations, too."""
+    """Everybody dies at once, some time after the first snapshots, at times after the last commit;
+    runs of few iterations, too.
+    """
     iterations = setup.manifest.run.iterations
     every = min(rng.choice((1, 2, 3)), iterations - 2)
     blackout = Blackout(
@@ -229,6 +232,8 @@ def _blackout(setup: Setup, rng: random.Random) -> Setup:
         disk_share=rng.choice((1.0, 1.0, 0.8)),
         with_bootstrap=rng.random() < BOOTSTRAP_SHARE,
     )
+    if rng.random() < AT_END_SHARE:  # in the closing evaluation, or as weights are written
+        blackout = replace(blackout, iteration=iterations)
     recovery = replace(setup.manifest.recovery, snapshot_every=every)
     manifest = replace(setup.manifest, recovery=recovery)
     return replace(setup, manifest=manifest, opening=setup.opening or Opening(), blackout=blackout)

@@ -423,6 +423,12 @@ class Checks:
             self.violated("I5", f"iteration {record.iteration}: evaluation {record.evaluation} recorded, another expected")
 
     # -- the end
+    def called_over(self, written: Iterable[tuple[int, object]]) -> None:
+        """The organiser says that the run is over: no stage may lack its last weights then."""
+        missing = sorted(set(range(self._manifest.stage_count)) - {stage for stage, _ in written})
+        if missing:
+            self.violated("I6", f"the run is called over without weights of stages {missing}")
+
     def finished(self, written: list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]) -> None:
         """The run is over, with all its iterations: look at what is left over and at the weights
         that were written.

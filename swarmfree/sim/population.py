@@ -197,7 +197,7 @@ class Cast:
         """All die at once, and come back as who they were; some find their disks empty, but not
         all.
         """
-        if not self._is_open or self._stage.checks.is_complete:
+        if not self._is_open:
             return
         self.disturbed("blackout")
         self.coordinator = None
@@ -440,6 +440,8 @@ class Cast:
             and not (life.pace.begun > 1 and "device is stuck" in life.why)
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
+            # The organiser says so, and `called_over` has looked at the weights
+            and not (self._stage.directory.is_over and life.why.startswith("the run is over"))
             and self._newest[life.member.peer_id] == life.member
             and not self._stage.liars.is_liar(life.member.peer_id)  # it was excluded
         ):

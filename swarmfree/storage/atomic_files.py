@@ -8,6 +8,7 @@ Keeps no state.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -64,14 +65,18 @@ def place_whole(file: Path, write: Callable[[Path], None]) -> None:
             write(temporary)
             flush_to_disk(temporary)
             temporary.replace(file)
+            flush_to_disk(file.parent)  # else the name may be lost, with what is removed for it
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until what was written to a file has reached the disk."""
+    """Wait until what was written to a file, or the names in a folder, have reached the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # file systems over a network have no such thing for folders
+            raise
     finally:
         os.close(descriptor)

@@ -113,8 +113,8 @@ class FolderSnapshots:
             except SafetensorError as error:
                 raise system_error(error) from error
 
-        for torn in self._folder.glob(".iteration-*"):  # of a life that was killed as it wrote
-            with told_in_one_line(torn, "removing what an earlier life had begun to write"):
+        with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
+            for torn in self._folder.glob(".iteration-*"):
                 torn.unlink(missing_ok=True)
         place_whole(self._place(held), save)
         for old in self.held():
@@ -147,7 +147,7 @@ class FolderSnapshots:
         try:
             with safe_open(place, "numpy") as file:
                 yield file
-        except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SwarmfreeError(f"{place}: no snapshot that can be read: {error}") from error
 
 

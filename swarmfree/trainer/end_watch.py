@@ -20,13 +20,14 @@ ASKED_MAX = 256
 
 
 class EndWatch:
-    """Notices that every stage has done all iterations and that nobody is left of those who did
-    them.
+    """Notices that every stage has done all iterations, that the last weights are written, and that
+    nobody is left of those who did that.
 
     A single peer's word is not enough. Every stage has to be announced with all its iterations
-    done, nobody may announce a stage with fewer, and nobody that answers a call may still have a
-    plan, a record or a coordinator. So as long as one honest member lives and can be called, no
-    false announcement ends the run for newcomers.
+    done, one by a peer that leaves since all weights are written: where all die before that, the
+    run goes on from snapshots. Nobody may announce a stage with fewer iterations, and nobody that
+    answers a call may still have a plan, a record or a coordinator. So as long as one honest member
+    lives and can be called, no false announcement ends the run for newcomers.
 
     Args:
         directory: of the organiser.
@@ -38,6 +39,7 @@ class EndWatch:
         """No stage has been seen at its end."""
         self._directory, self._network, self._manifest = directory, network, manifest
         self._done: set[int] = set()
+        self._is_written = False
 
     async def keep(self) -> None:
         """Run until the run is over."""
@@ -47,10 +49,11 @@ class EndWatch:
     async def _look(self) -> bool:
         """One look; whether the run is over."""
         announced = await self._directory.announcements()
-        serving = [a for a in announced if a.state is PeerState.SERVING]
+        serving = [a for a in announced if a.state in {PeerState.SERVING, PeerState.LEAVING}]
         at_end = [a for a in serving if a.iteration >= self._manifest.run.iterations]
         self._done.update(a.stage for a in at_end if a.stage < self._manifest.stage_count)
-        if len(self._done) < self._manifest.stage_count or len(at_end) < len(serving):
+        self._is_written |= any(a.state is PeerState.LEAVING for a in at_end)
+        if len(self._done) < self._manifest.stage_count or len(at_end) < len(serving) or not self._is_written:
             return False
         return not await self._is_anybody_left(announced)
 

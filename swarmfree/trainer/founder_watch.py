@@ -104,7 +104,8 @@ class FoundersWatch:
             asked = await self._ask([present.peer_id])
             self._note(asked.values())
             now_s = self._clock.now_s()
-            if not patience.is_over(now_s - self._answered_s, now_s - self._led_s):
+            is_given_time = not patience.is_over(now_s - self._answered_s, now_s - self._led_s)
+            if is_given_time and not any(answer.snapshots for answer in asked.values()):
                 return False
         others = [peer for peer in self._seen if peer not in asked]
         others.sort(key=lambda peer: (self._calls[peer], not self._seen[peer].can_feed))

@@ -8,6 +8,7 @@ Source: protocol sections 3.2 (own pause), 3.3 (fenced is not expelled), 6 (Hell
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,10 @@ STRANGERS_MAX = 3
 ASKED_AT_ONCE = 64
 FOUND_ROUNDS, FOUND_ROUNDS_LATER = 4, 2
 """Under a later genesis the organiser has called everybody as well."""
+MISSING_SILENCES = 1.5
+"""For so many `coordinator_silence_s` a founder waits for a stage of what was named; the bootstrap
+names another one after 2.5 of them.
+"""
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is
 wrong, and not an address.
@@ -73,9 +78,9 @@ class Membership:
         self._all_answered = True
         self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
         self._had_place, self._is_turned_away = False, False
-        self._rounds = 0
+        self._rounds, self._asked_s = 0, math.inf
         self.genesis, self._is_unreached = 1, False
-        self._began_under = 0
+        self._began_under, self._loaded_under = 0, 0
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
@@ -257,7 +262,7 @@ class Membership:
             return None
         self._began_under = self._began_under or founder.number
         if founder.number > self.genesis:
-            self.genesis, self._has_begun, self._rounds = founder.number, False, 0
+            self.genesis, self._has_begun, self._rounds, self._asked_s = founder.number, False, 0, math.inf
         replica_state = self._stage_member.replica_state
         plan = replica_state.known_plan
         is_earlier = plan is not None and plan.position.term.number < founders_term(self.genesis)
@@ -293,6 +298,8 @@ class Membership:
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
         if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
             return False
+        if self._context.manifest.recovery.snapshot_every and any(a.snapshots for a in (await self._plans(others)).values()):
+            return False  # it has begun before: who founded it may come back without its disk
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
@@ -354,25 +361,18 @@ class Membership:
         founder = await self._founder() if replica_state.is_from_disk else None
         if founder is None or not founder.iteration or (founder.number == self._began_under and self._is_beyond(founder)):
             return
-        if replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) != (
-            founder.iteration,
-            founder.lineage,
-        ):
+        is_other = (replica_state.iteration, replica_state.lineage) != (founder.iteration, founder.lineage)
+        # Once: who has not got what was named would load what it has again and again
+        if replica_state.is_from_disk and is_other and self._loaded_under != founder.number:
+            self._loaded_under = founder.number
             await self._load_snapshot(founder)
 
     async def _who_holds(self, founder: Founder, others: Sequence[Announcement]) -> dict[int, tuple[Endpoint, ...]] | None:
         """Stage -> who else has it on disk, of those that are announced; None where somebody leads,
-        or is led, or has yet to load it: such a one is waited for a few rounds.
+        or is led, or has yet to load it: such a one is waited for a few rounds, and a stage that
+        nobody has for `MISSING_SILENCES`, since who had it may have died once more.
         """
-        answers: dict[Endpoint, PlanAnswer] = {}
-
-        async def ask(announcement: Announcement) -> None:
-            endpoint = announcement.endpoint
-            with suppress(CallFailed):
-                reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
-                answers[endpoint] = reply.expect(PlanAnswer)
-
-        await each(others, ask, ASKED_AT_ONCE)
+        answers = await self._plans(others)
         if any(answer.goes_on(founder.iteration) for answer in answers.values()):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
@@ -383,8 +383,24 @@ class Membership:
                 stage = answer.snapshots[are_named.index(True)].stage
                 held[stage] = (*held.get(stage, ()), endpoint)
                 is_ready &= are_named[0]
-        self._rounds += 1
+        self._rounds, now_s = self._rounds + 1, self._context.now_s()
+        self._asked_s = min(self._asked_s, now_s)
+        if len({self._stage_member.replica_state.stage, *held}) < self._context.manifest.stage_count:
+            return held if now_s - self._asked_s >= MISSING_SILENCES * self._context.timing.coordinator_silence_s else None
         return held if is_ready or self._rounds >= FOUND_ROUNDS else None
+
+    async def _plans(self, others: Sequence[Announcement]) -> dict[Endpoint, PlanAnswer]:
+        """What everybody who is announced and answers says of its plan and its disk."""
+        answers: dict[Endpoint, PlanAnswer] = {}
+
+        async def ask(announcement: Announcement) -> None:
+            endpoint = announcement.endpoint
+            with suppress(CallFailed):
+                reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
+                answers[endpoint] = reply.expect(PlanAnswer)
+
+        await each(others, ask, ASKED_AT_ONCE)
+        return answers
 
     async def _require_run(self) -> None:
         """Only who has nothing to lose goes by the organiser's word: a peer that holds a stage may

@@ -392,15 +392,25 @@ class Peer:
                 published_s = now_s
             await self.stage_member.replica_state.moved.wait(timing.lease_s / 3)
 
+    async def announce_end(self) -> None:
+        """Announce that all weights are written, where they are: nobody who is killed does, so who
+        watches the run takes it for over by that.
+        """
+        if self.ending.is_all_written:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.context.timing.silence_s):
+                    await self.context.ports.directory.announce(self._announcement())
+
     def _announcement(self) -> Announcement:
         replica_state, context = self.stage_member.replica_state, self.context
         record = replica_state.record_of(NEWEST)
         # Who holds a snapshot serves nothing with it yet
         stage = NO_STAGE if replica_state.is_from_disk else replica_state.stage
+        state = PeerState.LEAVING if self.ending.is_all_written else PeerState.SERVING
         entry = record.stages[stage] if record is not None and stage != NO_STAGE else None
         return Announcement(
             endpoint=context.here,
-            state=PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY,
+            state=state if stage != NO_STAGE else PeerState.STANDBY,
             stage=stage,
             iteration=0 if replica_state.is_from_disk else replica_state.iteration,
             lineage=GENESIS_LINEAGE if replica_state.is_from_disk else replica_state.lineage,
@@ -461,6 +471,8 @@ async def run_peer(
             end = await asyncio.shield(peer.ended)
             if end.code == 0 and peer.ending.failure:
                 end = End(1, peer.ending.failure)
+            if end.code == 0:
+                await peer.announce_end()
             peer.context.tell(Ended(end.code, end.why))
         finally:
             for tasks in peer.everything():

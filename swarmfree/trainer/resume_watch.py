@@ -21,6 +21,7 @@ from swarmfree.protocol.ports import Clock, Network
 from swarmfree.trainer.founder_watch import OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
+SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 ASKED_MAX = 256
 
 
@@ -81,7 +82,7 @@ class ResumeWatch:
         if any(held != self._offers.get(member) for member, held in offers.items()):
             self._changed_s = now_s
         self._offers = offers
-        silent = [a for a in announced.values() if a.state is PeerState.SERVING and a.endpoint.member.peer_id not in answers]
+        silent = [a for a in announced.values() if a.state in SERVED and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
             # It may lead a side of its own that this node cannot reach; one that has died is
             # announced for a while

@@ -53,6 +53,11 @@ class RunEnd:
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
+    @property
+    def is_all_written(self) -> bool:
+        """Whether the last weights of every stage of this peer's lineage are written."""
+        return self._stage_member.replica_state.is_over and self._all_written_of == self._stage_member.replica_state.lineage
+
     def hear_all_written(self) -> Reply:
         """A coordinator has said that every stage is written, with the last states of the lineage
         that this peer stands on.
@@ -83,7 +88,7 @@ class RunEnd:
         if self.failure:
             self._writing = None  # it may be asked again
             raise Refused(RefusalKind.FAILED, self.failure)
-        return Reply(Farewell(note, self._all_written_of == replica_state.lineage))
+        return Reply(Farewell(note, self.is_all_written))
 
     async def keep(self) -> None:
         """Write the present weights of the stage before the run ends; without a stage, nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetState, Seal
+from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Seal
 from swarmfree.protocol.names import Member
+from swarmfree.sim.bootstrap import PEER_ID
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Opening
-from tests.scenarios.scenario_world import Once, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, lines, play, swarm, unhurried
 
 
 def lasting(setup: Setup, iterations: int, snapshot_every: int) -> Setup:
@@ -169,4 +170,53 @@ def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
     assert lines(result, "the run goes on with iteration 4, from snapshots of 7 peers")
     assert lines(result, "the run goes on with iteration 6, from snapshots of 7 peers")
     assert len(lines(result, "TookOver")) == 2
+    assert not rebuilt(result)
+
+
+class AtTheEnd(Script):
+    """All die once the last iteration is committed, as the first weights are to be written."""
+
+    struck = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The coordinator asks the first one."""
+        if not self.struck and isinstance(moment.request, Goodbye) and moment.request.write_weights and moment.outcome is None:
+            self.struck = True
+            director.kill(*director.peers())
+
+
+def test_all_die_between_the_last_commit_and_the_weights() -> None:
+    """The organiser does not take the run for over: it goes on from snapshots, to the weights."""
+    script = AtTheEnd()
+    result = play(lasting(swarm(faults=replace(STEADY, replace_min_s=8.0, replace_max_s=9.0)), 6, 2), script)
+    assert script.struck
+    assert lines(result, "the run goes on with iteration 4, from snapshots")
+    assert not lines(result, "the run is over: its organiser says")
+
+
+class HolderFalls(Script):
+    """All die; as who is named asks the others, one that alone holds a stage of the named set dies
+    once more, and comes back.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has died."""
+        self._blows, self.fallen = everybody_dies(5), list[Member]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Who is named asks everybody for its plan."""
+        self._blows.see(director, moment)
+        is_asked = isinstance(moment.request, GetPlan) and moment.sender.member.peer_id != PEER_ID
+        if self._blows.struck and not self.fallen and is_asked and moment.outcome is None:
+            self.fallen.append(moment.receiver.member)
+            director.kill(moment.receiver.member)
+
+
+def test_who_is_away_for_a_moment_with_a_stage_of_the_set_is_waited_for() -> None:
+    """Its stage is not made anew: it comes back with what was named."""
+    script = HolderFalls()
+    slow = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+    result = play(lasting(swarm(replicas=1, standbys=2, faults=slow), 8, 2), script)
+    assert script.fallen
+    assert lines(result, "the run goes on with iteration 4, from snapshots")
     assert not rebuilt(result)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.snapshot import Snapshot
@@ -75,6 +78,18 @@ async def test_a_damaged_snapshot_is_refused_with_its_name(tmp_path: Path, damag
             place.unlink()
     with pytest.raises(SwarmfreeError, match=f"{place.name}: no snapshot that can be read"):
         await snapshots.read_part(SNAPSHOT.held, 1)
+
+
+@pytest.mark.parametrize("changed", [{"past": []}, {"past": {"1e999": "", "2": ""}}, {"stage": float("inf")}, {"record": []}])
+async def test_a_header_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, changed: dict[str, object]) -> None:
+    """Its bits have no hash of their own; a peer that starts passes it over, and does not end."""
+    snapshots = await written(tmp_path)
+    place = snapshots._place(SNAPSHOT.held)
+    with safe_open(place, "numpy") as file:
+        header, tensors = json.loads(file.metadata()["swarmfree"]), {name: file.get_tensor(name) for name in file.offset_keys()}
+    save_file(tensors, place, {"swarmfree": json.dumps(header | changed)})
+    with pytest.raises(SwarmfreeError, match=f"{place.name}: no snapshot that can be read"):
+        await snapshots.read(SNAPSHOT.held)
 
 
 async def test_a_disk_that_fills_up_is_told_of_in_one_line(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.peer import Peer
 from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, leading, play, record
 
+RUNS = SimpleNamespace(is_all_written=False)
 SLOW_S = 3.0
 MEMBERS_OWN = "e" * 64
 
@@ -132,7 +133,7 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
             context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
             alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=coordinator)
-            peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced)
+            peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced, ending=RUNS)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered
 
     play(story)
@@ -144,7 +145,7 @@ def test_who_holds_a_snapshot_announces_no_stage_with_it() -> None:
     async def story(alone: Alone) -> None:
         replica_state = alone.replica_state
         stage_member = SimpleNamespace(replica_state=replica_state, stage_replica=SimpleNamespace(seconds_per_microbatch=0.0))
-        peer = cast("Any", SimpleNamespace(context=alone.context, stage_member=stage_member, has_announced=True))
+        peer = cast("Any", SimpleNamespace(context=alone.context, stage_member=stage_member, has_announced=True, ending=RUNS))
         last = record()
         replica_state.install(1, last.iteration + 1, last.lineage(), last)
         replica_state.is_from_disk = True

@@ -30,10 +30,10 @@ class World:
         self.answers: dict[str, PlanAnswer] = {}
         self._watch = EndWatch(cast("Any", self), cast("Any", self), manifest)
 
-    def show(self, peer: str, stage: int, iteration: int) -> None:
+    def show(self, peer: str, stage: int, iteration: int, *, leaves: bool = False) -> None:
         """Have a peer announced."""
         endpoint = Endpoint(Member(peer, "0" * 16), (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}",))
-        state = PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY
+        state = PeerState.LEAVING if leaves else PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY
         said = (state, stage, iteration, "", 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e9)
         self.there[peer] = Announcement(endpoint, *said)
 
@@ -58,7 +58,7 @@ def world(small_manifest: Manifest) -> World:
     """Every stage was announced at its end, and everybody has ended; a newcomer waits."""
     made = World(small_manifest)
     for stage in range(small_manifest.stage_count):
-        made.show(f"Qm{stage}", stage, small_manifest.run.iterations)
+        made.show(f"Qm{stage}", stage, small_manifest.run.iterations, leaves=stage == 1)
     made.show("QmNewcomer", NO_STAGE, 0)
     made.answers["QmNewcomer"] = NEWCOMER
     return made
@@ -71,10 +71,24 @@ async def test_a_run_is_over_when_every_stage_was_and_nobody_is_left(world: Worl
     assert await world.is_over()
     one = world.there.pop("Qm0")
     other = World(world._watch._manifest)
-    other.there = {"Qm0": one}
+    other.there = {"Qm0": one, "Qm1": world.there["Qm1"]}
     assert not await other.is_over()
-    other.there = world.there
+    other.there = {peer: said for peer, said in world.there.items() if peer != "Qm1"}
     assert await other.is_over()
+
+
+async def test_a_run_whose_weights_nobody_has_written_is_not_over(world: World) -> None:
+    """All may have died between the last commit and the weights; who leaves before its last
+    iteration says nothing of them either.
+    """
+    world.show("Qm1", 1, world._watch._manifest.run.iterations)
+    assert not await world.is_over()
+    world.show("Qm1", 1, world._watch._manifest.run.iterations - 1, leaves=True)
+    assert not await world.is_over()
+    world.show("Qm1", 1, world._watch._manifest.run.iterations)
+    assert not await world.is_over()
+    world.show("Qm1", 1, world._watch._manifest.run.iterations, leaves=True)
+    assert await world.is_over()
 
 
 async def test_one_peer_does_not_end_a_run(world: World) -> None:

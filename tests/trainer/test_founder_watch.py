@@ -150,3 +150,5 @@ async def test_who_has_a_snapshot_of_the_run_is_a_sign_that_it_has_begun() -> No
     world.answers = {"first": IDLE, "second": PlanAnswer(None, "", snapshots=(HeldSnapshot(1, 50, "a" * 64),))}
     assert await world._watch._look()
     assert not world.named
+    world.named.append(Founder(1, "second"))  # down from then until all had died: it waits no longer to see that
+    assert await world._watch._look()

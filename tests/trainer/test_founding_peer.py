@@ -28,7 +28,12 @@ async def leads(number: int, *shown: Any) -> bool:
         led.append(True)
         return False
 
-    context = SimpleNamespace(me=ME, ports=SimpleNamespace(directory=SimpleNamespace(founder=named)), tell=lambda _: None)
+    context = SimpleNamespace(
+        manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=0)),
+        me=ME,
+        ports=SimpleNamespace(directory=SimpleNamespace(founder=named)),
+        tell=lambda _: None,
+    )
     replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE, is_from_disk=False)
     stage_member = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
     await Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead)._found(shown)
