@@ -14,8 +14,8 @@ def pause(invite: InviteArgument, *, organiser: OrganiserOption, patience: Patie
     Publishes an order, signed with the organiser's key, in the run's directory. Within
     timing.lease_s every peer has read it; after the iteration under way each writes its stage to
     its disk, and all end with exit code 0. To go on, start the same commands in the same folders,
-    the bootstrap node too, if it was ended: the run goes on with the next iteration, to the bit as
-    if nothing had been. Where a stage cannot be written by anybody, the run goes on until it can,
+    the bootstrap node too, if it was ended: the run goes on with the next iteration, from the very
+    bits that it had. Where a stage cannot be written by anybody, the run goes on until it can,
     and says so. Ends when a peer has taken the order.
     """
     _order(invite, organiser, Halting.PAUSE, patience)
