@@ -81,7 +81,7 @@ class NamingDirectory:
         self._directory, self._keep, self._lease_s = directory, keep, lease_s
         self.announce, self.publish_run = directory.announce, directory.publish_run
         self.announcements, self.founder = directory.announcements, directory.founder
-        self.is_over = directory.is_over
+        self.is_over, self.order = directory.is_over, directory.order
 
     async def name(self, founder: Founder) -> None:
         """Write down who founds, then publish it; where another one counts more, keep that one."""
@@ -249,6 +249,7 @@ class Founding:
             "founder": founder.peer_id,
             "iteration": founder.iteration,
             "lineage": founder.lineage,
+            "spent": founder.spent,
             "begun": begun or self._has_begun(manifest),
             "over": over or self._is_over(manifest),
         }
@@ -257,7 +258,7 @@ class Founding:
     def _kept_founder(self, manifest: Manifest) -> Founder | None:
         content = self._read_json(FOUNDER_FILE)
         number, peer_id = content.get("number"), content.get("founder")
-        iteration, lineage = content.get("iteration"), content.get("lineage")
+        iteration, lineage, spent = content.get("iteration"), content.get("lineage"), content.get("spent", 0)
         if content.get("run") != manifest.fingerprint():
             return None
         if (
@@ -266,9 +267,10 @@ class Founding:
             or not isinstance(peer_id, str)
             or type(iteration) is not int
             or not isinstance(lineage, str)
+            or type(spent) is not int
         ):
             raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
-        return Founder(number, peer_id, iteration, lineage)
+        return Founder(number, peer_id, iteration, lineage, spent)
 
     # ---- what is kept ----------------------------------------------------------------------------
 

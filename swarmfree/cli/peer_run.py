@@ -97,6 +97,7 @@ class PeerLife:
         self._order = order
         self._leave = asyncio.Event()
         self._keep = asyncio.Event()
+        self._paused = asyncio.Event()
         self._snapshots: FolderSnapshots | None = None
         self._may_leave = False
 
@@ -118,7 +119,7 @@ class PeerLife:
         folder, run = self._order.local.folder, self._order.invite.fingerprint
         require_unfinished(folder, run)
         code = await self._live(screen)
-        if code == 0 and not self._leave.is_set():
+        if code == 0 and not (self._leave.is_set() or self._paused.is_set()):
             note_finished(folder, run)
             if self._snapshots is not None:
                 self._snapshots.clear()
@@ -186,7 +187,7 @@ class PeerLife:
                 banned = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
                 moved = duties.create_task(AddressUpdates(network, directory).keep())
                 rng = random.Random(secrets.randbits(64))
-                code = await run_peer(ports, manifest, local, rng, self._leave, keep=self._keep, begun=begun)
+                code = await run_peer(ports, manifest, local, rng, self._leave, self._keep, begun, self._paused)
                 banned.cancel()
                 moved.cancel()
             return code

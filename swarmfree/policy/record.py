@@ -15,6 +15,7 @@ from swarmfree.protocol.events import IterationCommitted
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import HeartbeatAnswer
 from swarmfree.protocol.names import Member
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import (
     Record,
@@ -107,6 +108,7 @@ class Circumstances:
         rate_scaled: those of them that start with the run's rate factor.
         forced: this iteration has no majority.
         seniority: order of admission by member.
+        order: of the organiser that this record obeys; None for none.
     """
 
     losses: Sequence[float]
@@ -115,6 +117,7 @@ class Circumstances:
     rate_scaled: AbstractSet[int]
     forced: bool
     seniority: Mapping[Member, int]
+    order: Order | None = None
 
 
 def divergence(record: Record, manifest: Manifest) -> str:
@@ -166,6 +169,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
     reporters = {member for average in averages for member in average.members}
     youngest = len(circumstances.seniority)
     electorate = sorted(reporters, key=lambda m: (circumstances.seniority.get(m, youngest), m))
+    order = circumstances.order
     loss = 0.0
     for part in circumstances.losses:
         loss += part
@@ -181,6 +185,8 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         evaluation_bits=circumstances.evaluation,
         electorate=tuple(electorate),
         forced=(last.forced if last is not None else ()) + (plan.iteration,) * circumstances.forced,
+        order=order.number if order is not None else last.order if last is not None else 0,
+        halt=order.halt if order is not None else Halting.NOT,
     )
 
 

@@ -800,6 +800,7 @@ class Goodbye:
         rejoin: that other lineage won: what is held here counts for nothing there.
         all_written: with `write_weights`: every stage is written, and nothing is left to write;
             whoever leads next waits for none that is missing.
+        paused: with `run_over`: the run only stops for a while; what is written are snapshots.
 
     A member that leaves gets its answer when it is no longer needed: until then it goes on with
     what it began. The flags travel; `purpose` says which of five messages they make.
@@ -812,12 +813,13 @@ class Goodbye:
     successor: Endpoint | None = None
     rejoin: bool = False
     all_written: bool = False
+    paused: bool = False
 
     @property
     def purpose(self) -> GoodbyePurpose:
         """What the receiver is to do."""
         if self.run_over:
-            return WriteWeights(self.all_written) if self.write_weights else EndRun(self.finished)
+            return WriteWeights(self.all_written) if self.write_weights else EndRun(self.finished, self.paused)
         if self.successor is None:
             return ReleaseMember()
         return JoinOther(self.successor) if self.rejoin else FollowSuccessor(self.successor)
@@ -828,10 +830,12 @@ class EndRun:
     """Purpose of a Goodbye: the run is over, and the receiver ends.
 
     Args:
-        finished: all iterations are done.
+        finished: all iterations are done, or it was stopped or paused.
+        paused: the run only stops for a while.
     """
 
     finished: bool
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

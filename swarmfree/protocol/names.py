@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 17
+PROTOCOL_REVISION = 18
 ENDS_STAGE = 0
 NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero
@@ -84,12 +84,14 @@ class Founder:
         peer_id: of the founder.
         iteration: that the run goes on with, from snapshots; 0 = it begins.
         lineage: of the last record before that iteration; empty where the run begins.
+        spent: orders up to this number were given before: nobody obeys them any more.
     """
 
     number: int
     peer_id: str
     iteration: int = 0
     lineage: str = ""
+    spent: int = 0
 
     @property
     def short(self) -> str:

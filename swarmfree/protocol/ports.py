@@ -16,6 +16,7 @@ from swarmfree.protocol.engine_port import Engine, Pieces
 from swarmfree.protocol.events import Event
 from swarmfree.protocol.messages import Header, HeldSnapshot, Request, Response
 from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.protocol.order import Order
 from swarmfree.protocol.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -166,6 +167,12 @@ class Directory(Protocol):
 
     async def is_over(self) -> bool:
         """Whether the organiser has signed that the run is over; read along with `founder`."""
+        ...
+
+    def order(self) -> Order | None:
+        """Return the organiser's newest order that was read, None for none. It is looked for again
+        within `lease_s`.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Term
+from swarmfree.protocol.order import Halting
 
 GENESIS_LINEAGE = "0" * 64
 
@@ -242,6 +243,8 @@ class Record:
             iteration's work; empty if none was.
         electorate: who votes on the next iteration, senior first.
         forced: iterations so far that were sealed without a majority.
+        order: number of the newest order that was obeyed so far; 0 for none.
+        halt: whether this is the last record, by that order.
 
     Source: protocol section 3.1.
     """
@@ -257,6 +260,8 @@ class Record:
     evaluation_bits: str
     electorate: tuple[Member, ...]
     forced: tuple[int, ...] = ()
+    order: int = 0
+    halt: Halting = Halting.NOT
     _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     @property
@@ -314,6 +319,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "evaluation": record.evaluation_bits,
         "electorate": [_member_to_json(m) for m in record.electorate],
         "forced": list(record.forced),
+        "order": record.order,
+        "halt": str(record.halt),
     }
 
 
@@ -350,6 +357,8 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
         evaluation_bits=str(content["evaluation"]),
         electorate=tuple(Member(*m) for m in content["electorate"]),
         forced=tuple(int(iteration) for iteration in content["forced"]),
+        order=int(content["order"]),
+        halt=Halting(content["halt"]),
     )
 
 

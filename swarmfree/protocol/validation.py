@@ -281,6 +281,7 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
     _within("tokens", record.tokens, 0, most.TALLY_MAX)
     _members("voters", record.electorate, bounds.members)
     _forced(record.forced, bounds)
+    _within("order", record.order, 0, most.TALLY_MAX)
 
 
 def _plan(plan: Plan | None, bounds: MessageBounds) -> None:

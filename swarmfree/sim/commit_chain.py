@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from swarmfree.policy.fork_choice import Tip, wins
+from swarmfree.policy.halt import is_stopped
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 
 
@@ -34,12 +35,18 @@ class Chain:
         """Every lineage that was committed as this iteration."""
         return tuple(lineage for lineage in self._committed if self._records[lineage].iteration == iteration)
 
+    def ends(self, iterations: int) -> tuple[str, ...]:
+        """Every committed lineage after which nothing comes."""
+        stopped = [lineage for lineage in self._committed if is_stopped(self._records[lineage])]
+        return (*self.at(iterations - 1), *(lineage for lineage in stopped if self._records[lineage].iteration < iterations - 1))
+
     def complete(self, iterations: int) -> dict[int, str]:
-        """The winning one among the lineages that have all iterations; empty if none has.
+        """The winning one among the lineages that have all iterations, or were stopped; empty if
+        none has.
 
         Where the peers of a lineage with fewer forced records died, the run may end on another one.
         """
-        tips = [self._records[lineage] for lineage in self.at(iterations - 1)]
+        tips = [self._records[lineage] for lineage in self.ends(iterations)]
         best: Record | None = None
         for tip in tips:
             if best is None or wins(Tip.of(tip), Tip.of(best)):

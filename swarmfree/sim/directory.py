@@ -15,10 +15,13 @@ from collections.abc import Callable
 
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.names import Founder
+from swarmfree.protocol.order import Order
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.peer_ports import Pace
 
 GENESIS_S = 2.0
+ORDER_READ_S_MAX = 5.0
+"""Until a peer has read an order, at most, on its own clock."""
 """A peer reads no genesis again before; as `wire`'s."""
 
 
@@ -36,6 +39,7 @@ class DirectoryHub:
         wait_s: everything takes so much longer at the moment.
         shows_nothing: nobody finds anybody at the moment.
         is_over: the organiser has said that the run is over.
+        order: of the organiser, and when it was given.
     """
 
     def __init__(self, plan: FaultPlan, rng: random.Random, *, names_first: bool = False) -> None:
@@ -46,6 +50,7 @@ class DirectoryHub:
         self.shows_nothing = False
         self.runs_published = 0
         self.is_over = False
+        self.order: tuple[Order, float] | None = None
         self._newest: dict[str, Announcement] = {}
         self._before: dict[str, Announcement] = {}
 
@@ -100,6 +105,8 @@ class MemoryDirectory:
         self._hub, self._wall_s, self._is_alive, self._pace = hub, wall_s, is_alive, pace
         self._founder: Founder | None = None
         self._founder_s = -math.inf
+        self._order: Order | None = None
+        self._order_waits: tuple[Order, float] | None = None
 
     async def announce(self, announcement: Announcement) -> None:
         """Publish after a delay."""
@@ -135,6 +142,17 @@ class MemoryDirectory:
         own.
         """
         return self._hub.is_over and not self._hub.shows_nothing
+
+    def order(self) -> Order | None:
+        """The newest order, some time after it was given; once it was read it stays known."""
+        given = self._hub.order
+        if given is not None and given[0] != self._order and not self._hub.shows_nothing:
+            order, given_s = given
+            if self._order_waits is None or self._order_waits[0] != order:
+                self._order_waits = order, given_s + self._hub.rng.uniform(0, ORDER_READ_S_MAX)
+            if self._wall_s() >= self._order_waits[1]:
+                self._order = order
+        return self._order
 
     async def _travel(self) -> None:
         plan = self._hub.plan

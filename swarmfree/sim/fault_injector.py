@@ -16,6 +16,7 @@ from typing import assert_never
 from swarmfree.policy.permissions import term_of
 from swarmfree.protocol.messages import Commit, Goodbye, Open, Reduce, Request
 from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
 from swarmfree.sim.faults import calm_iteration
@@ -178,6 +179,9 @@ class Mischief:
         blackout = self._setup.blackout
         if blackout is not None and plan.iteration == blackout.iteration:
             self._hub.later(blackout.moment * self._iteration_s, self._cast.black_out, blackout)
+        pause = self._setup.pause
+        if pause is not None and plan.iteration == pause.iteration:
+            self._hub.later(pause.moment * self._iteration_s, self._cast.give_order, Halting.PAUSE)
         for fault in self._schedule.pop(plan.iteration, []):
             if isinstance(fault.what, Last):
                 self._ending.expect(fault, fault.what)

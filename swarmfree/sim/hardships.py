@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from swarmfree.protocol.manifest import Manifest, TimingSection
 from swarmfree.sim.faults import TRANSFER_S_MAX
 from swarmfree.sim.setup import Setup, draw_usual
-from swarmfree.sim.startup_faults import Blackout, Fall, Opening
+from swarmfree.sim.startup_faults import Blackout, Fall, Opening, Pause
 
 PART_BYTES_MAX = 48
+NEVER = 10**6
+"""Snapshots after so many iterations are none."""
 PART_S_MAX = 0.4
 SHIPPED_BOUND_S = 240.0
 """With the limits that the product ships, a split is waited for 30 s, thrice that at most, and a
@@ -239,6 +241,24 @@ def _blackout(setup: Setup, rng: random.Random) -> Setup:
     return replace(setup, manifest=manifest, opening=setup.opening or Opening(), blackout=blackout)
 
 
+def _pause(setup: Setup, rng: random.Random) -> Setup:
+    """The organiser pauses the run, and everybody is started again; at times some disks are full
+    then.
+    """
+    iterations = setup.manifest.run.iterations
+    pause = Pause(
+        iteration=rng.randint(1, iterations - 2),
+        moment=rng.uniform(0, 1.5),
+        back_s=rng.uniform(0.2, 6.0),
+        full_share=rng.choice((0.0, 0.0, 0.3)),
+    )
+    # Where nothing else asks for any, the snapshots of the pause are all there are
+    every = setup.manifest.recovery.snapshot_every or rng.choice((2, NEVER))
+    recovery = replace(setup.manifest.recovery, snapshot_every=every)
+    manifest = replace(setup.manifest, recovery=recovery)
+    return replace(setup, manifest=manifest, opening=setup.opening or Opening(), pause=pause)
+
+
 HARDSHIPS: dict[str, Hardship] = {
     "quiet": Hardship(0.15, _quiet),
     "transfer": Hardship(0.12, _transfer),
@@ -260,4 +280,5 @@ HARDSHIPS: dict[str, Hardship] = {
     "lone": Hardship(0.1, _lone),
     "opening": Hardship(0.1, _opening),
     "blackout": Hardship(0.05, _blackout),
+    "pause": Hardship(0.05, _pause),
 }

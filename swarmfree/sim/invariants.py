@@ -303,6 +303,8 @@ class Checks:
 
     def _said_goodbye(self, member: Member, purpose: GoodbyePurpose) -> None:
         match purpose:
+            case EndRun(paused=True):
+                pass  # it comes back with its disk, as who has died does
             case EndRun() | WriteWeights():
                 self._dismissed[member] = None
             case JoinOther():
@@ -441,10 +443,10 @@ class Checks:
                 self.violated("I3", f"record {event.iteration} ({lineage[:8]}) was committed, but nobody was told")
         iterations = self._manifest.run.iterations
         run = self._chain.complete(iterations)
-        if sorted(run) != list(range(iterations)):
+        if not run or sorted(run) != list(range(max(run) + 1)):
             self.violated("I3", f"the run finished with records {sorted(self.committed)}; 0 to {iterations - 1} expected")
             return
-        ended = {known for tip in self._chain.at(iterations - 1) for known in self._chain.back_from(tip).values()}
+        ended = {known for tip in self._chain.ends(iterations) for known in self._chain.back_from(tip).values()}
         self._check_undone(run, [known for known in self._votes.unforced if known not in ended], "the run ended without it")
         stages = {stage for stage, _ in written}
         missing = sorted(set(range(self._manifest.stage_count)) - stages)
@@ -452,7 +454,7 @@ class Checks:
             self.violated("I6", f"the run finished without weights of stages {missing}")
         for stage, tensors in written:
             # Two lineages that never met before they were through both write.
-            states = [state for lineage in self._chain.at(iterations - 1) for state in self._rebuilds.states_of(lineage, stage)]
+            states = [state for lineage in self._chain.ends(iterations) for state in self._rebuilds.states_of(lineage, stage)]
             if self._reference is not None and tensors not in [self._reference.exported(stage, state) for state in states]:
                 self.violated("I2", f"the weights written for stage {stage} are not those after the last record")
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.sim.bootstrap import Bootstrap
 from swarmfree.sim.partitions import Break
-from swarmfree.sim.peer_ports import WORK_SPREAD_MAX, DeviceError
+from swarmfree.sim.peer_ports import WALL_START_S, WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.simulated_peer import Life, Stage
 from swarmfree.sim.startup_faults import Blackout, Fall, Opening
 from swarmfree.sim.transcript import Transcript
@@ -21,6 +22,10 @@ from swarmfree.sim.transcript import Transcript
 KILL_GRACE_S = 3.0
 FIRST_PORT = 4001
 STRANGER_S_MAX = 0.5
+BACK_S = 2.0
+"""After a pause that a script has ordered, each peer comes back within this."""
+FULL_S = 20.0
+"""Disks that refuse as a run pauses do so for this long."""
 
 
 class Cast:
@@ -141,7 +146,8 @@ class Cast:
             later(opening.bootstrap_up_s, self._raise_bootstrap)
 
     def _raise_bootstrap(self) -> None:
-        is_needed = self._stage.checks.newest is None or self._stage.setup.blackout is not None
+        setup = self._stage.setup
+        is_needed = self._stage.checks.newest is None or setup.blackout is not None or setup.pause is not None
         if self._is_open and is_needed:
             self._changed_s = self._stage.loop.time()
             self.bootstrap.start()
@@ -216,6 +222,39 @@ class Cast:
             self.bootstrap.kill()
         if not self.bootstrap.is_up:  # it may have fallen before the run began
             self._stage.hub.later(self._rng.uniform(0.1, blackout.back_s), self._restart_bootstrap)
+
+    def give_order(self, halt: Halting) -> None:
+        """The organiser has the run stop, for a while or for good."""
+        if not self._is_open or self._stage.checks.is_complete:
+            return
+        self.disturbed(halt)
+        wall_s, before, pause = WALL_START_S + self._stage.loop.time(), self._stage.directory.order, self._stage.setup.pause
+        number = max(int(wall_s), before[0].number + 1 if before is not None else 0)
+        self._transcript.tell("organiser", f"orders {halt}: number {number}")
+        self._stage.directory.order = Order(number, halt), wall_s
+        for life in self.lives.values():
+            if pause is not None and self._rng.random() < pause.full_share:
+                self.fill_disk(life, FULL_S)
+        if not self.bootstrap.is_up:
+            self._restart_bootstrap()
+
+    def fill_disk(self, life: Life, duration_s: float) -> None:
+        """The disk of a peer takes nothing for so long."""
+        self._transcript.tell(str(life.member), f"its disk is full for {duration_s:.3f} s")
+        life.pace.shelf_refuses = True
+
+        def free() -> None:
+            life.pace.shelf_refuses = False
+
+        self._stage.hub.later(duration_s, free)
+
+    def _return(self, life: Life) -> None:
+        """One that has paused is started again, some time later."""
+        self.coordinator = None
+        pause = self._stage.setup.pause
+        back_s = self._rng.uniform(0.1, pause.back_s if pause is not None else BACK_S)
+        self._later(back_s, life.member.peer_id, can_feed=life.can_feed, standby=life.standby)
+        self._changed_s = self._stage.loop.time()
 
     def _restart_bootstrap(self) -> None:
         if self._is_open:
@@ -427,6 +466,9 @@ class Cast:
         if life.crash or life.killed:
             return False
         self._transcript.tell(str(life.member), f"ended with code {life.code} {life.why}".rstrip())
+        if life.paused:
+            self._return(life)
+            return False
         if life.leaving and life.code == 0:
             self._replace(life)
             return False

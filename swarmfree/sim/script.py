@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.messages import Request
 from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.order import Halting
 from swarmfree.sim import partitions
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
@@ -91,6 +92,16 @@ class Director:
             life = self._life(member)
             if life is not None:
                 self._cast.kill(life, "kill", "by the script")
+
+    def give_order(self, halt: Halting) -> None:
+        """The organiser has the run stop."""
+        self._cast.give_order(halt)
+
+    def fill_disk(self, member: Member, duration_s: float) -> None:
+        """The disk of this one takes nothing for so long."""
+        life = self._life(member)
+        if life is not None:
+            self._cast.fill_disk(life, duration_s)
 
     def lose_disk(self, member: Member) -> None:
         """What this one has on its disk is gone, and nothing more comes there in this life."""

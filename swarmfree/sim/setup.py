@@ -24,7 +24,7 @@ from swarmfree.protocol.manifest import (
 )
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
-from swarmfree.sim.startup_faults import Blackout, Opening
+from swarmfree.sim.startup_faults import Blackout, Opening, Pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Setup:
             None = nothing does, and who is announced first founds at once.
         liar: a member that computes wrongly; None = all are honest.
         blackout: when everybody dies at once; None = never.
+        pause: when the organiser pauses the run; None = never.
     """
 
     manifest: Manifest
@@ -65,6 +66,7 @@ class Setup:
     opening: Opening | None = None
     liar: Liar | None = None
     blackout: Blackout | None = None
+    pause: Pause | None = None
 
 
 CLIPPED_SHARE = 0.1

@@ -16,7 +16,7 @@ from typing import Any
 
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import SwarmfreeError
-from swarmfree.protocol.events import Event
+from swarmfree.protocol.events import Ended, Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Member
@@ -38,6 +38,7 @@ from swarmfree.sim.peer_ports import (
     VirtualExecutor,
 )
 from swarmfree.sim.setup import Setup
+from swarmfree.trainer.coordinator.pause import PAUSED
 
 RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]
@@ -79,6 +80,7 @@ class Life:
         crash: the traceback, where it ended as no peer should.
         killed: it was killed.
         leaving: it was asked to leave.
+        paused: it has ended since the run pauses.
         pace: how fast its device and its disk are.
     """
 
@@ -88,7 +90,7 @@ class Life:
         self._stage, self._rng = stage, rng
         self.code: int | None = None
         self.why, self.crash = "", ""
-        self.killed = self.leaving = False
+        self.killed = self.leaving = self.paused = False
         self.pace = Pace()
         self._leave_asked = asyncio.Event()
         self.owner = f"{endpoint.member.peer_id}.{endpoint.member.incarnation}"
@@ -131,6 +133,10 @@ class Life:
         local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=setup.cache_bytes_max)
         return await stage.run_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
 
+    def _tell(self, event: Event) -> None:
+        self.paused |= isinstance(event, Ended) and event.why.startswith(PAUSED)
+        self._stage.tell(self.member, event)
+
     async def _live(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
@@ -171,7 +177,7 @@ class Life:
             tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
             shelf=MemoryShelf(self.pace),
-            journal=MemoryJournal(lambda event: stage.tell(self.member, event), is_alive),
+            journal=MemoryJournal(self._tell, is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
             snapshots=MemorySnapshots(stage.disks.setdefault(self.member.peer_id, {}), is_alive, self.pace),
         )

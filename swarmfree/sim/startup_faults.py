@@ -1,5 +1,6 @@
 """What may befall a run as a whole: before its first record the first feeder falls, or cannot be
-called, and the bootstrap node comes and goes; later everybody dies at once.
+called, and the bootstrap node comes and goes; later everybody dies at once, or the organiser
+pauses the run.
 """
 
 from __future__ import annotations
@@ -56,3 +57,20 @@ class Blackout:
     back_s: float
     disk_share: float
     with_bootstrap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The organiser pauses the run; all peers that end so come back as who they were.
+
+    Args:
+        iteration: in which the order is given, the first time that it is opened.
+        moment: when in it, in iterations like the one before.
+        back_s: each peer comes back within so many seconds of its own end.
+        full_share: of peers whose disks refuse at that time.
+    """
+
+    iteration: int
+    moment: float
+    back_s: float
+    full_share: float = 0.0

@@ -129,10 +129,10 @@ class Election:
             if not self._may_lead(plan, poll):
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (
-                1 if poll.covers(plan) or replica_state.is_over else FORCED_WITHOUT_ALL
+                1 if poll.covers(plan) or replica_state.is_through else FORCED_WITHOUT_ALL
             )
             # Nothing is left to decide, and who is missing has ended
-            may_force |= replica_state.is_over and not poll.silent
+            may_force |= replica_state.is_through and not poll.silent
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
@@ -211,11 +211,11 @@ class Election:
                     group.create_task(self._ask_disk(others, on_disks, a.endpoint))
         poll.behind = max(poll.behind, others.behind)
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
-        is_further = max(told, default=0) > self._stage_member.replica_state.iteration
+        is_further = max(told, default=0) > self._stage_member.replica_state.announced_iteration
         return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_lead(self, plan: Plan, poll: Poll) -> bool:
-        is_over, electorate = self._stage_member.replica_state.is_over, self._electorate(plan)
+        is_over, electorate = self._stage_member.replica_state.is_through, self._electorate(plan)
         return may_lead(plan, electorate, self._context.me, poll.members(), is_over=is_over, has_waited=self._has_waited)
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
@@ -240,7 +240,7 @@ class Election:
             return None  # this peer has promised somebody else meanwhile
         known = [p for p in poll.promises.values() if p.iteration == replica_state.iteration]
         newest = newest_plan((plan, *(p.plan for p in poll.promises.values())))
-        if not majority and not replica_state.is_over:
+        if not majority and not replica_state.is_through:
             self._context.tell(
                 Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
             )

@@ -68,11 +68,13 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.partition_merge import Rival
+from swarmfree.trainer.coordinator.pause import GO_ON, PAUSED
 from swarmfree.trainer.coordinator.roster import Deposed
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import WAITS_FROM_DISK, Membership
+from swarmfree.trainer.pause_watch import wait_until_left_over
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
@@ -84,10 +86,11 @@ from swarmfree.trainer.tasks import Tasks
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a peer's life ends."""
+    """How a peer's life ends; `paused`: the run is not over."""
 
     code: int
     why: str
+    paused: bool = False
 
 
 class Peer:
@@ -111,7 +114,7 @@ class Peer:
         )
         self.stage_member.after_step = self._after_step
         self._coordination = Tasks(group)
-        self.ending = RunEnd(context, self.stage_member, self.tasks)
+        self.ending = RunEnd(context, self.stage_member, self.tasks, self.snapshots)
         self.access_control = AccessControl(context, self.stage_member, lambda: self.coordinator)
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
@@ -131,6 +134,7 @@ class Peer:
         self.tasks.start(self.snapshots.keep(), "snapshots")
         self.tasks.start(keep_room(self.context, self.stage_member.replica_state, self.stage_member.device), "room for a stage")
         self.tasks.start(self._join(), "join")
+        self.tasks.start(self._leave_if_left_over(), "look for a pause")
 
     def _after_step(self) -> None:
         self.shadows.after_step()
@@ -267,14 +271,16 @@ class Peer:
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         match request.purpose:
-            case EndRun(finished=finished):
+            case EndRun(finished=finished, paused=paused):
                 mine = self.coordinator
                 if mine is not None and await mine.partition_merge.loses_to(sender):
                     # Its own swarm follows nobody else
-                    await end_run(self.context, mine.roster, (), (), request.why)
+                    await end_run(self.context, mine.roster, (), (), request.why, paused=paused)
                 else:
                     self.ending.require_lead(sender)
-                self.end(End(0 if finished else 1, request.why))
+                if paused:
+                    await self.snapshots.keep_now()
+                self.end(End(0 if finished else 1, request.why, paused))
             case WriteWeights(all_written=all_written):
                 self.ending.require_lead(sender)
                 if all_written:
@@ -324,6 +330,15 @@ class Peer:
             await self.ending.write()
         self.end(End(0, "left"))
 
+    async def _leave_if_left_over(self) -> None:
+        async def spent() -> int:
+            founder = await self.context.ports.directory.founder()
+            return founder.spent if founder is not None else 0
+
+        await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
+        await self.snapshots.keep_now()
+        self.end(End(0, f"{PAUSED}, while this peer was away: {GO_ON}", paused=True))
+
     async def _count_ticks(self) -> None:
         try:
             await self.membership.count_ticks()
@@ -364,7 +379,9 @@ class Peer:
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
-        self.end(End(0, why))
+        if coordinator.has_paused:
+            await self.snapshots.keep_now()
+        self.end(End(0, why, coordinator.has_paused))
         return True
 
     async def _announce(self) -> None:
@@ -412,7 +429,7 @@ class Peer:
             endpoint=context.here,
             state=state if stage != NO_STAGE else PeerState.STANDBY,
             stage=stage,
-            iteration=0 if replica_state.is_from_disk else replica_state.iteration,
+            iteration=0 if replica_state.is_from_disk else replica_state.announced_iteration,
             lineage=GENESIS_LINEAGE if replica_state.is_from_disk else replica_state.lineage,
             squared_norm=entry.squared_norm if entry is not None else 0.0,
             clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
@@ -434,6 +451,7 @@ async def run_peer(
     leave: asyncio.Event | None = None,
     keep: asyncio.Event | None = None,
     begun: Callable[[Peer], None] | None = None,
+    paused: asyncio.Event | None = None,
 ) -> int:
     """Run one peer from its first announcement to the end of the run.
 
@@ -447,9 +465,10 @@ async def run_peer(
         keep: whenever it is set, the weights of this peer's stage are written as they are then, and
             it is cleared.
         begun: called once with the peer that has begun, for whoever looks at it.
+        paused: set where the peer has ended since the run pauses.
 
     Returns:
-        0 when the run did all its iterations, or this peer has left.
+        0 when the run did all its iterations, was stopped or pauses, or this peer has left.
 
     Raises:
         SwarmfreeError: this peer's device does not come back, the weights that it was to write are
@@ -471,7 +490,9 @@ async def run_peer(
             end = await asyncio.shield(peer.ended)
             if end.code == 0 and peer.ending.failure:
                 end = End(1, peer.ending.failure)
-            if end.code == 0:
+            if end.paused and paused is not None:
+                paused.set()
+            if end.code == 0 and not end.paused:
                 await peer.announce_end()
             peer.context.tell(Ended(end.code, end.why))
         finally:

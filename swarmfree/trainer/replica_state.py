@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from swarmfree.policy.fork_choice import forced_later
+from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
 from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
@@ -39,6 +41,8 @@ class ReplicaState:
             another one that was just built is its lineage's only in the base it was built for.
         is_from_disk: the state is a snapshot of an earlier life, and no plan has opened it here: it
             claims nothing.
+        is_paused: this peer has stepped with the last record before a pause, and nobody has gone on
+            from there.
         plan: in force, None before the first Open, and after the state was built anew.
         known_plan: the newest one seen, in force or not: who else there is.
         base: of the work under way; empty while it changes.
@@ -69,7 +73,7 @@ class ReplicaState:
         self.stage = NO_STAGE
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
-        self.is_committed_state = self.is_from_disk = False
+        self.is_committed_state = self.is_from_disk = self.is_paused = False
         self.plan: Plan | None = None
         self.known_plan: Plan | None = None
         self.base = ""
@@ -109,8 +113,20 @@ class ReplicaState:
 
     @property
     def is_over(self) -> bool:
-        """Whether the state has done all iterations of the run."""
-        return self.iteration >= self._context.manifest.run.iterations
+        """Whether the state has done all iterations of the run, or the last one before it was
+        stopped.
+        """
+        return self.iteration >= self._context.manifest.run.iterations or is_stopped(self.record_of(NEWEST))
+
+    @property
+    def announced_iteration(self) -> int:
+        """The iteration that the state is ready for; all of the run's, where it is over before."""
+        return self._context.manifest.run.iterations if self.is_over else self.iteration
+
+    @property
+    def is_through(self) -> bool:
+        """Whether there is nothing left to do with the state but to write it."""
+        return self.is_over or self.is_paused
 
     @property
     def records_held(self) -> int:
@@ -159,6 +175,7 @@ class ReplicaState:
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
         self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up, self.is_from_disk = None, "", "", False, False
+        self.is_paused = False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
@@ -188,6 +205,7 @@ class ReplicaState:
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
         self.is_committed_state, self.is_from_disk, self.kept_from = True, False, None
+        self.is_paused = record.halt is Halting.PAUSE
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage
         self.past.pop(self.iteration - PAST_MAX, None)

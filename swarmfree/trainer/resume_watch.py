@@ -110,7 +110,10 @@ class ResumeWatch:
             f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {len(point.holders)} peers{lost}, "
             f"under {announced[chosen].endpoint.member} (genesis {number})"
         )
-        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage))
+        # Else an order to pause that was obeyed after that set was written would be so again
+        order = self._directory.order()
+        spent = max(int(self._clock.wall_s()), order.number if order is not None else 0)
+        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent))
 
     def _waits_for(self, point: SnapshotSet) -> str:
         stages = ", ".join(map(str, point.missing))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.events import Note, WeightsWritten
 from swarmfree.protocol.messages import Farewell
 from swarmfree.protocol.names import NO_STAGE, Endpoint
@@ -14,6 +14,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -25,8 +26,9 @@ class RunEnd:
             went wrong.
     """
 
-    def __init__(self, context: Context, stage_member: StageMember, tasks: Tasks) -> None:
+    def __init__(self, context: Context, stage_member: StageMember, tasks: Tasks, snapshots: SnapshotKeeper) -> None:
         """Nothing was written."""
+        self._snapshots = snapshots
         self._context = context
         self._stage_member = stage_member
         self._tasks = tasks
@@ -66,13 +68,16 @@ class RunEnd:
         return Reply(Farewell())
 
     async def write(self) -> Reply:
-        """Write the stage's weights, or wait until they are written; the peer stays.
+        """Write the stage's weights, or its snapshot where the run only pauses, or wait until they
+        are written; the peer stays.
 
         Raises:
             Refused: `gone`, what is held here is not the last state of a stage; `failed`, with the
                 reason.
         """
         replica_state = self._stage_member.replica_state
+        if replica_state.stage != NO_STAGE and replica_state.is_paused:
+            return await self._write_snapshot()
         if replica_state.stage == NO_STAGE or not replica_state.is_over:
             raise Refused(
                 RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
@@ -89,6 +94,15 @@ class RunEnd:
             self._writing = None  # it may be asked again
             raise Refused(RefusalKind.FAILED, self.failure)
         return Reply(Farewell(note, self.is_all_written))
+
+    async def _write_snapshot(self) -> Reply:
+        """A disk that refuses is no failure of this peer's: the run goes on until it does not."""
+        lineage = self._stage_member.replica_state.lineage
+        try:
+            await self._snapshots.write_now()
+        except (SwarmfreeError, CallFailed) as error:
+            raise Refused(RefusalKind.FAILED, f"no snapshot is written: {error.__cause__ or error}") from error
+        return Reply(Farewell("", self._all_written_of == lineage))
 
     async def keep(self) -> None:
         """Write the present weights of the stage before the run ends; without a stage, nothing."""

@@ -9,6 +9,7 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -32,7 +33,7 @@ class SnapshotKeeper:
         self._port = context.ports.snapshots
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
         self._due: tuple[Snapshot, list[bytes]] | None = None
-        self._told = ""
+        self._told, self._writing = "", asyncio.Lock()
         self._damaged: set[HeldSnapshot] = set()
 
     def held(self) -> tuple[HeldSnapshot, ...]:
@@ -44,12 +45,53 @@ class SnapshotKeeper:
 
         It runs in the device work of the step, so that no later step changes what it reads.
         """
+        replica_state = self._stage_member.replica_state
+        if self._every and replica_state.iteration % self._every == 0 and not replica_state.is_over:
+            self._due = self._copied() or self._due
+
+    def _copied(self) -> tuple[Snapshot, list[bytes]] | None:
+        """The state as it is now; None where nothing is held that a record has left."""
         replica_state, engine = self._stage_member.replica_state, self._context.ports.engine
         record = replica_state.record_of(NEWEST)
-        is_due = self._every and replica_state.iteration % self._every == 0 and not replica_state.is_over
-        if is_due and record is not None and replica_state.stage != NO_STAGE:
-            parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(replica_state.stage))]
-            self._due = Snapshot(replica_state.stage, record, dict(replica_state.past), len(parts)), parts
+        if record is None or replica_state.stage == NO_STAGE:
+            return None
+        parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(replica_state.stage))]
+        return Snapshot(replica_state.stage, record, dict(replica_state.past), len(parts)), parts
+
+    async def write_now(self) -> None:
+        """Have the present state on the disk, since the run is about to pause; where it lies there
+        already nothing is written.
+
+        Raises:
+            SwarmfreeError: the disk refuses, or this peer keeps no snapshots.
+            CallFailed: the device failed.
+        """
+        if self._port is None:
+            raise SwarmfreeError("this peer keeps no snapshots")
+        replica_state = self._stage_member.replica_state
+        if HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage) in self.held():
+            return
+        # Not in the midst of a step; and whatever waits for the disk is older than this
+        copied, self._due = await self._stage_member.device.run(Rank.BOOKS, 0, self._copied), None
+        if copied is not None:
+            await self._write(*copied)
+
+    async def keep_now(self) -> None:
+        """Have the present state on the disk, if a record has left it; a disk that refuses is told
+        of.
+        """
+        if self._stage_member.replica_state.is_committed_state and not self._stage_member.replica_state.is_from_disk:
+            try:
+                await self.write_now()
+            except (SwarmfreeError, CallFailed) as error:
+                self._context.tell(Note(f"no snapshot is written: {error}"))
+
+    async def _write(self, snapshot: Snapshot, parts: list[bytes]) -> None:
+        assert self._port is not None, "something is to be written"
+        async with self._writing:
+            await self._port.write(snapshot, parts, worth_keeping(self.held(), snapshot.held.iteration, snapshot.past))
+        self._told = ""
+        self._damaged.discard(snapshot.held)
 
     async def keep(self) -> None:
         """Run for ever: write what is due. A disk that refuses is told of once, and tried again
@@ -59,12 +101,9 @@ class SnapshotKeeper:
             if self._due is None:
                 await self._stage_member.replica_state.moved.wait()
                 continue
-            (snapshot, parts), self._due = self._due, None
-            keep = worth_keeping(self.held(), snapshot.held.iteration, snapshot.past)
+            due, self._due = self._due, None
             try:
-                await self._port.write(snapshot, parts, keep)
-                self._told = ""
-                self._damaged.discard(snapshot.held)
+                await self._write(*due)
             except SwarmfreeError as error:
                 if not self._told:
                     self._told = f"no snapshot is written, and training goes on: {error}"

@@ -3,11 +3,11 @@ manifest and genesis.
 
 Each record stands under its owner's own subkey and is signed by it: ``<run>.peers`` (announcement
 and libp2p entry points), ``<run>.manifest``, ``<run>.genesis`` and ``<run>.bans`` (copies, believed
-for their hash and the organiser's signature), ``<run>.end`` (by the bootstrap node once the run is
-over), ``<run>.relays`` (where the owner offers one), and under the key ``swarmfree.runs``, which
-all runs share, what run a peer serves, so that a wrong address can be told from a dead one. Losing
-the directory for a while costs newcomers only: a temporary fault is never raised, and what could
-not be stored is stored later.
+for their hash and the organiser's signature), ``<run>.orders`` (likewise), ``<run>.end`` (by the
+bootstrap node once the run is over), ``<run>.relays`` (where the owner offers one), and under the
+key ``swarmfree.runs``, which all runs share, what run a peer serves, so that a wrong address can be
+told from a dead one. Losing the directory for a while costs newcomers only: a temporary fault is
+never raised, and what could not be stored is stored later.
 
 The node lives in a thread and loop of its own (`loop_thread`, `dht_keeper`); every wait for it is
 bounded.
@@ -31,6 +31,7 @@ from swarmfree.protocol.config import manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.protocol.order import Order
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import (
     ADDRESSES_MAX,
@@ -50,6 +51,7 @@ from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
 from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
+from swarmfree.wire.signed_order import SignedOrder, newest_order
 from swarmfree.wire.socket_folder import SocketFolder
 from swarmfree.wire.ticket import Ticket
 
@@ -148,6 +150,8 @@ class DhtDirectory:
         self._bans: BanList | None = None
         self._has_read_kept = False
         self._ban_lists: dict[bytes, BanList | None] = {}
+        self._order: SignedOrder | None = None
+        self._no_orders = set[bytes]()
         self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
@@ -320,13 +324,16 @@ class DhtDirectory:
         return self._bans
 
     async def read_bans(self, lease_s: float) -> BanList | None:
-        """Look for a newer ban list; a newer one is kept, and published at once until the lease
-        ends.
+        """Look for a newer ban list, and a newer order; a newer one is kept, and published at once
+        until the lease ends.
 
         Returns:
             The newest one; None while there is none.
         """
+        order = self._order
         newest = newest_ban_list(await self.ban_lists())
+        if self._order is not None and self._order != order:
+            await self.publish_order(self._order, lease_s)
         if newest is not None and newest != self._bans:
             await self.publish_bans(newest, lease_s)
         return newest
@@ -334,8 +341,10 @@ class DhtDirectory:
     async def ban_lists(self) -> tuple[BanList, ...]:
         """The list that is known, and all true ones that stand in the directory."""
         assert self._manifest is not None, "who looks for bans has the manifest"
-        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
-        contents = (record.value for record in found.get(self._key("bans"), ()))
+        keys = self._key("bans"), self._key("orders")
+        found = await self._read(keys, _CALL_LIMIT_S)
+        contents, orders = ([record.value for record in found.get(key, ())] for key in keys)
+        self._order = newest_order(orders, self._manifest, self._order, self._no_orders)
         self._ban_lists = read_ban_lists(contents, self._manifest, self._ban_lists)
         return tuple(bans for bans in (self.bans, *self._ban_lists.values()) if bans is not None)
 
@@ -351,6 +360,22 @@ class DhtDirectory:
         copies = found.get(self._key("bans"), ())
         nobody = {self._identity.peer_id, *bans.peers}
         return sum(record.value == bans.canonical() and record.owner not in nobody for record in copies)
+
+    def order(self) -> Order | None:
+        """The organiser's newest order that was read, along with ban lists; None for none."""
+        return None if self._order is None else self._order.order
+
+    async def publish_order(self, order: SignedOrder, lease_s: float) -> None:
+        """Follow an order, and publish it until the lease ends."""
+        self._order = order
+        await self._store({self._key("orders"): order.content}, self._wall_s() + min(lease_s, LEASE_S_MAX))
+
+    async def keepers_of_order(self, order: SignedOrder) -> int:
+        """How many others publish this order, the bootstrap node not counted: it trains nothing."""
+        found = await self._read((self._key("orders"),), _CALL_LIMIT_S)
+        copies = found.get(self._key("orders"), ())
+        nobody = {self._identity.peer_id, "" if self._genesis is None else self._genesis.delegation.holder}
+        return sum(record.value == order.content and record.owner not in nobody for record in copies)
 
     async def publish_run(self, lease_s: float) -> None:
         """Republish the manifest and, where known, the genesis record and the ban list, unless
@@ -382,6 +407,8 @@ class DhtDirectory:
             contents[self._key("end")] = self._end.canonical()
         if self.bans is not None:
             contents[self._key("bans")] = self.bans.canonical()
+        if self._order is not None:
+            contents[self._key("orders")] = self._order.content
         await self._store(contents, expires_s)
 
     # -- peers

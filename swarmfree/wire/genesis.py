@@ -25,13 +25,14 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.message_bounds import TALLY_MAX
 from swarmfree.protocol.names import Founder
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
 GENESIS_SIZE_BYTES_MAX = 4096
-_PURPOSE = "swarmfree genesis 4"
+_PURPOSE = "swarmfree genesis 5"
 NUMBER_MAX = 10**9
 _LINEAGE = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Genesis:
         delegation: its ticket, by which the organiser lets it name founders.
         signature: of `signed_bytes`, by the bootstrap node.
         iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
+        spent: orders up to this number were given before.
     """
 
     fingerprint: str
@@ -59,10 +61,11 @@ class Genesis:
     signature: bytes
     iteration: int = 0
     lineage: str = ""
+    spent: int = 0
 
     def signed_bytes(self) -> bytes:
-        """What the signature covers: purpose, fingerprint, number, founder, iteration and lineage
-        as canonical JSON.
+        """What the signature covers: purpose, fingerprint, number, founder, iteration, lineage and
+        spent orders as canonical JSON.
         """
         words: dict[str, str | int] = {
             "purpose": _PURPOSE,
@@ -71,13 +74,14 @@ class Genesis:
             "founder": self.founder,
             "iteration": self.iteration,
             "lineage": self.lineage,
+            "spent": self.spent,
         }
         return _canonical(words)
 
     @property
     def named(self) -> Founder:
         """Whom it names, and for what."""
-        return Founder(self.number, self.founder, self.iteration, self.lineage)
+        return Founder(self.number, self.founder, self.iteration, self.lineage, self.spent)
 
     def counts_more_than(self, other: Genesis | None) -> bool:
         """Whether peers that read both follow this one; an organiser that gave two the same number
@@ -96,6 +100,7 @@ class Genesis:
                 "founder": self.founder,
                 "iteration": self.iteration,
                 "lineage": self.lineage,
+                "spent": self.spent,
                 "key": base64.b64encode(self.key).decode(),
                 "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
@@ -121,7 +126,7 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
-    where = founder.iteration, founder.lineage
+    where = founder.iteration, founder.lineage, founder.spent
     unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"", *where)
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
@@ -181,11 +186,11 @@ def _parsed(content: bytes) -> Genesis:
     values = json.loads(content)
     if not isinstance(values, dict):
         raise TypeError("an object is expected")
-    number, iteration = values.pop("number"), values.pop("iteration")
+    number, iteration, spent = values.pop("number"), values.pop("iteration"), values.pop("spent")
     if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
         raise TypeError("a number and texts are expected")
-    if type(iteration) is not int or iteration < 0:
-        raise TypeError("an iteration from 0 on is expected")
+    if type(iteration) is not int or iteration < 0 or type(spent) is not int or not 0 <= spent <= TALLY_MAX:
+        raise TypeError("an iteration from 0 on is expected, and the number of an order")
     return Genesis(
         values["fingerprint"],
         number,
@@ -195,6 +200,7 @@ def _parsed(content: bytes) -> Genesis:
         base64.b64decode(values["signature"], validate=True),
         iteration,
         values["lineage"],
+        spent,
     )
 
 

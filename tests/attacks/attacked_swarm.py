@@ -109,6 +109,9 @@ class Noticeboard:
         """The organiser has not said so."""
         return False
 
+    def order(self) -> None:
+        """The organiser wants nothing."""
+
 
 @functools.cache
 def identity(number: int) -> Identity:

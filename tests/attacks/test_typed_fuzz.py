@@ -106,6 +106,9 @@ class Directory:
         """The organiser has not said so."""
         return False
 
+    def order(self) -> None:
+        """The organiser wants nothing."""
+
 
 class Unwatched:
     """Nobody looks at the traffic."""

@@ -137,7 +137,7 @@ async def test_a_run_that_has_begun_gets_no_other_founder_after_a_restart(tmp_pa
     """
 
     class Directory:
-        announce = publish_run = name_founder = None
+        announce = publish_run = name_founder = order = None
 
         async def is_over(self) -> bool:
             return True
@@ -189,7 +189,7 @@ async def test_a_founder_is_written_down_before_it_is_published() -> None:
     known: list[Founder] = []
 
     class Directory:
-        announce = publish_run = announcements = founder = is_over = None
+        announce = publish_run = announcements = founder = is_over = order = None
 
         async def name_founder(self, founder: Founder, _lease_s: float) -> SimpleNamespace:
             assert kept[-1] == founder

@@ -107,6 +107,9 @@ class Nowhere:
         """Nobody has said so."""
         return False
 
+    def order(self) -> None:
+        """The organiser wants nothing."""
+
     async def announcements(self) -> tuple[()]:
         """Nobody is announced."""
         return ()

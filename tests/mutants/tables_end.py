@@ -13,6 +13,7 @@ from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, SIBLING, Alone, D, play
 from tests.mutants.tables_lead import answer, lead
 
@@ -43,7 +44,7 @@ def weights_of_a_lineage_that_was_left() -> object:
     async def story(alone: Alone) -> tuple[list[int], list[bool]]:
         disk, said, state = Disk(), list[bool](), alone.replica_state
         context = replace(alone.context, ports=replace(alone.context.ports, weights=disk))
-        ending = RunEnd(context, alone.stage_member, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
         state.iteration = MANIFEST.run.iterations
         await ending.write()
         ending.hear_all_written()

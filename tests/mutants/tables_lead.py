@@ -522,7 +522,7 @@ def record_beside_the_dead() -> object:
             coordinator.roster.fence(other.member, "it is gone")
         alone.context.incarnations.hear(second_life(other).member for other in (ME, SIBLING, D))
         average = StageAverage("average", float64_bits(1.0), "state", (A.member,))
-        return coordinator._make_record(plan(1), (average,) * 3, (1.0,)).forced
+        return coordinator._make_record(plan(1), (average,) * 3, (1.0,), None).forced
 
     return lead(story, forced=True)
 

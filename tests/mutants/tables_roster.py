@@ -39,6 +39,7 @@ from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from swarmfree.trainer.tasks import Tasks
 from tests.mutants.alone import (
     LATER,
@@ -767,7 +768,7 @@ def run_that_ends_elsewhere() -> object:
         peer = SimpleNamespace(
             context=alone.context,
             coordinator=SimpleNamespace(partition_merge=mine, roster=roster),
-            ending=RunEnd(alone.context, alone.stage_member, alone.tasks),
+            ending=RunEnd(alone.context, alone.stage_member, alone.tasks, SnapshotKeeper(alone.context, alone.stage_member)),
             end=lambda end: ended.append(end.code),
         )
         said = await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from swarmfree.cli.halt_run import give_order
+from swarmfree.protocol.order import Halting
+from swarmfree.wire.invite import decode_invite
+from swarmfree.wire.organiser import load_organiser
 from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of, write_run
 
 pytestmark = pytest.mark.timeout(240)
@@ -31,32 +36,65 @@ def _losses(processes: Processes, life: str) -> dict[int, float]:
     return {event["iteration"]: event["loss"] for event in events}
 
 
-async def test_a_swarm_that_is_killed_whole_goes_on_where_its_snapshots_were(processes: Processes) -> None:
-    """SIGKILL to every process in mid-training: the same commands start it again, at most one
-    interval is done again, to the same losses, and the run ends well.
+def _snapshots(processes: Processes) -> dict[Path, bytes]:
+    """What lies on all disks."""
+    return {place: place.read_bytes() for place in (processes.folder / "peers").glob("peer-*/snapshots/*/*")}
+
+
+async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapshots_were(processes: Processes) -> None:
+    """It is paused by its organiser: all exit with 0 after one iteration, and the same commands go
+    on with the next. Then SIGKILL to every process, and to the bit the same once more from a set
+    that was written before the pause, which does not pause it again.
     """
-    recovery = f'mode = "checkfree"\nsnapshot_every = {EVERY}'
-    run = str(write_run(processes.folder, iterations=6 * EVERY, stages="body = 2\nreplicas_max = 1", recovery=recovery))
+    # With more in flight gradients are added up as they come, and sums differ in their last bits
+    recovery = f'mode = "checkfree"\nsnapshot_every = {EVERY}\n\n[timing]\nlease_s = 6\n\n[ring]\ncredits = 1'
+    run = str(write_run(processes.folder, iterations=200 * EVERY, stages="body = 2\nreplicas_max = 1", recovery=recovery))
     await _start(processes, run, "")
-    await processes.waiters.until(lambda: len(_losses(processes, "")) > 2 * EVERY + 2, "it trains")
+    await processes.waiters.until(lambda: len(_losses(processes, "")) > EVERY + 2, "it trains")
+    invite = next(line for line in processes.said["bootstrap"] if line.startswith("swarmfree1"))
+    key = str(processes.folder / "peers" / "bootstrap" / "organiser.key")
+    assert await give_order(decode_invite(invite), load_organiser(key), Halting.PAUSE, UP_WITHIN_S) == 0
+    node, *peers = processes._children[: 1 + len(PEERS)]
+    assert [await code_of(peer, UP_WITHIN_S) for peer in peers] == [0] * len(PEERS)
+    first = _losses(processes, "")
+    ended = {event["why"] for name in PEERS for event in processes.told(name, "Ended")}
+    assert ended == {
+        f"paused by its organiser before iteration {len(first)}: the same commands in the same folders go on from there"
+    }
+    node.send(signal.SIGINT)
+    await code_of(node, 10)
+    older = {place: data for place, data in _snapshots(processes).items() if f"iteration-{len(first):09}" not in place.name}
+    assert len(older) == len(PEERS)
+    await _start(processes, run, "-night")
+    await processes.waiters.until(lambda: len(_losses(processes, "-night")) > 3, "it goes on")
     for process in processes.living():
         process.kill()
     for child in list(processes._children):
         await child.wait()
-    first = _losses(processes, "")
     processes._starter = None  # what they were forked from is dead, too
+    second = _losses(processes, "-night")
+    assert min(second) == len(first) - 1, "the record before is told once more; nothing is done again"
+    assert second.pop(len(first) - 1) == first[len(first) - 1]
+    for place in _snapshots(processes):
+        place.unlink()
+    for place, data in older.items():
+        place.write_bytes(data)
     await _start(processes, run, "-again")
-    await processes.waiters.until(lambda: len(_losses(processes, "-again")) > 2 * EVERY, "it trains again")
-    second = _losses(processes, "-again")
-    begun = min(iteration for iteration in second if iteration >= max(first) - EVERY)
-    assert max(first) - EVERY <= begun <= max(first) + 1
-    assert min(second) >= begun - 1, "the record before is told once more"
-    again = {iteration: loss for iteration, loss in second.items() if iteration in first}
-    assert again and again == {iteration: first[iteration] for iteration in again}
-    for child in processes._children[-len(PEERS) :]:
+    reached = max(second)
+    await processes.waiters.until(lambda: max(_losses(processes, "-again"), default=0) > reached, "it trains again")
+    third = _losses(processes, "-again")
+    assert min(third) < len(first) - 1
+    before = first | second
+    assert {iteration: third[iteration] for iteration in third if iteration <= reached} == {
+        iteration: before[iteration] for iteration in before if iteration >= min(third)
+    }
+    invite = next(line for line in processes.said["bootstrap-again"] if line.startswith("swarmfree1"))
+    assert await give_order(decode_invite(invite), load_organiser(key), Halting.STOP, UP_WITHIN_S) == 0
+    node, *peers = processes._children[-1 - len(PEERS) :]
+    for child in peers:
         assert await code_of(child, UP_WITHIN_S) == 0
-    node = processes._children[-len(PEERS) - 1]
     node.send(signal.SIGINT)
     await code_of(node, 10)
-    assert not list((processes.folder / "peers").glob("peer-*/snapshots/*/*")), "the run is over: nothing is left to go on with"
+    assert not _snapshots(processes), "the run is over: nothing is left to go on with"
+    assert len(list((processes.folder / "peers").glob("peer-*/weights/*.safetensors"))) == len(PEERS)
     await processes.require_nothing_left()

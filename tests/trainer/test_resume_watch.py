@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import Manifest, StagesSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Member
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
 
@@ -41,6 +44,8 @@ class World:
         self.answers = dict(answers)
         self.named, self.said = [Founder(1, "First")], list[str]()
         self.time_s, self.calls = 100.0, 0
+        self.given: Order | None = None
+        self.unix_s = 0.0
         here = cast("Any", self)
         self._watch = ResumeWatch(here, here, here, MANIFEST, self.said.append)
 
@@ -68,6 +73,14 @@ class World:
         """Monotonic."""
         return self.time_s
 
+    def wall_s(self) -> float:
+        """Unix."""
+        return self.unix_s
+
+    def order(self) -> Order | None:
+        """What the organiser wants."""
+        return self.given
+
     async def look(self, seconds: float) -> list[Founder]:
         """Look for so long; who was named meanwhile."""
         before, until_s = len(self.named), self.time_s + seconds
@@ -75,6 +88,16 @@ class World:
             await self._watch._look()
             self.time_s += LOOK_S
         return self.named[before:]
+
+
+@pytest.mark.parametrize(("unix_s", "given", "spent"), [(5000.5, None, 5000), (5000.0, 6000, 6000), (5000.0, 4000, 5000)])
+async def test_orders_that_were_given_before_are_spent(unix_s: float, given: int | None, spent: int) -> None:
+    """Those that this node's clock says are past, and the one that it knows, whatever clock dated
+    it.
+    """
+    world = World(**WHOLE)
+    world.unix_s, world.given = unix_s, Order(given, Halting.PAUSE) if given else None
+    assert [founder.spent for founder in await world.look(TIMING.silence_s + 2 * LOOK_S)] == [spent]
 
 
 async def test_a_set_with_every_stage_is_gone_on_from() -> None:

@@ -17,6 +17,7 @@ from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from swarmfree.trainer.tasks import Tasks
 from tests.builders import make_ports
 from tests.mutants.alone import Alone, play
@@ -57,7 +58,7 @@ def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_tick
             stage_member = StageMember(context, group)
             stage_member.replica_state.stage, stage_member.silent_ticks = stage, silent_ticks
             stage_member.replica_state.promises = replace(stage_member.replica_state.promises, coordinator=coordinator)
-            ending, refused = RunEnd(context, stage_member, Tasks(group)), None
+            ending, refused = RunEnd(context, stage_member, Tasks(group), SnapshotKeeper(context, stage_member)), None
             try:
                 ending.require_lead(sender)
             except Refused as refusal:
@@ -81,7 +82,7 @@ def test_a_writer_that_was_moved_writes_its_new_stage_too() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = RunEnd(context, alone.stage_member, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
         for stage in (1, 1, 2):
             alone.replica_state.stage, alone.replica_state.iteration = stage, MANIFEST.run.iterations
             await ending.write()
@@ -104,7 +105,7 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
 
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
-        ending = RunEnd(context, alone.stage_member, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
         for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
             alone.replica_state.stage, alone.replica_state.iteration = stage, iteration
             await ending.keep()
@@ -133,7 +134,7 @@ def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
 
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), shelf=shelf))
         alone.replica_state.stage, alone.replica_state.iteration = 1, MANIFEST.run.iterations
-        ending = RunEnd(context, alone.stage_member, alone.tasks)
+        ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
         await ending.write()
         assert not ending.failure
 

@@ -17,6 +17,7 @@ from functools import partial
 from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.fork_choice import Tip
+from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.quorum import is_majority
 from swarmfree.policy.record import (
     Circumstances,
@@ -33,6 +34,7 @@ from swarmfree.protocol.errors import Diverged, Excluded, RefusalKind, Refused
 from swarmfree.protocol.events import Evaluated, Note, Opened
 from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Term, base_of
+from swarmfree.protocol.order import Order
 from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
 from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
@@ -46,6 +48,7 @@ from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.meetings import is_whole
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.coordinator.plan_replicas import replicas_of
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.reachability import Reachability
@@ -63,6 +66,9 @@ class Coordinator:
 
     Watches run in `tasks`; `inherited` is what a successor goes on from, None for the founder of
     genesis number `genesis`.
+
+    Attributes:
+        has_paused: it has ended since the run pauses.
     """
 
     def __init__(self, context: Context, tasks: Tasks, inherited: Takeover | None = None, genesis: int = 1) -> None:
@@ -80,6 +86,8 @@ class Coordinator:
         self._genesis = GenesisWatch(context, lead, roster)
         self._reachability = Reachability(context)
         self._evaluated_base = ""
+        self._pausing = RunPause(context, lead, roster, self.partition_merge)
+        self.has_paused = False
         if inherited is not None:
             self._admit(inherited)
 
@@ -145,8 +153,8 @@ class Coordinator:
         return is_whole(self._context, self.lead, self.roster)
 
     async def run(self) -> str:
-        """Coordinate until the run has all its iterations, and everybody else was told to end; why
-        this peer ends now.
+        """Coordinate until the run has all its iterations, or stops by the organiser's order, and
+        everybody else was told to end; why this peer ends now.
 
         Raises:
             Deposed: somebody else leads, or no majority answers; members that are there follow
@@ -157,7 +165,8 @@ class Coordinator:
         """
         self._tasks.start(self.partition_merge.keep(), "meet strangers")
         self._tasks.start(self._genesis.keep(), "look for a later founder")
-        iterations, begun = self._context.manifest.run.iterations, self.lead.iteration
+        self._tasks.start(self._pausing.keep(), "look for an order to pause")
+        was_over = self._is_over
         try:
             if (record := self.lead.decided) is not None:
                 # The last coordinator may not have told anyone
@@ -165,14 +174,17 @@ class Coordinator:
                 await self._broadcast.bring_up(self.roster.members(), record)
             if self.lead.sealed is not None:
                 await self._finish(self.lead.sealed)
-            while self.lead.iteration < iterations:
+            while not self._is_over:
+                if await self._pausing.is_due():
+                    self.has_paused = True
+                    return await self._pausing.end()
                 await self._one_iteration()
             looking = self._tasks.start(self._context.ports.directory.announcements(), "look who is announced")
-            written = Written({}, {}) if begun < iterations else await self._write()
+            written = Written({}, {}) if not was_over else await self._write()
             # A successor that finds those of all stages written before, or now, and without a
             # majority, comes when some have ended well.
             is_done = written.all_before or (not written.missing and (any(written.by.values()) or self.lead.may_force))
-            if begun < iterations or not is_done:
+            if not was_over or not is_done:
                 written = await self._evaluate_and_write()
             if not (written.missing or written.all_before):
                 await tell_all_written(self._context, self.roster)
@@ -184,6 +196,9 @@ class Coordinator:
             raise
         except Deposed:
             self.roster.close()
+            if self._pausing.is_left_over:
+                self.has_paused = True
+                return await self._pausing.end()
             await self.partition_merge.give_way()
             raise
         except Diverged as diverged:
@@ -196,9 +211,14 @@ class Coordinator:
         # Who sleeps with a stage that is not written takes over when it wakes, and writes it: told
         # to end it would not.
         strangers = [a.endpoint for a in announced if a.stage not in written.missing]
-        why = f"all {self.lead.iteration} iterations are committed"
+        done = f"{self.lead.iteration} iterations are committed"
+        why = f"stopped by its organiser: {done}" if is_stopped(self.lead.decided) else f"all {done}"
         await end_run(self._context, self.roster, written.by, strangers, why, may_end=self.partition_merge.may_end)
         return why
+
+    @property
+    def _is_over(self) -> bool:
+        return self.lead.iteration >= self._context.manifest.run.iterations or is_stopped(self.lead.decided)
 
     # ---- one iteration ---------------------------------------------------------------------------
 
@@ -251,7 +271,8 @@ class Coordinator:
         if sealed is None:
             await self._await_shares(plan)
             averages = await self._audited_averages(plan)
-            sealed = self._make_record(plan, averages, await all_losses(self.roster, plan))
+            order = await self._pausing.due_order()
+            sealed = self._make_record(plan, averages, await all_losses(self.roster, plan), order)
             if why := divergence(sealed, self._context.manifest):
                 raise Diverged(why)
             if self.lead.decided is None:
@@ -462,13 +483,15 @@ class Coordinator:
             if waits and self.assignment.admissible(participant):
                 raise Replanned(str(participant.member))
 
-    def _make_record(self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...]) -> Record:
+    def _make_record(
+        self, plan: Plan, averages: tuple[StageAverage, ...], losses: tuple[float, ...], order: Order | None
+    ) -> Record:
         # Proof that others have died is not enough here: whoever may force did not know, as it
         # claimed, that nobody is further.
         forced = self.lead.may_force and not is_majority(
             self.lead.electorate(), {g.member for g in self.roster.members() if g.is_heard}
         )
-        order = {participant.member: participant.admitted for participant in self.roster.participants()}
+        seniority = {participant.member: participant.admitted for participant in self.roster.participants()}
         answers = told(self.roster, plan, *(share.source for share in plan.shares))
         circumstances = Circumstances(
             losses=losses,
@@ -476,7 +499,8 @@ class Coordinator:
             restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self.lead.decided is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
-            seniority=order,
+            seniority=seniority,
+            order=order,
         )
         return make_record(plan, averages, self._context.manifest, circumstances)
 

@@ -39,8 +39,8 @@ class Written:
 
 
 async def write_weights(context: Context, roster: Roster, last: Record | None) -> Written:
-    """Have the weights of every stage written before anybody ends: by one replica, and where that
-    one cannot, by the next.
+    """Have the weights of every stage, or where the run pauses its snapshot, written before anybody
+    ends: by one replica, and where that one cannot, by the next.
 
     Args:
         last: the record of the last iteration; who missed it steps with it first, or holds its
@@ -131,6 +131,7 @@ async def end_run(
     why: str,
     *,
     finished: bool = True,
+    paused: bool = False,
     may_end: Callable[[Endpoint], Awaitable[bool]] | None = None,
 ) -> None:
     """Tell everyone else that the run is over; those who wrote come last, so that a successor finds
@@ -140,12 +141,13 @@ async def end_run(
     somebody to lead it.
 
     Args:
-        finished: it has all its iterations; else it failed.
+        finished: it has all its iterations, or stops; else it failed.
+        paused: it goes on later.
         may_end: asks one that is announced first; it may be of another lineage, that counts more
             than this one.
     """
     roster.close()
-    request = Goodbye(run_over=True, finished=finished, why=why)
+    request = Goodbye(run_over=True, finished=finished, why=why, paused=paused)
 
     others = [participant.endpoint for participant in roster.participants() if participant.member != context.me]
     strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]

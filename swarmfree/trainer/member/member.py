@@ -402,7 +402,7 @@ class StageMember:
                 plan.base,
             )
             replica_state.known_in, replica_state.kept_from = plan.position.term, None
-            replica_state.is_from_disk = False
+            replica_state.is_from_disk = replica_state.is_paused = False
             replica_state.is_committed_state |= replica_state.stage not in {
                 rebuilt.stage for rebuilt in plan.rebuilt
             }  # what the last record left

@@ -1897,6 +1897,7 @@ class GoodbyeRequest(google.protobuf.message.Message):
     SUCCESSOR_FIELD_NUMBER: builtins.int
     REJOIN_FIELD_NUMBER: builtins.int
     ALL_WRITTEN_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
     run_over: builtins.bool
     """True from the coordinator: everybody ends."""
     finished: builtins.bool
@@ -1909,6 +1910,8 @@ class GoodbyeRequest(google.protobuf.message.Message):
     """Another lineage won: what is held counts for nothing there."""
     all_written: builtins.bool
     """With write_weights: every stage is written, and nothing is left to write; the receiver tells a successor."""
+    paused: builtins.bool
+    """With run_over: the run only stops for a while; what is written are snapshots."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1928,9 +1931,10 @@ class GoodbyeRequest(google.protobuf.message.Message):
         successor: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         rejoin: builtins.bool = ...,
         all_written: builtins.bool = ...,
+        paused: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "successor", b"successor"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "finished", b"finished", "header", b"header", "rejoin", b"rejoin", "run_over", b"run_over", "successor", b"successor", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all_written", b"all_written", "finished", b"finished", "header", b"header", "paused", b"paused", "rejoin", b"rejoin", "run_over", b"run_over", "successor", b"successor", "why", b"why", "write_weights", b"write_weights"]) -> None: ...
 
 global___GoodbyeRequest = GoodbyeRequest
 

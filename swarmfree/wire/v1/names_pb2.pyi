@@ -72,6 +72,34 @@ SIDE_ANSWER: Side.ValueType  # 3
 """What was sent back."""
 global___Side = Side
 
+class _Halting:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _HaltingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Halting.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    HALTING_UNSPECIFIED: _Halting.ValueType  # 0
+    """Not said; refused."""
+    HALTING_NOT: _Halting.ValueType  # 1
+    """The run goes on."""
+    HALTING_PAUSE: _Halting.ValueType  # 2
+    """It stops for a while."""
+    HALTING_STOP: _Halting.ValueType  # 3
+    """It stops for good."""
+
+class Halting(_Halting, metaclass=_HaltingEnumTypeWrapper):
+    """What an iteration is the last one of."""
+
+HALTING_UNSPECIFIED: Halting.ValueType  # 0
+"""Not said; refused."""
+HALTING_NOT: Halting.ValueType  # 1
+"""The run goes on."""
+HALTING_PAUSE: Halting.ValueType  # 2
+"""It stops for a while."""
+HALTING_STOP: Halting.ValueType  # 3
+"""It stops for good."""
+global___Halting = Halting
+
 @typing.final
 class Member(google.protobuf.message.Message):
     """One life of one peer: a restart is a new member."""
@@ -237,3 +265,47 @@ class PartialSumId(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["member", b"member", "number", b"number"]) -> None: ...
 
 global___PartialSumId = PartialSumId
+
+@typing.final
+class Order(google.protobuf.message.Message):
+    """The organiser's order that a run stops."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    HALT_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Unix seconds at which it was given; of several the higher one counts."""
+    halt: global___Halting.ValueType
+    """For a while or for good."""
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        halt: global___Halting.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["halt", b"halt", "number", b"number"]) -> None: ...
+
+global___Order = Order
+
+@typing.final
+class SignedOrder(google.protobuf.message.Message):
+    """An order as it stands in the directory."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ORDER_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    order: builtins.bytes
+    """A serialized Order."""
+    signature: builtins.bytes
+    """Ed25519, by the organiser, over `swarmfree order 1:`, the 32 bytes of the run's fingerprint, and `order`."""
+    def __init__(
+        self,
+        *,
+        order: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["order", b"order", "signature", b"signature"]) -> None: ...
+
+global___SignedOrder = SignedOrder

@@ -246,6 +246,8 @@ class Record(google.protobuf.message.Message):
     EVALUATION_BITS_FIELD_NUMBER: builtins.int
     ELECTORATE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
+    HALT_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Its number; zero is the first."""
     before: builtins.str
@@ -260,6 +262,10 @@ class Record(google.protobuf.message.Message):
     """How many tokens were predicted; zero means none were."""
     evaluation_bits: builtins.int
     """Held-out loss before this iteration's work, nats per token, float64 bits; absent if none was taken."""
+    order: builtins.int
+    """Number of the newest order that was obeyed so far; zero means none was."""
+    halt: swarmfree.wire.v1.names_pb2.Halting.ValueType
+    """Whether this is the last one, by that order."""
     @property
     def term(self) -> swarmfree.wire.v1.names_pb2.Term:
         """Who sealed it; required; not part of the lineage."""
@@ -290,9 +296,11 @@ class Record(google.protobuf.message.Message):
         evaluation_bits: builtins.int | None = ...,
         electorate: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
         forced: collections.abc.Iterable[builtins.int] | None = ...,
+        order: builtins.int = ...,
+        halt: swarmfree.wire.v1.names_pb2.Halting.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "evaluation_bits", b"evaluation_bits", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "iteration", b"iteration", "loss_bits", b"loss_bits", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_evaluation_bits", b"_evaluation_bits"]) -> typing.Literal["evaluation_bits"] | None: ...
 
 global___Record = Record

@@ -1,0 +1,31 @@
+"""The organiser's order that a run stops: for a while, or for good.
+
+Who signs it and how it travels is `wire`'s; what follows from it `policy.halt` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Halting(StrEnum):
+    """What an iteration is the last one of: of none, of a part of the run, of the run."""
+
+    NOT = "not"
+    PAUSE = "pause"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the organiser wants.
+
+    Args:
+        number: Unix seconds at which it was given, or more where that would not be more than those
+            of the orders before; the higher one counts.
+        halt: `PAUSE` or `STOP`.
+    """
+
+    number: int
+    halt: Halting

@@ -1,0 +1,136 @@
+"""How a run pauses: which order the next record obeys, and once one has, every stage lies on a disk
+before the first peer leaves.
+
+Source: protocol, "Stopped by will".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from swarmfree.policy import halt
+from swarmfree.policy.quorum import is_majority
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import Goodbye
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.order import Halting, Order
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.handoff import end_run, tell_all_written, write_weights
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
+
+PAUSED = "paused by its organiser"
+GO_ON = "the same commands in the same folders go on from there"
+"""How the reason begins with which peers end, and how it goes on."""
+
+
+class RunPause:
+    """One coordinator's part in a pause.
+
+    Attributes:
+        is_left_over: this peer waits for others that have paused: it ends.
+    """
+
+    def __init__(self, context: Context, lead: Leadership, roster: Roster, partition_merge: PartitionMerge) -> None:
+        """Nobody has ordered anything."""
+        self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
+        self._said, self._is_rest, self.is_left_over = "", False, False
+
+    async def due_order(self) -> Order | None:
+        """The order that the record of the present iteration obeys. After the last iteration there
+        is nothing to stop.
+        """
+        order, last = self._context.ports.directory.order(), self._lead.decided
+        is_last = self._lead.iteration + 1 >= self._context.manifest.run.iterations
+        if is_last or halt.due_order(order, last, 0) is None:
+            return None  # the directory is asked for nothing while nobody wants anything
+        return halt.due_order(order, last, await self._spent())
+
+    async def keep(self) -> None:
+        """Run for ever: where this peer waits for others that have paused meanwhile, it gives up
+        its lead.
+        """
+        while True:
+            await asyncio.sleep(self._context.timing.silence_s)
+            if await self._is_left_over():
+                self._roster.depose("the others have paused, by the organiser's order")
+
+    async def is_due(self) -> bool:
+        """Whether the run stops here for a while: its last record says so, and every stage lies on
+        a disk, or those that are there could not go on in any case.
+
+        Raises:
+            Deposed: this peer leads no longer.
+        """
+        if not halt.is_paused(self._lead.decided, 0):
+            return await self._is_left_over()
+        if not halt.is_paused(self._lead.decided, await self._spent()):
+            return False
+        written = await write_weights(self._context, self._roster, self._lead.decided)
+        self._is_rest = not self._has_majority()
+        if written.missing and not self._is_rest:
+            why = "; ".join(f"stage {stage}: {why_not}" for stage, why_not in sorted(written.missing.items()))
+            if why != self._said:
+                self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
+            self._said = why
+            return False
+        await tell_all_written(self._context, self._roster)
+        return True
+
+    async def end(self) -> str:
+        """Have everybody leave; what they hold lies on their disks.
+
+        Returns:
+            Why they leave.
+        """
+        if self._is_rest:
+            return await self._end_rest()
+        await self._partition_merge.settle()
+        strangers = [a.endpoint for a in await self._context.ports.directory.announcements()]
+        may_end = self._partition_merge.may_end
+        await end_run(self._context, self._roster, (), strangers, self._why, paused=True, may_end=may_end)
+        return self._why
+
+    async def _end_rest(self) -> str:
+        """Only those leave that were in the last plan, and have not heard of the pause before:
+        whoever has come back meanwhile stays.
+        """
+        self._roster.close()
+        request = Goodbye(run_over=True, finished=True, why=self._why, paused=True)
+
+        async def one(endpoint: Endpoint) -> None:
+            with contextlib.suppress(CallFailed):
+                await self._context.call(endpoint, request, silence_s=self._context.timing.silence_s / 2)
+
+        others = self._lead.plan.members() if self._lead.plan is not None else ()
+        await each([endpoint for endpoint in others if endpoint.member != self._context.me], one)
+        return self._why
+
+    @property
+    def _why(self) -> str:
+        return f"{PAUSED} before iteration {self._lead.iteration}: {GO_ON}"
+
+    async def _is_left_over(self) -> bool:
+        """Whether all others have paused while this peer was away: it leads without a majority, and
+        without a stage.
+        """
+        if self._lead.plan is None or not self._roster.lost() or self._has_majority():
+            return False
+        order = await self.due_order()
+        self.is_left_over = self._is_rest = order is not None and order.halt is Halting.PAUSE
+        return self._is_rest
+
+    def _has_majority(self) -> bool:
+        """Whether most of those who decide next are there. Proof that the others have ended does
+        not count: they have, where they have paused.
+        """
+        return is_majority(self._lead.electorate(), {g.member for g in self._roster.members() if g.is_heard})
+
+    async def _spent(self) -> int:
+        """Orders up to this number were given before the run last went on from snapshots."""
+        founder = await self._context.ports.directory.founder()
+        return founder.spent if founder is not None else 0

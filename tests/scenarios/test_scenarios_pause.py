@@ -1,0 +1,214 @@
+"""The organiser pauses a run, or stops it: all leave after one iteration, and those who come back
+go on with the next.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.protocol.messages import Goodbye, Open, Seal
+from swarmfree.protocol.names import Member
+from swarmfree.protocol.order import Halting
+from swarmfree.sim.rehearsal import RehearsalResult, rehearse
+from swarmfree.sim.script import Director, Moment, Script
+from tests.scenarios.scenario_world import SEED, Once, lines, play, swarm, unhurried
+from tests.scenarios.test_scenarios_resume import lasting, rebuilt
+
+NEVER = 100
+
+
+def ordered(halt: Halting, iteration: int) -> Once:
+    """The organiser gives an order as this iteration is opened."""
+    return Once(
+        lambda m: isinstance(m.request, Open) and m.request.plan.iteration == iteration,
+        lambda director, _: director.give_order(halt),
+    )
+
+
+def resumed(result: RehearsalResult) -> list[int]:
+    """Iterations with which the run went on from snapshots."""
+    return [
+        int(line.split("goes on with iteration ")[1].split(",")[0]) for line in lines(result, "the run goes on with iteration")
+    ]
+
+
+def committed(result: RehearsalResult) -> list[int]:
+    """Iterations that were committed, in their order; each once for every time that it was told."""
+    return [int(line.split("iteration=")[1].split()[0]) for line in lines(result, "IterationCommitted")]
+
+
+def paused(result: RehearsalResult) -> set[str]:
+    """What those who paused said as they ended."""
+    return {line.split("why=")[1] for line in lines(result, " Ended", "paused by its organiser")}
+
+
+def test_a_paused_run_goes_on_with_the_next_iteration() -> None:
+    """Everybody leaves after one and the same; no iteration is done twice, and none is lost."""
+    script = ordered(Halting.PAUSE, 2)
+    result = play(lasting(unhurried(swarm()), 12, NEVER), script)
+    assert len(paused(result)) == 1
+    assert len(lines(result, " Ended", "paused by its organiser")) == 8
+    assert len(resumed(result)) == 1
+    assert lines(result, "from snapshots of 7 peers"), "siblings write, too: one may come back without its disk"
+    assert not rebuilt(result)
+    assert set(committed(result)) == set(range(12))
+
+
+class Falling(Script):
+    """The order is given, and later something befalls somebody."""
+
+    def __init__(self, halt: Halting, iteration: int, then: Once) -> None:
+        self.order, self.then = ordered(halt, iteration), then
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """First the one, then the other."""
+        self.order.see(director, moment)
+        if self.order.struck:
+            self.then.see(director, moment)
+
+
+def kill_coordinator(director: Director, _: Moment) -> None:
+    """As told."""
+    if director.coordinator is not None:
+        director.kill(director.coordinator)
+
+
+def halts(moment: Moment, halt: Halting) -> bool:
+    """A record is sent out that is the last one."""
+    return isinstance(moment.request, Seal) and moment.request.record.halt is halt
+
+
+def is_word(moment: Moment, *, writes: bool, knows: bool = False) -> bool:
+    """The coordinator has somebody write, tells that all is written, or has somebody leave."""
+    said = moment.request
+    return isinstance(said, Goodbye) and said.run_over and (said.write_weights, said.all_written) == (writes, knows)
+
+
+WHEN = {
+    "it is sealed": lambda m: halts(m, Halting.PAUSE),
+    "the first is to write": lambda m: is_word(m, writes=True),
+    "the first hears that all is written": lambda m: is_word(m, writes=True, knows=True),
+    "the first is to leave": lambda m: is_word(m, writes=False),
+}
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_pause_outlives_the_coordinator(when: str) -> None:
+    """Whoever goes on from the record has all leave after the same iteration."""
+    script = Falling(Halting.PAUSE, 2, Once(WHEN[when], kill_coordinator))
+    result = play(lasting(unhurried(swarm(sources=2)), 12, NEVER), script)
+    assert script.then.struck
+    assert len(paused(result)) == 1, "all leave before the same iteration"
+    assert len(resumed(result)) == 1
+    assert not rebuilt(result)
+
+
+def test_an_order_from_before_the_run_went_on_is_not_obeyed() -> None:
+    """All die in the pause, and go on from an older set, before the record that obeyed: the order
+    still stands in the directory.
+    """
+    script = Falling(Halting.PAUSE, 4, Once(WHEN["the first is to write"], lambda director, _: director.kill(*director.peers())))
+    result = play(lasting(unhurried(swarm()), 12, 2), script)
+    assert script.then.struck
+    assert len(resumed(result)) == 1
+    assert not paused(result)
+
+
+def test_two_orders_are_two_pauses_only_where_the_run_goes_on_in_between() -> None:
+    """A second order while the first is carried out adds nothing; a later one pauses again."""
+
+    class Thrice(Script):
+        orders = (
+            ordered(Halting.PAUSE, 2),
+            Once(WHEN["the first is to write"], lambda d, _: d.give_order(Halting.PAUSE)),
+            ordered(Halting.PAUSE, 8),
+        )
+
+        def see(self, director: Director, moment: Moment) -> None:
+            for order in self.orders:
+                order.see(director, moment)
+
+    script = Thrice()
+    result = play(lasting(unhurried(swarm()), 14, NEVER), script)
+    assert all(order.struck for order in script.orders)
+    assert len(paused(result)) == len(resumed(result)) == 2
+    assert set(committed(result)) == set(range(14))
+
+
+@pytest.mark.parametrize("for_s", [12.0, 60.0, 400.0])
+def test_a_peer_that_never_hears_of_the_pause_holds_up_nobody(for_s: float) -> None:
+    """It stands still from before the order until all have left, or are back."""
+    away: list[Member] = []
+
+    def freeze(director: Director, _: Moment) -> None:
+        away.append(director.members(1)[0])
+        director.freeze(away[0], for_s)
+
+    script = Falling(Halting.PAUSE, 2, Once(lambda m: isinstance(m.request, Open), freeze))
+    result = play(lasting(unhurried(swarm()), 14, NEVER), script)
+    assert away
+    assert len(paused(result)) >= 1
+    assert len(resumed(result)) == 1
+
+
+def test_an_order_that_comes_while_a_lost_stage_is_rebuilt_waits_for_it() -> None:
+    """Both replicas die as the order is given: the record that obeys comes once somebody serves
+    it.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*director.members(2))
+        director.give_order(Halting.PAUSE)
+
+    result = play(
+        lasting(unhurried(swarm()), 14, NEVER),
+        Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 3, strike),
+    )
+    assert len(paused(result)) == 1
+    assert len(resumed(result)) == 1
+
+
+def test_a_stage_that_is_lost_in_the_pause_is_rebuilt_before_it() -> None:
+    """All that have it die before it lies on a disk: the others do not leave without it."""
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(*director.members(2))
+
+    script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to write"], strike))
+    result = play(lasting(unhurried(swarm()), 14, NEVER), script)
+    assert script.then.struck
+    assert lines(result, "cannot pause yet", "stage 2")
+    assert len(paused(result)) == len(resumed(result)) == 1
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_a_full_disk_delays_a_pause_only_where_no_sibling_can_write(*, everybody: bool) -> None:
+    """Training goes on until the disk takes it, and one line says so."""
+
+    def strike(director: Director, _: Moment) -> None:
+        for member in director.members(2)[: None if everybody else 1]:
+            director.fill_disk(member, 30.0)
+        director.give_order(Halting.PAUSE)
+
+    result = play(
+        lasting(unhurried(swarm()), 40, NEVER),
+        Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 2, strike),
+    )
+    assert len(lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2")) == everybody
+    assert len(paused(result)) == len(resumed(result)) == 1
+    assert set(committed(result)) == set(range(40))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_stopped_run_is_over(*, dies: bool) -> None:
+    """As after its last iteration: the weights are written, and nobody goes on; also where the
+    coordinator dies as its last record is stored.
+    """
+    then = Once(lambda m: dies and halts(m, Halting.STOP), kill_coordinator)
+    result = rehearse(SEED, setup=lasting(unhurried(swarm()), 12, 2), script=Falling(Halting.STOP, 2, then))
+    assert result.violation is None, result.violation
+    assert then.struck == dies
+    assert 3 <= result.statistics.iterations < 12
+    assert len(lines(result, "WeightsWritten")) >= 4
+    assert lines(result, " Ended", "stopped by its organiser")
+    assert not resumed(result)

@@ -1,0 +1,87 @@
+"""Orders: signed by the organiser, of one run, and published by who read them."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from pathlib import Path
+
+import pytest
+from directory_world import world_of
+
+from swarmfree.cli.halt_run import give_order
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.order import Halting, Order
+from swarmfree.wire.invite import Invite
+from swarmfree.wire.organiser import draw_organiser
+from swarmfree.wire.signed_order import newest_order, read_order, sign_order
+from swarmfree.wire.v1 import names_pb2
+
+KEY = draw_organiser()
+
+
+@pytest.fixture
+def manifest(small_manifest: Manifest) -> Manifest:
+    """A run of this organiser's."""
+    return dataclasses.replace(small_manifest, organiser=KEY.peer_id)
+
+
+def test_what_is_signed_is_read_and_nothing_else(manifest: Manifest) -> None:
+    """An order of another key, of another run, changed by a byte, of no kind, or too long."""
+    order = sign_order(KEY, manifest, Order(7, Halting.PAUSE))
+    assert read_order(order.content, manifest) == order
+    other = dataclasses.replace(manifest, run=dataclasses.replace(manifest.run, seed=manifest.run.seed + 1))
+    with pytest.raises(ProtocolViolation, match="not signed for this run by its organiser"):
+        read_order(order.content, other)
+    stranger = draw_organiser()
+    forged = sign_order(stranger, dataclasses.replace(manifest, organiser=stranger.peer_id), Order(7, Halting.STOP))
+    with pytest.raises(ProtocolViolation, match="not signed for this run by its organiser"):
+        read_order(forged.content, manifest)
+    signed = names_pb2.SignedOrder.FromString(order.content)
+    stopped = names_pb2.Order.FromString(signed.order)
+    stopped.halt = names_pb2.HALTING_STOP
+    signed.order = stopped.SerializeToString()
+    with pytest.raises(ProtocolViolation, match="not signed"):
+        read_order(signed.SerializeToString(), manifest)
+    for nonsense in (b"", b"\xff\xff", order.content * 9, sign_order(KEY, manifest, Order(7, Halting.NOT)).content):
+        with pytest.raises(ProtocolViolation, match="malformed"):
+            read_order(nonsense, manifest)
+    with pytest.raises(ConfigError, match="but the run's organiser is"):
+        sign_order(stranger, manifest, Order(7, Halting.STOP))
+
+
+def test_the_highest_number_counts_and_a_forged_one_is_told_of_once(manifest: Manifest, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever stands beside it."""
+    orders = [sign_order(KEY, manifest, Order(number, Halting.PAUSE)) for number in (7, 9, 8)]
+    refused, known = set[bytes](), None
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            known = newest_order([order.content for order in orders] + [b"junk"], manifest, known, refused)
+    assert known == orders[1]
+    assert newest_order([], manifest, known, refused) == orders[1]
+    assert len(caplog.records) == 1
+
+
+async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Path, small_manifest: Manifest) -> None:
+    """The command waits for one that has read it; a second one counts more, also within a second or
+    where the clock is behind.
+    """
+    async with world_of(tmp_path, small_manifest) as world:
+        bootstrap = await world.bootstrap()
+        peer, _ = await world.peer("peer", bootstrap.addresses)
+        later = sign_order(world.organiser, world.manifest, Order(1 << 40, Halting.PAUSE))
+        await bootstrap.publish_order(later, 60.0)
+        await peer.read_bans(60.0)
+        assert peer.order() == later.order
+        assert await bootstrap.keepers_of_order(later) == 1
+        invite = Invite(world.manifest.fingerprint(), bootstrap.addresses[:1], None)
+
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            given = group.create_task(give_order(invite, world.organiser, Halting.STOP, 10.0))
+            while not given.done():
+                await peer.read_bans(60.0)
+                await asyncio.sleep(0.2)
+        assert given.result() == 0
+        assert peer.order() == Order((1 << 40) + 1, Halting.STOP)
