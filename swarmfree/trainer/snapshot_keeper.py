@@ -9,7 +9,7 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from swarmfree.policy.resume import worth_keeping
@@ -26,8 +26,11 @@ from swarmfree.trainer.member.member import StageMember
 class SnapshotKeeper:
     """Writes snapshots, and loads them."""
 
-    def __init__(self, context: Context, stage_member: StageMember) -> None:
-        """Nothing is due."""
+    def __init__(
+        self, context: Context, stage_member: StageMember, on_written: Callable[[HeldSnapshot], None] | None = None
+    ) -> None:
+        """Nothing is due; `on_written` is told of what has come to lie on the disk."""
+        self._on_written = on_written
         self._context, self._stage_member = context, stage_member
         self._port = context.ports.snapshots
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
@@ -38,6 +41,10 @@ class SnapshotKeeper:
     def held(self) -> tuple[HeldSnapshot, ...]:
         """On this peer's disk, newest first, but for those that could not be read."""
         return tuple(one for one in self._port.held() if one not in self._damaged) if self._port is not None else ()
+
+    def arrived(self, held: HeldSnapshot) -> None:
+        """It was written anew: what was wrong with the one before counts no more."""
+        self._damaged.discard(held)
 
     def after_step(self) -> None:
         """Copy the whole state, where a snapshot is due.
@@ -64,7 +71,9 @@ class SnapshotKeeper:
             try:
                 await self._port.write(snapshot, parts, keep)
                 self._told = ""
-                self._damaged.discard(snapshot.held)
+                self.arrived(snapshot.held)
+                if self._on_written is not None:
+                    self._on_written(snapshot.held)
             except SwarmfreeError as error:
                 if not self._told:
                     self._told = f"no snapshot is written, and training goes on: {error}"

@@ -13,7 +13,7 @@ EVERY = 10
 PEERS = ("peer-1", "peer-2", "peer-3")
 
 
-async def _start(processes: Processes, run: str, life: str) -> None:
+async def start(processes: Processes, run: str, life: str) -> None:
     """A bootstrap node and a peer for each of three stages, in their folders."""
     folder = lambda name: ("--folder", str(processes.folder / "peers" / name), "--log", "json")  # noqa: E731 - said once
     node = f"bootstrap{life}"
@@ -25,7 +25,7 @@ async def _start(processes: Processes, run: str, life: str) -> None:
         await processes.start(f"{name}{life}", "peer", invites()[0], "--patience", str(UP_WITHIN_S), *feeds, *folder(name))
 
 
-def _losses(processes: Processes, life: str) -> dict[int, float]:
+def losses(processes: Processes, life: str) -> dict[int, float]:
     """Iteration -> loss, of what was committed in one life."""
     events = [event for name in PEERS for event in processes.told(f"{name}{life}", "IterationCommitted")]
     return {event["iteration"]: event["loss"] for event in events}
@@ -37,17 +37,17 @@ async def test_a_swarm_that_is_killed_whole_goes_on_where_its_snapshots_were(pro
     """
     recovery = f'mode = "checkfree"\nsnapshot_every = {EVERY}'
     run = str(write_run(processes.folder, iterations=6 * EVERY, stages="body = 2\nreplicas_max = 1", recovery=recovery))
-    await _start(processes, run, "")
-    await processes.waiters.until(lambda: len(_losses(processes, "")) > 2 * EVERY + 2, "it trains")
+    await start(processes, run, "")
+    await processes.waiters.until(lambda: len(losses(processes, "")) > 2 * EVERY + 2, "it trains")
     for process in processes.living():
         process.kill()
     for child in list(processes._children):
         await child.wait()
-    first = _losses(processes, "")
+    first = losses(processes, "")
     processes._starter = None  # what they were forked from is dead, too
-    await _start(processes, run, "-again")
-    await processes.waiters.until(lambda: len(_losses(processes, "-again")) > 2 * EVERY, "it trains again")
-    second = _losses(processes, "-again")
+    await start(processes, run, "-again")
+    await processes.waiters.until(lambda: len(losses(processes, "-again")) > 2 * EVERY, "it trains again")
+    second = losses(processes, "-again")
     begun = min(iteration for iteration in second if iteration >= max(first) - EVERY)
     assert max(first) - EVERY <= begun <= max(first) + 1
     assert min(second) >= begun - 1, "the record before is told once more"
