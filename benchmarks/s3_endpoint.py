@@ -1,21 +1,27 @@
 """An endpoint on this machine that speaks S3, with one bucket: moto's server, in a process of its
-own.
+own that ends with whoever started it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 BUCKET = "snapshots"
-UP_WITHIN_S = 30.0
+WITHIN_S = 30.0
+SERVER = """\
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+server.stop()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +47,14 @@ class S3Endpoint:
 @contextlib.contextmanager
 def s3_endpoint() -> Iterator[S3Endpoint]:
     """Start it, make the bucket, and end it afterwards."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
-    command = (sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port))
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    command = (sys.executable, "-W", "ignore", "-c", SERVER)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        assert process.stdout is not None, "a pipe"
+        port = int(process.stdout.readline())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-        give_up_s = time.monotonic() + UP_WITHIN_S
-        while True:
-            try:
-                with urllib.request.urlopen(request, timeout=UP_WITHIN_S):  # noqa: S310 - as above
-                    break
-            except urllib.error.URLError:
-                if process.poll() is not None or time.monotonic() > give_up_s:
-                    raise
-                time.sleep(0.05)
-        yield S3Endpoint(port)
-    finally:
-        process.kill()
-        process.wait()
+        try:
+            urllib.request.urlopen(request, timeout=WITHIN_S).close()  # noqa: S310 - http, as it says
+            yield S3Endpoint(port)
+        finally:
+            process.kill()

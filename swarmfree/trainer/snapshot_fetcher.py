@@ -20,6 +20,7 @@ from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 LOOK_S, LOOK_S_MAX = 1.0, 15.0
+BACKOFF_S = 2.0
 ANSWERED_WITHIN_S = 15.0
 ASKED_MAX = 256
 
@@ -48,6 +49,7 @@ class SnapshotFetcher:
         self._keeper, self._load = keeper, load
         self._store = context.ports.snapshot_store
         self._told = ""
+        self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
         self._seen_s = 0.0
         self._hidden_before = 0
@@ -108,13 +110,21 @@ class SnapshotFetcher:
         return True
 
     async def _fetch(self, held: HeldSnapshot) -> None:
+        """Fetch one, unless it has just failed: it may be large."""
         assert self._store is not None, "it has told of this one"
-        self._context.tell(Note(f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"))
+        why, again_s, pause_s = self._failed.get(held, ("", 0.0, BACKOFF_S))
+        if self._context.now_s() < again_s:
+            return
+        if not why:
+            self._context.tell(Note(f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"))
         try:
             await self._store.fetch(held)
         except SwarmfreeError as error:
-            self._say(f"a snapshot is passed over: {error}")
+            if str(error) != why:
+                self._context.tell(Note(f"a snapshot is passed over: {error}"))
+            self._failed[held] = str(error), self._context.now_s() + pause_s, 2 * pause_s
             return
+        self._failed.clear()
         self._keeper.arrived(held)
         if not self._is_settled:
             await self._load(None)

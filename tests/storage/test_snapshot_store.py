@@ -46,11 +46,11 @@ async def endpoint(server: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Async
         yield proxy
 
 
-async def store_of(folder: Path, snapshot: Snapshot = SNAPSHOT, parts: list[bytes] = LARGE) -> BucketSnapshots:
+async def store_of(folder: Path, parts: list[bytes] = LARGE) -> BucketSnapshots:
     """Of a peer with this snapshot on its disk; each test's own prefix."""
     snapshots = FolderSnapshots(folder / "disk", RUN)
-    await snapshots.write(snapshot, parts, snapshots.held())
-    return BucketSnapshots(url(folder), snapshots, RUN, SOON)
+    await snapshots.write(SNAPSHOT, parts, ())
+    return BucketSnapshots(url(folder), snapshots, RUN)
 
 
 def url(folder: Path) -> str:
@@ -161,6 +161,7 @@ async def test_an_endpoint_that_does_not_serve_is_told_of_in_one_line(
 ) -> None:
     """Within seconds, and the loop that trains runs on meanwhile."""
     store = await store_of(tmp_path)
+    store._answered_within = SOON
     if fault == "down":
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     else:
@@ -188,7 +189,6 @@ async def test_an_endpoint_that_does_not_serve_is_told_of_in_one_line(
 async def test_a_slow_endpoint_gets_it_all_the_same(endpoint: FaultyEndpoint, tmp_path: Path) -> None:
     """A part that takes longer than a request may is another matter."""
     store = await store_of(tmp_path, parts=[bytes(1 << 19)])
-    store._answered_within = timedelta(seconds=20)
     endpoint.fault = "slow"
     await store.upload(HELD)
     assert await store.stored() == (HELD,)
