@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan, Replica, Share
+from swarmfree.protocol.records import MicrobatchSet
 
 SPEED_LEVELS = 16
 
@@ -127,3 +129,26 @@ def deal_again(shares: Sequence[Share], live: Collection[Member], sources: Seque
             )
         )
     return tuple(dealt)
+
+
+def deal_elsewhere(shares: Sequence[Share], missing: MicrobatchSet, sums: Mapping[Member, MicrobatchSet]) -> tuple[Share, ...]:
+    """Deal microbatches that their sources have done, but in sums that overlap with those that
+    count, to sources that have not done them: each has a sum of its own there.
+
+    Args:
+        shares: as they were dealt; unchanged where nothing of that kind is missing.
+        missing: in no sum of stage 0 that counts. At least one source's first share counts, so that
+            there always is a source that has not done one of them.
+        sums: what each source has done.
+
+    Source: protocol section 3.7.
+    """
+    dealt = {share.source: share for share in shares}
+    for share in shares:
+        for offset in sorted(set(share.offsets) & set((missing & sums.get(share.source, MicrobatchSet())).offsets())):
+            taker = next((t for t in dealt.values() if offset not in sums.get(t.source, MicrobatchSet())), None)
+            if taker is not None:
+                giver = dealt[share.source]
+                dealt[giver.source] = replace(giver, offsets=tuple(each for each in giver.offsets if each != offset))
+                dealt[taker.source] = replace(taker, offsets=(*taker.offsets, offset), taken=(*taker.taken, offset))
+    return tuple(dealt.values())

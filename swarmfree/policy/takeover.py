@@ -86,7 +86,8 @@ class Takeover:
             hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="")
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
-            replaced = planned is None and self.plan is not None and any(r.stage == stage for r in self.plan.rebuilt)
+            is_rebuilt = self.plan is not None and any(rebuilt.stage == stage for rebuilt in self.plan.rebuilt)
+            replaced = is_rebuilt and (planned is None or not same_base)
             is_ours = promise.is_committed_state or (promise.iteration, promise.base) in begins
             built = stage != NO_STAGE and is_current and (is_ours or same_base) and not replaced
             found.append(InheritedParticipant(endpoint, hello, stage, built, is_ours, returned))

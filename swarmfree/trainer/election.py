@@ -245,7 +245,7 @@ class Election:
                 Note(f"no majority for {self._context.timing.split_wait_s:g} s: going on with {len(poll.promises)} members")
             )
         order = {member: place for place, member in enumerate(self._electorate(plan))}
-        return Takeover(
+        takeover = Takeover(
             term=term,
             revision=next(self._revisions),
             iteration=replica_state.iteration,
@@ -258,6 +258,11 @@ class Election:
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
             past=dict(replica_state.past),
         )
+        if (own := poll.promises.get(self._context.here)) is not None:
+            replica_state.take_back()  # it leads from where it stood, with the state as it was
+            vouches = replica_state.is_committed_state
+            poll.promises[self._context.here] = replace(own, iteration=replica_state.iteration, is_committed_state=vouches)
+        return takeover
 
     async def _ask(self, term: Term, plan: Plan, *, only_asking: bool) -> Poll:
         """Ask every member of the plan, this one included, and who else decides: one that was away

@@ -17,7 +17,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
-from swarmfree.trainer.coordinator import broadcast, leadership, meetings
+from swarmfree.trainer.coordinator import broadcast, leadership, meetings, rounds
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
@@ -160,6 +160,17 @@ def state_that_a_record_begins_with(patch: pytest.MonkeyPatch) -> None:
     """What a member had built, and missed the record of, counts for nothing (3.1)."""
     participants = Takeover.participants
     patch.setattr(Takeover, "participants", lambda self: participants(replace(self, record=None, sealed=None)))
+
+
+def state_of_the_newest_base(patch: pytest.MonkeyPatch) -> None:
+    """Who is in the newest plan holds its stage, also where that was rebuilt since (3.1)."""
+    participants = Takeover.participants
+
+    def careless(self: Takeover) -> tuple[InheritedParticipant, ...]:
+        plan = replace(self.plan, rebuilt=()) if self.plan is not None else None
+        return participants(replace(self, plan=plan))
+
+    patch.setattr(Takeover, "participants", careless)
 
 
 # ---- rounds --------------------------------------------------------------------------------------
@@ -820,3 +831,8 @@ def plan_before_a_build(patch: pytest.MonkeyPatch) -> None:
     (3.3).
     """
     patch.setattr(broadcast, "_obeys_a_later_word", lambda failure: False)
+
+
+def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
+    """What a source has done in a sum that does not count is not dealt to another one (3.7)."""
+    patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)

@@ -220,6 +220,18 @@ def windows_begun_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Source, "follow", careless)
 
 
+def windows_of_the_newest_plan(patch: pytest.MonkeyPatch) -> None:
+    """A source that gets more work beside fewer windows tells of those that it had (3.7)."""
+    follow = Source.follow
+
+    def careless(self: Source, plan: Plan) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(self, "_sum_up", lambda: None, raising=False)
+            follow(self, plan)
+
+    patch.setattr(Source, "follow", careless)
+
+
 def windows_of_this_source(patch: pytest.MonkeyPatch) -> None:
     """A source drives a held-out window for ever that a later plan of the same base has dealt to
     another (3.5).

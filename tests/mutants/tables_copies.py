@@ -11,7 +11,18 @@ from typing import Any, TypeVar
 
 from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, Refused
-from swarmfree.protocol.messages import Build, GetRecord, GetShadow, Heartbeat, Open, RecordAnswer, Request, ShadowPart
+from swarmfree.protocol.messages import (
+    Build,
+    Claim,
+    GetRecord,
+    GetShadow,
+    Heartbeat,
+    Open,
+    Promise,
+    RecordAnswer,
+    Request,
+    ShadowPart,
+)
 from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
@@ -195,6 +206,26 @@ def state_kept_for_nothing() -> object:
 
     asked = ((True, False), (False, False), (True, True))
     return [play(partial(story, later=later, opened=opened)) for later, opened in asked]
+
+
+def state_kept_for_nothing_at_a_claim() -> object:
+    """A member kept its state for a later iteration, which its coordinator never opened; another
+    peer only asks, or claims: what the promise says that it holds, and whether it vouches.
+    """
+
+    async def story(alone: Alone, *, only_asking: bool) -> tuple[int, bool]:
+        _standing(alone, 5, ())
+        state = alone.replica_state
+        state.promises = replace(state.promises, promised=at(1))
+        asked = replace(record(), iteration=5)
+        request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", state.lineage))
+        await word(alone.builder.build(A, request))
+        alone.stage_member.lose_coordinator()
+        promise = (await alone.stage_member.claim(D, Claim(at(1, LATER, 6), only_asking=only_asking))).message
+        assert isinstance(promise, Promise)
+        return promise.iteration, promise.is_committed_state
+
+    return [play(partial(story, only_asking=only_asking)) for only_asking in (True, False)]
 
 
 def state_of_another_lineage() -> object:

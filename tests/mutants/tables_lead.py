@@ -34,7 +34,7 @@ from swarmfree.protocol.messages import (
     Sealed,
 )
 from swarmfree.protocol.names import Endpoint, PartialSumId
-from swarmfree.protocol.plan import Replica
+from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Roll, float64_bits
 from swarmfree.trainer.coordinator import coordinator as coordination
@@ -577,6 +577,22 @@ def voter_that_missed_a_record() -> object:
     return lead(story)
 
 
+def planned_member_of_a_rebuilt_stage() -> object:
+    """The newest plan has a member of a stage that was rebuilt, which was opened in it, or has the
+    state from before: whether each counts as a holder.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        inherited = _inheritance(forced=False)
+        rebuilt = tuple(Rebuilt(PLACES[e.member], "made", rate_scaled=False) for e in (A, ME))
+        newest = replace(plan(1, base="b1"), rebuilt=rebuilt)
+        promises = {e: replace(p, base="b1" if e == A else "b0") for e, p in inherited.promises.items()}
+        found = {g.endpoint: g.built for g in replace(inherited, plan=newest, promises=promises).participants()}
+        return [found[A], found[ME]]
+
+    return lead(story)
+
+
 # ---- rounds --------------------------------------------------------------------------------------
 
 
@@ -647,5 +663,27 @@ def sums_of_a_fenced_member() -> object:
         rolling, roster = coordinator._rounds, coordinator.roster
         roster.fence(ME.member, "it does not answer")
         return [found.order for found in Rounds._partial_sums(rolling, plan(1), 1)]
+
+    return lead(story)
+
+
+def source_with_an_overlapping_sum() -> object:
+    """Two sources come back to a base that was dealt anew: their sums overlap, and each share is
+    done. The shares of the plan then, and what is taken over.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        rolling, there = coordinator._rounds, (A, D)
+        for endpoint_, offsets in zip(there, ((0, 2), (1, 2, 3)), strict=True):
+            participant = coordinator.roster.admit(endpoint_, Hello(True, False, ""), 0, built=True, opened=at(1))
+            partial_sum = PartialSum(PartialSumId(endpoint_.member, 0), MicrobatchSet.of(offsets), offsets)
+            participant.answer = replace(beat_answer(1), partial_sums=(partial_sum,))
+        shares = (Share(A.member, (0, 2), (), 1), Share(D.member, (1, 3), (), 1))
+        dealt = replace(plan(1), replicas=(tuple(map(Replica, there)), *plan(1).replicas[1:]), shares=shares)
+        with contextlib.suppress(Replanned):
+            rolling._deal_elsewhere(dealt, MicrobatchSet.of((0,)))
+        newest = coordinator.lead.plan
+        assert newest is not None
+        return [(share.offsets, share.taken) for share in newest.shares]
 
     return lead(story)

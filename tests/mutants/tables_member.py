@@ -642,6 +642,33 @@ def window_of_another_share() -> object:
     return play(story, A)
 
 
+def windows_of_a_smaller_share() -> object:
+    """A source has evaluated two held-out windows; the next plans of the same base leave it one and
+    no one, and deal it microbatches: what it tells that it has evaluated after each.
+    """
+
+    async def story(alone: Alone) -> list[tuple[int, ...]]:
+        context, source = alone.context, alone.stage_member.source
+        tokens = IntegerTokens(context.manifest, 9)
+        context.ports = replace(context.ports, tokens=tokens)
+        alone.engine.draw(0, 0)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        alone.line.answer = lambda to, request: Reply(Trained())
+        told = list[tuple[int, ...]]()
+        for revision, (offsets, windows) in enumerate((((), (0, 1)), ((0,), (0,)), ((0, 1), ())), 1):
+            share = Share(A.member, offsets, windows, 2)
+            await alone.stage_member.open(A, Open(replace(plan(revision), shares=(share,))))
+            await asyncio.sleep(1.0)
+            for window in windows:
+                output = PayloadAtHand(alone.engine.embed_only(tokens.window(window)))
+                await source.loss(Loss(WorkKey(0, "b0", WorkKind.EVALUATE, window, 0)), output)
+            await asyncio.sleep(1.0)
+            told.append(source.evaluation.windows if source.evaluation is not None else ())
+        return told
+
+    return play(story, A)
+
+
 def _past(to: Endpoint, request: Request) -> Reply:
     raise Refused(RefusalKind.PAST, f"{to.member} is past {request}")
 

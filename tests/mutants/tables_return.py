@@ -200,6 +200,25 @@ def plan_that_a_candidate_missed() -> object:
     return _campaign(told, judge)
 
 
+def candidate_with_a_kept_state() -> object:
+    """A candidate kept its state for iteration 6, which its coordinator never opened: where it
+    leads from, what it says that it holds, and whether it vouches.
+    """
+
+    async def judge(alone: Alone, election: Election) -> tuple[int, int, bool]:
+        state = alone.replica_state
+        state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        state.is_committed_state, state.known_in = True, at(1).term
+        newest = replace(record(), iteration=5)
+        state.install(1, 6, newest.lineage(), newest)
+        found = await election.campaign()
+        assert found is not None
+        own = found.promises[ME]
+        return found.iteration, own.iteration, own.is_committed_state
+
+    return _campaign(_promising, judge)
+
+
 def vote_of_an_excluded_peer() -> object:
     """A plan excludes one of four that vote, and another is proven dead: whether the excluded one
     is asked, and whether the two that are left decide.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from swarmfree.policy.reduction import choose_partial_sums
-from swarmfree.policy.router import deal_again
+from swarmfree.policy.router import deal_again, deal_elsewhere
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.plan import Share
+from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.source import Source
@@ -21,41 +22,59 @@ COUNT, STORIES = 8, 200
 
 
 class _Feeder:
-    """What a source has begun and finished in one base, in a real one's sums."""
+    """What a source has begun and finished in one base: a real one, with real sums."""
 
     def __init__(self, member: Member) -> None:
-        self.begun, self.done = list[int](), set[int]()
-        self.books = SimpleNamespace(_sums={}, _taken=set(), _book=SumBook(member, IntegerEngine(MANIFEST)))
+        self.me, self.done = member, set[int]()
+        context = SimpleNamespace(me=member, ports=SimpleNamespace(tokens=object()), manifest=MANIFEST, audits=None)
+        book, tasks = SumBook(member, IntegerEngine(MANIFEST)), SimpleNamespace(start=lambda work, _: work.close())
+        others = dict.fromkeys(("replica_state", "device", "table", "hop", "news"))
+        self.source = Source(cast("Any", context), book=book, tasks=cast("Any", tasks), **cast("Any", others))
 
-    def follow(self, share: Share) -> None:
-        self.begun += [offset for offset in share.offsets if offset not in self.begun]
-        self.books._taken.update(share.taken)
+    def follow(self, plan: Any) -> None:
+        self.source.follow(plan)
 
     def finish(self, offset: int) -> None:
         if offset not in self.done:
             self.done.add(offset)
-            self.books._book.enter(Source._number_for(cast("Source", self.books), offset), offset)
+            self.source._book.enter(self.source._number_for(offset), offset)
 
 
+@pytest.mark.parametrize("successors", [False, True])
 @pytest.mark.parametrize("sources", [2, 3, 4])
-def test_sources_that_go_and_come_back_leave_sums_that_cover(sources: int) -> None:
-    """Whoever is there in the end finishes its share, and then nothing is missing."""
+def test_sources_that_go_and_come_back_leave_sums_that_cover(sources: int, *, successors: bool) -> None:
+    """Whoever is there in the end finishes its share, and then nothing is missing, also where a
+    successor has dealt the base from the beginning.
+    """
     for seed in range(STORIES):
         rng = random.Random(seed)
         members = [Member(f"p{k}", "0" * 16) for k in range(sources)]
         feeders = {member: _Feeder(member) for member in members}
-        shares = tuple(Share(member, tuple(range(k, COUNT, sources)), (), 2) for k, member in enumerate(members))
+
+        def first(live: list[Member]) -> tuple[Share, ...]:
+            return tuple(Share(member, tuple(range(k, COUNT, len(live))), (), 2) for k, member in enumerate(live))
+
+        def work(shares: tuple[Share, ...], likely: float, feeders: dict[Member, _Feeder], rng: random.Random) -> None:
+            for share in shares:
+                feeders[share.source].follow(SimpleNamespace(shares=shares, iteration=0))
+                for offset in sorted(feeders[share.source].source._begun):
+                    if rng.random() < likely:
+                        feeders[share.source].finish(offset)
+
+        shares = first(members)
         for _ in range(8):
             live = rng.sample(members, rng.randint(1, sources))
-            if not {share.source for share in shares} <= set(live):
+            if successors and rng.random() < 0.3:
+                shares = first(live)
+            elif not {share.source for share in shares} <= set(live):
                 shares = deal_again(shares, live, live, 2)
-            for share in shares:
-                feeders[share.source].follow(share)
-                for offset in feeders[share.source].begun:
-                    if rng.random() < 0.3:
-                        feeders[share.source].finish(offset)
-        for share in shares:
-            for offset in share.offsets:
-                feeders[share.source].finish(offset)
-        there = [partial_sum for share in shares for partial_sum in feeders[share.source].books._book.partial_sums()]
-        assert not len(choose_partial_sums(there, COUNT).missing), f"story {seed}"
+            work(shares, 0.3, feeders, rng)
+        for _ in range(COUNT):
+            work(shares, 1.0, feeders, rng)
+            there = [each for share in shares for each in feeders[share.source].source._book.partial_sums()]
+            missing = choose_partial_sums(there, COUNT).missing
+            sums = {member: MicrobatchSet.of(feeder.done) for member, feeder in feeders.items()}
+            before, shares = shares, deal_elsewhere(shares, missing, sums)
+            if shares == before:
+                break
+        assert not len(missing), f"story {seed}"

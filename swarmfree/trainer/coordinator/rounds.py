@@ -11,11 +11,13 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from swarmfree.policy.fault_attribution import two_faced
 from swarmfree.policy.record import StageAverage, agreed_norm, is_norm
 from swarmfree.policy.reduction import Cover, choose_partial_sums
 from swarmfree.policy.repair import Ledger, plan_segments
+from swarmfree.policy.router import deal_elsewhere
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Repaired, RoundRetried
 from swarmfree.protocol.messages import Redo, Redone, Report, Response, RoundFailed, Segment, TakeRoll
@@ -155,6 +157,8 @@ class Rounds:
             self.check(plan)
             open_stages = [stage for stage in stages if stage not in averages]
             covers = {stage: self.choose(self._partial_sums(plan, stage), plan.microbatches) for stage in open_stages}
+            if ENDS_STAGE in covers:
+                self._deal_elsewhere(plan, covers[ENDS_STAGE].missing)
             if any(len(cover.missing) for cover in covers.values()):
                 missing = [covers[s].missing if s in covers else MicrobatchSet() for s in stages]
                 if not await self._repair(plan, missing, gone):
@@ -182,6 +186,16 @@ class Rounds:
                     self._context.tell(RoundRetried(plan.iteration, stage, outcome))
             await self._pause(plan)
         return tuple(averages[stage] for stage in stages)
+
+    def _deal_elsewhere(self, plan: Plan, missing: MicrobatchSet) -> None:
+        sums: dict[Member, MicrobatchSet] = {}
+        for partial_sum in self._partial_sums(plan, ENDS_STAGE):
+            member = partial_sum.id.member
+            sums[member] = sums.get(member, MicrobatchSet()) | partial_sum.microbatches
+        shares = deal_elsewhere(plan.shares, missing, sums)
+        if shares != plan.shares:
+            self._lead.follow(replace(plan, shares=shares))
+            raise Replanned("sums of sources overlap: what counts in none of them is dealt again")
 
     def _drop_lost(self, plan: Plan) -> None:
         """Who reported an average may be gone since, and who holds its stage now have come later,

@@ -373,6 +373,8 @@ class StageMember:
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
+        if sender.member != self.context.me and not request.only_asking:
+            replica_state.take_back()  # its own claim is made from where it stands
         last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
         where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)

@@ -94,8 +94,8 @@ class Source:
             windows = tuple(window for window in share.windows if window not in self._windows_begun)
             offsets = tuple(offset for offset in share.offsets if offset not in self._begun)
             self._windows = share.windows
+            self._sum_up()  # of fewer windows, where those are back already
             if self._begun and not offsets and not windows:
-                self._sum_up()
                 continue
             self._begun.update(offsets)
             self._windows_begun.update(windows)
@@ -180,8 +180,12 @@ class Source:
                 self._news()
 
     def _sum_up(self) -> None:
-        """Tell the mean over the windows of the newest plan once each has come back."""
+        """Tell the mean over the windows of the newest plan once each has come back; of none, nothing:
+        others tell of those that it had before.
+        """
         losses, windows = self._window_losses, self._windows
+        if not windows:
+            self.evaluation = None
         is_told = self.evaluation is not None and self.evaluation.windows == windows
         if windows and not is_told and all(window in losses for window in windows):
             mean = sum(losses[window] for window in windows) / len(windows)
