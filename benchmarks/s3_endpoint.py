@@ -48,8 +48,8 @@ class S3Endpoint:
 def s3_endpoint() -> Iterator[S3Endpoint]:
     """Start it, make the bucket, and end it afterwards."""
     command = (sys.executable, "-W", "ignore", "-c", SERVER)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None, "a pipe"
         port = int(process.stdout.readline())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
