@@ -9,7 +9,7 @@ SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it. A file named beside its folder would come with that.
 LONGEST := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
-	real_shadows.py real_begin.py restart.py) tests/cli/test_study_trials.py tests/examples tests/benchmarks tests/cli/test_study.py
+	real_shadows.py real_begin.py restart.py restart_from_store.py) tests/cli/test_study_trials.py tests/examples tests/benchmarks tests/cli/test_study.py
 SHARED := $(LONGEST) $(addprefix tests/,wire attacks lab model storage trainer cockpit paper policy protocol) \
 	$(filter-out $(LONGEST),$(wildcard tests/cli/test_*.py)) tests/test_tidy.py
 # Time does not pass in these while they wait for a processor: who has to be quick goes first.

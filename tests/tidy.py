@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "policy": ({"protocol"}, set()),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
     "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
-    "storage": ({"protocol"}, {"numpy", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
+    "storage": ({"protocol"}, {"numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
     "trainer": ({"protocol", "policy"}, set()),
     "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
     "cockpit": ({"protocol"}, {"rich"}),
@@ -51,8 +51,8 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"recovery"},
         {"pipeline"},
         {"member", "coordinator"},
-        {"election", "founder_watch", "end_watch", "access_control", "snapshot_keeper", "pause_watch"},
-        {"resume_watch", "run_end"},
+        {"election", "founder_watch", "end_watch", "access_control", "snapshot_keeper", "pause_watch", "snapshot_uploader"},
+        {"resume_watch", "run_end", "snapshot_fetcher"},
         {"membership"},
         {"peer"},
         {"peer_status"},
@@ -81,8 +81,9 @@ GERUNDS = {
 
 # Commands that need no more than a peer does; all others take the extra `lab`.
 PEER_COMMANDS = ("bootstrap", "config", "data", "doctor", "new", "peer", "rehearse", "sample", "status")
-# What only some text needs: imported inside functions, which say how to install it.
-OPTIONAL = {"pyarrow", "tokenizers"}
+# What only some text, or a bucket, needs: imported inside functions, which say how to install it.
+OPTIONAL = {"data": {"pyarrow", "tokenizers"}, "s3": {"obstore"}}
+"""Extra -> what it brings."""
 # What is imported under another name than it is installed by.
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}
 
@@ -324,14 +325,15 @@ def wrong_requirements(files: Iterable[Path]) -> Found:
         return {DISTRIBUTIONS.get(top, top) for top in tops - {PACKAGE} - sys.stdlib_module_names}
 
     commands = [command for name in PEER_COMMANDS if (command := f"{PACKAGE}.cli.{name}") in places]
-    optional = {re.split(r"[^\w-]", line)[0] for line in project["optional-dependencies"].get("data", [])}
-    by_data = imported_by(places) & OPTIONAL
+    extras = project["optional-dependencies"]
+    optional = {re.split(r"[^\w-]", line)[0] for extra in OPTIONAL for line in extras.get(extra, [])}
+    by_all = imported_by(places)
     by_peer = imported_by(reached_from(commands, places)) - optional
     by_lab = imported_by(places) - by_peer - optional
     for what, required, imported in (
         ("dependencies", project["dependencies"], by_peer),
-        ("the extra lab", project["optional-dependencies"]["lab"], by_lab),
-        ("the extra data", project["optional-dependencies"].get("data", []), by_data),
+        ("the extra lab", extras["lab"], by_lab),
+        *((f"the extra {extra}", extras.get(extra, []), by_all & brought) for extra, brought in OPTIONAL.items()),
     ):
         named = {re.split(r"[^\w-]", line)[0] for line in required}
         yield from (f"pyproject.toml: {what}: {name} is required and not imported" for name in sorted(named - imported))

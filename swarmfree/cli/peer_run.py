@@ -37,6 +37,7 @@ from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
 from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.snapshot_store import BucketSnapshots
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
@@ -177,6 +178,7 @@ class PeerLife:
                 journal=journal,
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
                 snapshots=self._snapshots,
+                snapshot_store=self._store(manifest, self._snapshots),
             )
             self._tell_tickets_end(journal)
             settle_garbage()
@@ -191,6 +193,10 @@ class PeerLife:
                 banned.cancel()
                 moved.cancel()
             return code
+
+    def _store(self, manifest: Manifest, snapshots: FolderSnapshots) -> BucketSnapshots | None:
+        url = manifest.recovery.snapshot_store
+        return BucketSnapshots(url, snapshots, manifest.fingerprint()) if url else None
 
     def _directory(self, identity: Identity, journal: Journal) -> DhtDirectory:
         local, (others_host, _) = self._order.local, announced_of(self._order.local)

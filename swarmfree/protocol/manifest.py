@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from swarmfree.protocol.names import PROTOCOL_REVISION
 PAPERS_LEASES = 4
 BYTES = 256
 STALL_FACTOR = 1.5
+_STORE_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 
 
 def _positive(section: str, record: object, *names: str) -> None:
@@ -261,6 +263,9 @@ class RecoverySection:
             The newest iteration comes on top until it is packed.
         snapshot_every: each peer writes its stage to its own disk after so many iterations, and
             keeps the last two, so that the run goes on when all peers have died; 0 = none.
+        snapshot_store: where the newest snapshot of each stage is copied to as well, so that the
+            run outlives the disks: `s3://BUCKET` or `s3://BUCKET/PREFIX`; empty = nowhere. The
+            endpoint and the credentials stand in each peer's own environment.
     """
 
     mode: RecoveryMode = "auto"
@@ -275,11 +280,17 @@ class RecoverySection:
     kept_mb_max: int = 4096
     kept_ram_mb_max: int = 512
     snapshot_every: int = 50
+    snapshot_store: str = ""
 
     def __post_init__(self) -> None:
         _positive("recovery", self, "rate_factor")
         if self.snapshot_every < 0:
             raise ConfigError(f"recovery.snapshot_every = {self.snapshot_every}: must be 0 (none) or more")
+        if self.snapshot_store and not _STORE_URL.fullmatch(self.snapshot_store):
+            rule = "must be s3://BUCKET or s3://BUCKET/PREFIX, without endpoint or credentials: those stand in the environment"
+            raise ConfigError(f"recovery.snapshot_store = {self.snapshot_store!r}: {rule}")
+        if self.snapshot_store and not self.snapshot_every:
+            raise ConfigError("recovery.snapshot_store: nothing is copied there with recovery.snapshot_every = 0")
         if self.weight_ratio_max < 1:
             raise ConfigError(f"recovery.weight_ratio_max = {self.weight_ratio_max}: must be at least 1")
         if self.shadow_every < 0:

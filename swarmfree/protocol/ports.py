@@ -280,6 +280,52 @@ class Snapshots(Protocol):
         ...
 
 
+class SnapshotStore(Protocol):
+    """Copies of snapshots where every peer of the run reaches them, which outlive all disks.
+
+    It may be slow, down or refuse at any time: nothing that trains waits for it.
+    """
+
+    @property
+    def where(self) -> str:
+        """What people call it."""
+        ...
+
+    async def stored(self) -> tuple[HeldSnapshot, ...]:
+        """Those of this run whose data is there as their record names it, newest first.
+
+        Raises:
+            SwarmfreeError: it does not answer, or refuses.
+        """
+        ...
+
+    async def upload(self, held: HeldSnapshot) -> None:
+        """Copy one there from this peer's disk, unless it is there.
+
+        Raises:
+            SwarmfreeError: it does not answer, or refuses, or the disk does; nothing torn is told
+                of by `stored`.
+        """
+        ...
+
+    async def fetch(self, held: HeldSnapshot) -> None:
+        """Copy one from there to this peer's disk, checked, in place of what lies there of its set.
+
+        Raises:
+            SwarmfreeError: it does not answer, or refuses, or what it has is not what was uploaded,
+                which `stored` tells of no more.
+        """
+        ...
+
+    async def prune(self, before: int) -> None:
+        """Remove all that is ready for an iteration before this one.
+
+        Raises:
+            SwarmfreeError: it does not answer, or refuses.
+        """
+        ...
+
+
 class Journal(Protocol):
     """Receives events: a file, a terminal or a transcript."""
 
@@ -297,6 +343,7 @@ class Ports:
         spare_engine: makes one more engine on the same device, for a stage that is kept and not
             served.
         snapshots: None for a peer whose state dies with it.
+        snapshot_store: None where the run has none.
     """
 
     network: Network
@@ -310,3 +357,4 @@ class Ports:
     journal: Journal
     spare_engine: Callable[[], Engine]
     snapshots: Snapshots | None = None
+    snapshot_store: SnapshotStore | None = None

@@ -270,6 +270,73 @@ class MemorySnapshots:
         return self._disk[held]
 
 
+class MemorySnapshotStore:
+    """The store of a run, which all peers share.
+
+    Args:
+        stored: what lies there.
+        disk: of the peer, whoever lives there.
+        is_alive: whether this life still writes.
+        pace: of its disk, and of its way to the store.
+    """
+
+    where = "memory/store"
+
+    def __init__(self, stored: Disk, disk: Disk, is_alive: Callable[[], bool], pace: Pace) -> None:
+        """Find what is there."""
+        self._stored, self._disk, self._is_alive, self._pace = stored, disk, is_alive, pace
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(WRITE_S * self._pace.disk)
+        if self._pace.shelf_refuses:
+            raise SwarmfreeError(f"{self.where}: nobody answers")
+
+    async def stored(self) -> tuple[HeldSnapshot, ...]:
+        """All that is there, newest first.
+
+        Raises:
+            SwarmfreeError: it refuses.
+        """
+        await self._travel()
+        return tuple(sorted(self._stored, key=lambda held: (-held.iteration, held.stage, held.lineage)))
+
+    async def upload(self, held: HeldSnapshot) -> None:
+        """Copy one there.
+
+        Raises:
+            SwarmfreeError: it refuses, or the disk has it no more.
+        """
+        await self._travel()
+        if held not in self._disk:
+            raise SwarmfreeError(f"memory/snapshots: nothing of iteration {held.iteration}")
+        if self._is_alive():
+            self._stored.setdefault(held, self._disk[held])
+
+    async def fetch(self, held: HeldSnapshot) -> None:
+        """Copy one from there, in place of what the disk has of its set.
+
+        Raises:
+            SwarmfreeError: it refuses, or has it no more.
+        """
+        await self._travel()
+        if held not in self._stored:
+            raise SwarmfreeError(f"{self.where}: nothing of iteration {held.iteration}")
+        if self._is_alive():
+            for one in [one for one in self._disk if (one.iteration, one.lineage) == (held.iteration, held.lineage)]:
+                del self._disk[one]
+            self._disk[held] = self._stored[held]
+
+    async def prune(self, before: int) -> None:
+        """Remove what is older.
+
+        Raises:
+            SwarmfreeError: it refuses.
+        """
+        await self._travel()
+        for held in [held for held in self._stored if held.iteration < before and self._is_alive()]:
+            self._stored.pop(held, None)
+
+
 class MemoryJournal:
     """Hands every event of a living peer on."""
 

@@ -32,6 +32,7 @@ from swarmfree.sim.peer_ports import (
     MemoryJournal,
     MemoryShelf,
     MemorySnapshots,
+    MemorySnapshotStore,
     MemoryWeights,
     Pace,
     VirtualClock,
@@ -62,6 +63,7 @@ class Stage:
     tell: Callable[[Member, Event], None]
     liars: LiarWatch
     disks: dict[str, Disk] = field(default_factory=dict)
+    store: Disk = field(default_factory=dict)
 
 
 class Life:
@@ -168,6 +170,8 @@ class Life:
         skew_s = setup.faults.skew_max_s * rng.uniform(-0.5, 0.5)
         clock = VirtualClock(stage.loop, rng.uniform(0, 10_000), skew_s)
         work_s = rng.uniform(setup.work_min_s, setup.work_max_s)
+        disk = stage.disks.setdefault(self.member.peer_id, {})
+        has_store = bool(setup.manifest.recovery.snapshot_store)
         return Ports(
             network=stage.hub.attach(self.endpoint, spawn, self.context),
             directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive, self.pace),
@@ -179,5 +183,6 @@ class Life:
             shelf=MemoryShelf(self.pace),
             journal=MemoryJournal(self._tell, is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
-            snapshots=MemorySnapshots(stage.disks.setdefault(self.member.peer_id, {}), is_alive, self.pace),
+            snapshots=MemorySnapshots(disk, is_alive, self.pace),
+            snapshot_store=MemorySnapshotStore(stage.store, disk, is_alive, self.pace) if has_store else None,
         )

@@ -12,10 +12,11 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from uuid import uuid4
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -25,7 +26,7 @@ from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.records import record_from_json, record_to_json
 from swarmfree.protocol.snapshot import Snapshot
-from swarmfree.storage.atomic_files import place_whole, told_in_one_line
+from swarmfree.storage.atomic_files import flush_to_disk, place_whole, told_in_one_line
 from swarmfree.storage.weights import system_error
 
 SNAPSHOTS, SUFFIX = "snapshots", ".safetensors"
@@ -79,6 +80,37 @@ class FolderSnapshots:
         """
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read_part, held, part)
 
+    def place(self, held: HeldSnapshot) -> Path:
+        """Where it lies."""
+        return self._folder / f"iteration-{held.iteration:09}-stage-{held.stage}-{held.lineage}{SUFFIX}"
+
+    @contextlib.asynccontextmanager
+    async def received(self, held: HeldSnapshot) -> AsyncIterator[IO[bytes]]:
+        """Take in a file that was written elsewhere: it lies here once the block has ended well, in
+        place of other stages of its set.
+
+        Raises:
+            SwarmfreeError: the disk is full or refuses; nothing is left behind.
+        """
+        place = self.place(held)
+        temporary = place.with_name(f".{place.name}.{uuid4().hex[:8]}")
+
+        def take_in() -> None:
+            flush_to_disk(temporary)
+            temporary.replace(place)
+            for other in self.held():
+                if (other.iteration, other.lineage) == (held.iteration, held.lineage) and other != held:
+                    self.place(other).unlink(missing_ok=True)
+
+        with told_in_one_line(place, "writing"):
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    yield file
+                await asyncio.get_running_loop().run_in_executor(self._pool, take_in)
+            finally:
+                temporary.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Finish what is being written."""
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -90,9 +122,6 @@ class FolderSnapshots:
             for place in self._folder.iterdir():
                 place.unlink()
             self._folder.rmdir()
-
-    def _place(self, held: HeldSnapshot) -> Path:
-        return self._folder / f"iteration-{held.iteration:09}-stage-{held.stage}-{held.lineage}{SUFFIX}"
 
     def _write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
         held = snapshot.held
@@ -116,11 +145,11 @@ class FolderSnapshots:
         with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
             for torn in self._folder.glob(".iteration-*"):
                 torn.unlink(missing_ok=True)
-        place_whole(self._place(held), save)
+        place_whole(self.place(held), save)
         for old in self.held():
             if old != held and old not in keep:
-                with told_in_one_line(self._place(old), "removing an older snapshot"):
-                    self._place(old).unlink(missing_ok=True)
+                with told_in_one_line(self.place(old), "removing an older snapshot"):
+                    self.place(old).unlink(missing_ok=True)
 
     def _head(self, held: HeldSnapshot) -> tuple[Snapshot, list[str]]:
         """What the file says of itself, and the hash of each part."""
@@ -143,7 +172,7 @@ class FolderSnapshots:
 
     @contextlib.contextmanager
     def _opened(self, held: HeldSnapshot) -> Iterator[Any]:
-        place = self._place(held)
+        place = self.place(held)
         try:
             with safe_open(place, "numpy") as file:
                 yield file

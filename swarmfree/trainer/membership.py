@@ -62,12 +62,21 @@ class Membership:
         genesis: the highest number of a genesis that this peer has read; 1 before that.
     """
 
-    def __init__(self, context: Context, stage_member: StageMember, keeping: Tasks, lead: Lead, load: Load | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        stage_member: StageMember,
+        keeping: Tasks,
+        lead: Lead,
+        load: Load | None = None,
+        are_stored: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
         coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
-        or the newest one for None, where there is one on this peer's disk.
+        or the newest one for None, where there is one on this peer's disk. `are_stored` looks
+        whether the run's store has any.
         """
-        self._context, self._load = context, load
+        self._context, self._load, self._are_stored = context, load, are_stored
         self._stage_member = stage_member
         self._lead = lead
         self._keeping = keeping
@@ -302,6 +311,9 @@ class Membership:
             return False  # it has begun before: who founded it may come back without its disk
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
+        if self._are_stored is not None and await self._are_stored():
+            self._say("the run has begun: the store has snapshots of it, and the bootstrap names who goes on from them")
+            return False
         return not await self._lead(None)
 
     async def _resume(self, founder: Founder, others: Sequence[Announcement]) -> bool:

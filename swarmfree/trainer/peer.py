@@ -80,7 +80,9 @@ from swarmfree.trainer.recovery.ends_copy import EndsKeeper
 from swarmfree.trainer.recovery.preallocation import keep_room
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.run_end import RunEnd
+from swarmfree.trainer.snapshot_fetcher import SnapshotFetcher
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
+from swarmfree.trainer.snapshot_uploader import SnapshotUploader
 from swarmfree.trainer.tasks import Tasks
 
 
@@ -106,8 +108,10 @@ class Peer:
         self.has_announced = False
         self.coordinator: Coordinator | None = None
         self._keeping = Tasks(group)
-        self.snapshots = SnapshotKeeper(context, self.stage_member)
-        self.membership = Membership(context, self.stage_member, self._keeping, self._lead, self._load)
+        self.uploader = SnapshotUploader(context, self.stage_member)
+        self.snapshots = SnapshotKeeper(context, self.stage_member, self.uploader.offer)
+        self.fetcher = SnapshotFetcher(context, self.stage_member, self.snapshots, self._load)
+        self.membership = Membership(context, self.stage_member, self._keeping, self._lead, self._load, self.fetcher.are_stored)
         self.keeper = EndsKeeper(context, self.stage_member.replica_state, self.stage_member.device, Tasks(group))
         self.shadows = ShadowKeeper(
             context, self.stage_member.replica_state, self.stage_member.device, self.stage_member.activation_log
@@ -132,6 +136,8 @@ class Peer:
         self.tasks.start(self.shadows.keep(), "keeper of shadows")
         self.tasks.start(self.shadows.keep_own(), "own shadows")
         self.tasks.start(self.snapshots.keep(), "snapshots")
+        self.tasks.start(self.uploader.keep(), "upload of snapshots")
+        self.tasks.start(self.fetcher.keep(), "fetch of a snapshot")
         self.tasks.start(keep_room(self.context, self.stage_member.replica_state, self.stage_member.device), "room for a stage")
         self.tasks.start(self._join(), "join")
         self.tasks.start(self._leave_if_left_over(), "look for a pause")
@@ -225,7 +231,7 @@ class Peer:
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():
-                return await queries.get_plan(stage_member, self.snapshots.held())
+                return await queries.get_plan(stage_member, self.fetcher.offered())
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():

@@ -10,7 +10,7 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from swarmfree.policy.resume import worth_keeping
@@ -27,8 +27,11 @@ from swarmfree.trainer.member.member import StageMember
 class SnapshotKeeper:
     """Writes snapshots, and loads them."""
 
-    def __init__(self, context: Context, stage_member: StageMember) -> None:
-        """Nothing is due."""
+    def __init__(
+        self, context: Context, stage_member: StageMember, on_written: Callable[[HeldSnapshot], None] | None = None
+    ) -> None:
+        """Nothing is due; `on_written` is told of what has come to lie on the disk."""
+        self._on_written = on_written
         self._context, self._stage_member = context, stage_member
         self._port = context.ports.snapshots
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
@@ -39,6 +42,10 @@ class SnapshotKeeper:
     def held(self) -> tuple[HeldSnapshot, ...]:
         """On this peer's disk, newest first, but for those that could not be read."""
         return tuple(one for one in self._port.held() if one not in self._damaged) if self._port is not None else ()
+
+    def arrived(self, held: HeldSnapshot) -> None:
+        """It was written anew: what was wrong with the one before counts no more."""
+        self._damaged.discard(held)
 
     def after_step(self) -> None:
         """Copy the whole state, where a snapshot is due.
@@ -91,7 +98,9 @@ class SnapshotKeeper:
         async with self._writing:
             await self._port.write(snapshot, parts, worth_keeping(self.held(), snapshot.held.iteration, snapshot.past))
         self._told = ""
-        self._damaged.discard(snapshot.held)
+        self.arrived(snapshot.held)
+        if self._on_written is not None:
+            self._on_written(snapshot.held)
 
     async def keep(self) -> None:
         """Run for ever: write what is due. A disk that refuses is told of once, and tried again

@@ -18,7 +18,7 @@ EVERY = 10
 PEERS = ("peer-1", "peer-2", "peer-3")
 
 
-async def _start(processes: Processes, run: str, life: str) -> None:
+async def start(processes: Processes, run: str, life: str) -> None:
     """A bootstrap node and a peer for each of three stages, in their folders."""
     folder = lambda name: ("--folder", str(processes.folder / "peers" / name), "--log", "json")  # noqa: E731 - said once
     node = f"bootstrap{life}"
@@ -30,7 +30,7 @@ async def _start(processes: Processes, run: str, life: str) -> None:
         await processes.start(f"{name}{life}", "peer", invites()[0], "--patience", str(UP_WITHIN_S), *feeds, *folder(name))
 
 
-def _losses(processes: Processes, life: str) -> dict[int, float]:
+def losses(processes: Processes, life: str) -> dict[int, float]:
     """Iteration -> loss, of what was committed in one life."""
     events = [event for name in PEERS for event in processes.told(f"{name}{life}", "IterationCommitted")]
     return {event["iteration"]: event["loss"] for event in events}
@@ -49,14 +49,14 @@ async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapsho
     # With more in flight gradients are added up as they come, and sums differ in their last bits
     recovery = f'mode = "checkfree"\nsnapshot_every = {EVERY}\n\n[timing]\nlease_s = 6\n\n[ring]\ncredits = 1'
     run = str(write_run(processes.folder, iterations=200 * EVERY, stages="body = 2\nreplicas_max = 1", recovery=recovery))
-    await _start(processes, run, "")
-    await processes.waiters.until(lambda: len(_losses(processes, "")) > EVERY + 2, "it trains")
+    await start(processes, run, "")
+    await processes.waiters.until(lambda: len(losses(processes, "")) > EVERY + 2, "it trains")
     invite = next(line for line in processes.said["bootstrap"] if line.startswith("swarmfree1"))
     key = str(processes.folder / "peers" / "bootstrap" / "organiser.key")
     assert await give_order(decode_invite(invite), load_organiser(key), Halting.PAUSE, UP_WITHIN_S) == 0
     node, *peers = processes._children[: 1 + len(PEERS)]
     assert [await code_of(peer, UP_WITHIN_S) for peer in peers] == [0] * len(PEERS)
-    first = _losses(processes, "")
+    first = losses(processes, "")
     ended = {event["why"] for name in PEERS for event in processes.told(name, "Ended")}
     assert ended == {
         f"paused by its organiser before iteration {len(first)}: the same commands in the same folders go on from there"
@@ -65,24 +65,24 @@ async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapsho
     await code_of(node, 10)
     older = {place: data for place, data in _snapshots(processes).items() if f"iteration-{len(first):09}" not in place.name}
     assert len(older) == len(PEERS)
-    await _start(processes, run, "-night")
-    await processes.waiters.until(lambda: len(_losses(processes, "-night")) > 3, "it goes on")
+    await start(processes, run, "-night")
+    await processes.waiters.until(lambda: len(losses(processes, "-night")) > 3, "it goes on")
     for process in processes.living():
         process.kill()
     for child in list(processes._children):
         await child.wait()
     processes._starter = None  # what they were forked from is dead, too
-    second = _losses(processes, "-night")
+    second = losses(processes, "-night")
     assert min(second) == len(first) - 1, "the record before is told once more; nothing is done again"
     assert second.pop(len(first) - 1) == first[len(first) - 1]
     for place in _snapshots(processes):
         place.unlink()
     for place, data in older.items():
         place.write_bytes(data)
-    await _start(processes, run, "-again")
+    await start(processes, run, "-again")
     reached = max(second)
-    await processes.waiters.until(lambda: max(_losses(processes, "-again"), default=0) > reached, "it trains again")
-    third = _losses(processes, "-again")
+    await processes.waiters.until(lambda: max(losses(processes, "-again"), default=0) > reached, "it trains again")
+    third = losses(processes, "-again")
     assert min(third) < len(first) - 1
     before = first | second
     assert {iteration: third[iteration] for iteration in third if iteration <= reached} == {

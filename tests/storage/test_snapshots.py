@@ -103,13 +103,13 @@ async def test_a_disk_that_fills_up_is_told_of_in_one_line(tmp_path: Path) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert [place.name for place in snapshots._folder.iterdir()] == [snapshots._place(SNAPSHOT.held).name]
+    assert [place.name for place in snapshots._folder.iterdir()] == [snapshots.place(SNAPSHOT.held).name]
 
 
 async def test_what_a_killed_life_had_begun_to_write_goes(tmp_path: Path) -> None:
     """With the next one that is written; a storm of restarts would fill the disk with such."""
     snapshots = await written(tmp_path)
-    torn = snapshots._folder / f".{snapshots._place(SNAPSHOT.held).name}.0123abcd"
+    torn = snapshots._folder / f".{snapshots.place(SNAPSHOT.held).name}.0123abcd"
     torn.write_bytes(b"half of it")
     assert snapshots.held() == (SNAPSHOT.held,)
     await snapshots.write(Snapshot(1, RECORD, {}, len(PARTS)), PARTS, ())

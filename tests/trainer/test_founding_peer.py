@@ -17,7 +17,7 @@ def announced(member: Member, iteration: int = 0, state: PeerState = PeerState.S
     return SimpleNamespace(endpoint=SimpleNamespace(member=member, where="nowhere"), iteration=iteration, state=state)
 
 
-async def leads(number: int, *shown: Any) -> bool:
+async def leads(number: int, *shown: Any, is_stored: bool = False) -> bool:
     """Whether the founder of this genesis leads, where the directory shows these peers."""
     led: list[bool] = []
 
@@ -28,6 +28,9 @@ async def leads(number: int, *shown: Any) -> bool:
         led.append(True)
         return False
 
+    async def are_stored() -> bool:
+        return is_stored
+
     context = SimpleNamespace(
         manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=0)),
         me=ME,
@@ -36,7 +39,8 @@ async def leads(number: int, *shown: Any) -> bool:
     )
     replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE, is_from_disk=False)
     stage_member = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
-    await Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead)._found(shown)
+    membership = Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead, are_stored=are_stored)
+    await membership._found(shown)
     return bool(led)
 
 
@@ -55,3 +59,9 @@ async def test_what_others_announce_says_that_the_run_has_begun() -> None:
     assert not await leads(1, announced(ME), serves)
     assert await leads(2, announced(ME), serves)
     assert not await leads(2, announced(ME), announced(OTHER, iteration=1))
+
+
+async def test_a_run_of_which_the_store_has_snapshots_is_not_begun_again() -> None:
+    """A bootstrap node that died before it knew that the run had begun names a founder anew."""
+    for number in (1, 2):
+        assert not await leads(number, announced(ME), is_stored=True)

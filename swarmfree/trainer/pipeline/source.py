@@ -180,7 +180,7 @@ class Source:
                 self._news()
 
     def _sum_up(self) -> None:
-        """Tell the mean over the windows of the newest plan once each has come back; of none, nothing:
+        """Tell the mean over the newest plan's windows once each has come back; of none, nothing:
         others tell of those that it had before.
         """
         losses, windows = self._window_losses, self._windows

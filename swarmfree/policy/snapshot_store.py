@@ -1,0 +1,110 @@
+"""Which replica copies a snapshot to the run's store, what is removed there, and who fetches what
+from there when all have died. Pure; the trainer asks, waits and copies.
+
+Source: elastic harness, tiers of snapshots; protocol, "When all have died".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from swarmfree.policy.resume import resume_point
+from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import ENDS_STAGE
+
+SETS_KEPT = 2
+"""The newest may be damaged, and a peer may be fetching the one before."""
+TAKEN_OVER_S = 30.0
+"""A replica that lives may not reach the store, or have no leave to write there."""
+FETCHED_WITHIN_S = 20.0
+"""So may a peer that is to fetch a stage."""
+
+
+def is_turn(me: str, replicas: Sequence[str], present: Collection[str], turn: int, waited_s: float) -> bool:
+    """Whether this replica copies its stage to the store now: one does at once, the next one when
+    that has died, or after `TAKEN_OVER_S` if it still is not there.
+
+    Args:
+        me: peer id.
+        replicas: peer ids of those that stepped to this snapshot, in any order.
+        present: peer ids of those that are members now.
+        turn: number of the snapshot, so that replicas take turns.
+        waited_s: since it was written.
+    """
+    order = sorted(set(replicas) | {me})
+    first = turn % len(order)
+    order = order[first:] + order[:first]
+    before = [peer for peer in order[: order.index(me)] if peer in present]
+    return waited_s >= TAKEN_OVER_S * len(before)
+
+
+def removed_before(stored: Collection[HeldSnapshot], stage_count: int) -> int:
+    """The iteration of the oldest set that is kept: whatever is ready for an earlier one may go,
+    whole or not; 0 where that is nothing.
+
+    Args:
+        stored: in the store.
+        stage_count: of the run.
+    """
+    stages: dict[tuple[int, str], set[int]] = {}
+    for held in stored:
+        stages.setdefault((held.iteration, held.lineage), set()).add(held.stage)
+    whole = sorted({iteration for (iteration, _), found in stages.items() if len(found) == stage_count}, reverse=True)
+    return whole[SETS_KEPT - 1] if len(whole) >= SETS_KEPT else 0
+
+
+def to_fetch(
+    me: str,
+    offers: Mapping[str, Sequence[HeldSnapshot]],
+    feeders: Collection[str],
+    stored: Sequence[HeldSnapshot],
+    stage_count: int,
+    waited_s: float,
+) -> tuple[int, HeldSnapshot | None]:
+    """Choose what this peer fetches, so that the newest set whose stages lie on disks or in the
+    store comes to lie on disks.
+
+    Each stage that nobody has on its disk is fetched by one peer: first by those that have nothing
+    of that set, then by those that have what another one has as well. All peers choose alike from
+    what all tell. What is still on no disk after `FETCHED_WITHIN_S` is fetched by whoever is free.
+
+    Args:
+        me: peer id.
+        offers: peer id -> snapshots on its disk, of all that wait, this one too.
+        feeders: peer ids of those that can feed: nobody else serves the ends.
+        stored: in the store.
+        stage_count: of the run.
+        waited_s: since what is there and who waits last changed.
+
+    Returns:
+        The iteration of that set, 0 where no stage of it has to be fetched; and what to fetch.
+    """
+    everywhere = {f"disk of {peer}": tuple(held) for peer, held in offers.items()} | {
+        f"store {number}": (held,) for number, held in enumerate(stored)
+    }
+    point, _ = resume_point(everywhere, stage_count)
+    if point is None:
+        return 0, None
+    there = {held.stage for held in stored if (held.iteration, held.lineage) == (point.iteration, point.lineage)}
+    stage_of = {
+        peer: held.stage
+        for peer, snapshots in offers.items()
+        for held in reversed(snapshots)
+        if (held.iteration, held.lineage) == (point.iteration, point.lineage)
+    }
+    missing = sorted(there - set(stage_of.values()))
+    if not missing:
+        return 0, None
+    first = {stage: min(peer for peer in stage_of if stage_of[peer] == stage) for stage in stage_of.values()}
+    free = sorted((p for p in offers if first.get(stage_of.get(p, -1)) != p), key=lambda peer: (peer in stage_of, peer))
+    chosen: dict[str, int] = {}
+    for stage in missing:
+        able = [peer for peer in free if peer not in chosen and (stage != ENDS_STAGE or peer in feeders)]
+        # Who can feed is kept for the ends
+        if able:
+            chosen[min(able, key=lambda peer: (stage != ENDS_STAGE and peer in feeders, free.index(peer)))] = stage
+    mine = chosen.get(me)
+    if me in free and (late := int(waited_s / FETCHED_WITHIN_S)):
+        able_to = [stage for stage in missing if stage != ENDS_STAGE or me in feeders]
+        mine = able_to[(free.index(me) + late) % len(able_to)] if able_to else None
+    return point.iteration, HeldSnapshot(mine, point.iteration, point.lineage) if mine is not None else None

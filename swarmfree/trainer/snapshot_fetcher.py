@@ -1,0 +1,151 @@
+"""Fetching a stage from the run's store, for a peer whose disk has nothing as new, where all have
+died: then it has that stage on its disk, and all goes on as if it always had.
+
+Source: elastic harness, tiers of snapshots; protocol, "When all have died".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from swarmfree.policy.snapshot_store import to_fetch
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import NO_STAGE, Founder
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.founder_watch import ask_plans
+from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
+
+LOOK_S, LOOK_S_MAX = 1.0, 15.0
+BACKOFF_S = 2.0
+ANSWERED_WITHIN_S = 15.0
+ASKED_MAX = 256
+
+Offers = Mapping[str, tuple[HeldSnapshot, ...]]
+
+
+class SnapshotFetcher:
+    """Looks what the store has while nobody leads, and fetches this peer's part of it.
+
+    Args:
+        context: of the peer.
+        stage_member: its stage.
+        keeper: of what lies on its disk.
+        load: holds what lies there.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        stage_member: StageMember,
+        keeper: SnapshotKeeper,
+        load: Callable[[Founder | None], Awaitable[None]],
+    ) -> None:
+        """Nothing is known of the store."""
+        self._context, self._stage_member = context, stage_member
+        self._keeper, self._load = keeper, load
+        self._store = context.ports.snapshot_store
+        self._told = ""
+        self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
+        self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
+        self._seen_s = 0.0
+        self._hidden_before = 0
+
+    def offered(self) -> tuple[HeldSnapshot, ...]:
+        """What this peer tells of: all on its disk but what is older than a set that peers are
+        fetching.
+        """
+        return tuple(held for held in self._keeper.held() if held.iteration >= self._hidden_before)
+
+    async def are_stored(self) -> bool:
+        """Whether the store has anything of this run: then nobody begins it from nothing."""
+        return bool(await self._stored())
+
+    async def keep(self) -> None:
+        """Run for ever: while nobody leads, fetch what is missing on all disks."""
+        wait_s = LOOK_S
+        while self._store is not None:
+            await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
+            if self._is_settled:
+                self._hidden_before = 0
+                wait_s = LOOK_S
+            else:
+                wait_s = LOOK_S if await self._look() else min(LOOK_S_MAX, 1.5 * wait_s)
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether this peer serves, or somebody leads who may want it."""
+        state = self._stage_member.replica_state
+        is_led = state.coordinator is not None and self._stage_member.hears_coordinator
+        return is_led or (state.stage != NO_STAGE and not state.is_from_disk)
+
+    async def _look(self) -> bool:
+        """One look; whether the store has anything."""
+        stored = await self._stored()
+        if not stored:
+            self._hidden_before = 0
+            return False
+        context, me = self._context, self._context.me.peer_id
+        announced = [a for a in await context.ports.directory.announcements() if a.endpoint.member.peer_id != me][:ASKED_MAX]
+        answers = await ask_plans(context.ports.network, announced, context.timing.silence_s / 2)
+        if any(answer.goes_on(0) for answer in answers.values()):
+            self._hidden_before = 0
+            return True
+        offers = {peer: answer.snapshots for peer, answer in answers.items()} | {me: self._keeper.held()}
+        feeders = {a.endpoint.member.peer_id for a in announced if a.can_feed}
+        feeders |= {me} if context.ports.tokens is not None else set()
+        if (offers, stored) != self._seen:
+            # Others may be about to come, or to tell of something
+            self._seen, self._seen_s = (offers, stored), context.now_s()
+            return True
+        waited_s, stage_count = context.now_s() - self._seen_s, context.manifest.stage_count
+        self._hidden_before, held = to_fetch(me, offers, feeders, stored, stage_count, waited_s)
+        if waited_s >= context.timing.join_wait_s:
+            self._hidden_before = 0
+        if held is not None:
+            await self._fetch(held)
+        return True
+
+    async def _fetch(self, held: HeldSnapshot) -> None:
+        """Fetch one, unless it has just failed: it may be large."""
+        assert self._store is not None, "it has told of this one"
+        why, again_s, pause_s = self._failed.get(held, ("", 0.0, BACKOFF_S))
+        if self._context.now_s() < again_s:
+            return
+        if not why:
+            self._context.tell(Note(f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"))
+        try:
+            await self._store.fetch(held)
+        except SwarmfreeError as error:
+            if str(error) != why:
+                self._context.tell(Note(f"a snapshot is passed over: {error}"))
+            self._failed[held] = str(error), self._context.now_s() + pause_s, 2 * pause_s
+            return
+        self._failed.clear()
+        self._keeper.arrived(held)
+        if not self._is_settled:
+            await self._load(None)
+
+    async def _stored(self) -> tuple[HeldSnapshot, ...]:
+        """What the store has; nothing where it does not say so in time, which is told of once."""
+        if self._store is None:
+            return ()
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN_S):
+                stored = await self._store.stored()
+        except SwarmfreeError as error:
+            self._say(f"no snapshot is fetched, and those on disks count alone: {error}")
+            return ()
+        except TimeoutError:
+            self._say(f"no snapshot is fetched, and those on disks count alone: {self._store.where} says nothing")
+            return ()
+        self._told = ""
+        return stored
+
+    def _say(self, what: str) -> None:
+        if what != self._told:
+            self._told = what
+            self._context.tell(Note(what))

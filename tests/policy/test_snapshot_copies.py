@@ -1,0 +1,107 @@
+"""Who copies a snapshot to the store, what goes there, and who fetches what."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, TAKEN_OVER_S, is_turn, removed_before, to_fetch
+from swarmfree.protocol.messages import HeldSnapshot
+from tests.policy.test_resume import L, M, held
+
+REPLICAS = ("a", "b", "c")
+
+
+@given(st.integers(0, 50), st.sets(st.sampled_from(REPLICAS), min_size=1))
+def test_of_the_replicas_that_live_one_copies_at_once(turn: int, living: set[str]) -> None:
+    """The same for all; with nobody dead they take turns, and each one does after a while."""
+    first = [peer for peer in sorted(living) if is_turn(peer, REPLICAS, living, turn, 0.0)]
+    assert len(first) == 1
+    assert living < set(REPLICAS) or first == [REPLICAS[turn % 3]]
+    later = [peer for peer in sorted(living) if is_turn(peer, REPLICAS, living, turn, TAKEN_OVER_S)]
+    assert len(later) == min(2, len(living))
+    assert all(is_turn(peer, REPLICAS, living, turn, 2 * TAKEN_OVER_S) for peer in living)
+
+
+def test_who_is_in_no_plan_copies_what_it_has() -> None:
+    """A replica that nobody names is alone."""
+    assert is_turn("d", (), (), 7, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "before"),
+    [
+        pytest.param([], 0, id="nothing"),
+        pytest.param([held(0, 4), held(1, 4)], 0, id="one set"),
+        pytest.param([held(0, 4), held(1, 4), held(0, 6), held(1, 6)], 4, id="two sets"),
+        pytest.param(
+            [held(0, 2), held(1, 4), held(0, 4), held(0, 6), held(1, 6), held(0, 8), held(1, 8)], 6, id="the third goes"
+        ),
+        pytest.param([held(0, 4), held(1, 4), held(0, 6), held(1, 8), held(0, 8)], 4, id="what is torn is no set"),
+        pytest.param([held(0, 4), held(1, 4), held(0, 6), held(1, 6, M)], 0, id="lineages are not mixed"),
+        pytest.param([held(s, 6, x) for s in (0, 1) for x in (L, M)] + [held(0, 4), held(1, 4)], 4, id="two lineages count once"),
+    ],
+)
+def test_what_is_older_than_the_last_two_sets_goes(stored: list[HeldSnapshot], before: int) -> None:
+    """Nothing that is as new as they are, whole or not."""
+    assert removed_before(stored, 2) == before
+
+
+STORED = [held(0, 8), held(1, 8), held(2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("offers", "stored", "expected"),
+    [
+        pytest.param({"a": [], "b": [], "c": []}, STORED, {"a": 0, "b": 1, "c": 2}, id="all disks are empty"),
+        pytest.param({"b": [], "c": [], "d": [], "a": []}, STORED, {"a": 0, "b": 1, "c": 2}, id="one more than stages"),
+        pytest.param({"a": [held(0, 8)], "b": [held(1, 8)], "c": []}, STORED, {"c": 2}, id="one disk is empty"),
+        pytest.param({"a": [held(0, 8)], "b": [held(1, 8)], "c": [held(1, 8)]}, STORED, {"c": 2}, id="two have the same"),
+        pytest.param(
+            {"a": [held(0, 4)], "b": [held(1, 4)], "c": [held(2, 4)]}, STORED, {"a": 0, "b": 1, "c": 2}, id="older disks"
+        ),
+        pytest.param({"a": [held(0, 8)], "b": [held(1, 8)], "c": [held(2, 8)]}, STORED, {}, id="all is on disks"),
+        pytest.param({"a": [held(0, 9)], "b": [held(1, 9)], "c": [held(2, 9)]}, STORED, {}, id="disks have more"),
+        pytest.param({"a": [held(0, 9)], "b": [held(1, 9)], "c": []}, STORED, {"a": 0, "b": 1, "c": 2}, id="whole before newer"),
+        pytest.param({"a": [held(0, 9)], "b": [], "c": []}, [held(1, 9), held(2, 9)], {"b": 1, "c": 2}, id="half and half"),
+        pytest.param({"a": [], "b": [], "c": []}, [held(1, 9)], {"b": 1}, id="what there is of a set"),
+        pytest.param({"b": [], "c": []}, STORED, {"b": 1, "c": 2}, id="nobody who feeds is back"),
+        pytest.param({"a": [], "b": [], "c": []}, [], {}, id="nothing is stored"),
+    ],
+)
+def test_each_stage_that_no_disk_has_is_fetched_by_one_peer(
+    offers: dict[str, list[HeldSnapshot]], stored: list[HeldSnapshot], expected: dict[str, int]
+) -> None:
+    """The ends by one that can feed, here a."""
+    chosen = {peer: to_fetch(peer, offers, {"a"}, stored, 3, 0.0) for peer in offers}
+    assert {peer: held.stage for peer, (_, held) in chosen.items() if held is not None} == expected
+    assert {iteration for iteration, _ in chosen.values()} == ({stored[0].iteration} if expected else {0})
+
+
+@given(st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from([*STORED, held(0, 4), held(1, 9)]), max_size=2)))
+def test_every_stage_comes_to_a_disk(disks: dict[str, list[HeldSnapshot]]) -> None:
+    """Whatever lies where: with peers enough, each fetches once and the newest set that is whole
+    somewhere is whole on disks.
+    """
+    offers = {f"peer {number}": list[HeldSnapshot]() for number in range(3)} | disks
+    feeders = {"peer 0", *(peer for peer in disks if peer < "c")}
+    for _ in range(2):
+        chosen = {peer: to_fetch(peer, offers, feeders, STORED, 3, 0.0)[1] for peer in offers}
+        fetched = [held for held in chosen.values() if held is not None]
+        assert len(fetched) == len(set(fetched)), "no stage twice"
+        assert all(held.stage or peer in feeders for peer, held in chosen.items() if held is not None)
+        offers = {peer: [held] if (held := chosen[peer]) is not None else offers[peer] for peer in offers}
+    assert not fetched, "one round is enough"
+    first = [next((held.stage for held in snapshots if held.iteration == 8), None) for snapshots in offers.values()]
+    assert set(first) >= {0, 1, 2}
+
+
+def test_what_nobody_fetches_in_time_is_fetched_by_others() -> None:
+    """Whoever was to do so may not reach the store: each of the others takes each stage in turn."""
+    offers = {"a": [held(0, 8)], "b": [], "c": [], "d": []}
+    assert to_fetch("d", offers, {"a"}, STORED, 3, 0.0)[1] is None
+    late = [to_fetch("d", offers, {"a"}, STORED, 3, rounds * FETCHED_WITHIN_S)[1] for rounds in (1.5, 2.5)]
+    stages = {one.stage for one in late if one is not None}
+    assert stages == {1, 2}
+    assert to_fetch("a", offers, {"a"}, STORED, 3, 9 * FETCHED_WITHIN_S)[1] is None, "who has its stage is not free"

@@ -1,0 +1,122 @@
+"""What a peer fetches from the store, and what it tells of meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
+from swarmfree.protocol.names import NO_STAGE
+from swarmfree.trainer.snapshot_fetcher import SnapshotFetcher
+
+L = "a" * 64
+OLD, NEW = HeldSnapshot(1, 10, L), HeldSnapshot(1, 20, L)
+
+
+class World:
+    """One peer that feeds, of a run of two stages, and another one as it answers."""
+
+    def __init__(self, mine: tuple[HeldSnapshot, ...], stored: tuple[HeldSnapshot, ...]) -> None:
+        self.disk, self.there, self.told = list(mine), list(stored), list[str]()
+        self.fetched, self.refuses, self.loaded, self.now_s = list[HeldSnapshot](), "", 0, 0.0
+        self.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
+        timing = SimpleNamespace(silence_s=2.0, join_wait_s=60.0)
+        ports = SimpleNamespace(snapshot_store=self, directory=self, network=self, tokens=None)
+        context = SimpleNamespace(
+            ports=ports,
+            timing=timing,
+            manifest=SimpleNamespace(stage_count=2),
+            me=SimpleNamespace(peer_id="me"),
+            now_s=lambda: self.now_s,
+            tell=lambda event: self.told.append(event.text),
+        )
+        self.state = SimpleNamespace(coordinator=None, stage=NO_STAGE, is_from_disk=False)
+        member = SimpleNamespace(replica_state=self.state, hears_coordinator=False)
+        keeper = SimpleNamespace(held=lambda: tuple(self.disk), arrived=self.disk.append)
+        self.fetcher = SnapshotFetcher(cast("Any", context), cast("Any", member), cast("Any", keeper), self.load)
+
+    where = "s3://bucket"
+
+    async def load(self, _: object) -> None:
+        """Hold it."""
+        self.loaded += 1
+
+    async def stored(self) -> tuple[HeldSnapshot, ...]:
+        """What is there."""
+        if self.refuses:
+            raise SwarmfreeError(self.refuses)
+        return tuple(self.there)
+
+    async def fetch(self, held: HeldSnapshot) -> None:
+        """Bring it to the disk."""
+        self.fetched.append(held)
+        if held not in self.there:
+            raise SwarmfreeError("it is not what was uploaded")
+
+    async def announcements(self) -> list[Any]:
+        """The other one."""
+        return [SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id="other")), can_feed=True)]
+
+    async def call(self, *_: object, **__: object) -> Any:
+        """What it says."""
+        return SimpleNamespace(expect=lambda _: self.other)
+
+
+async def test_what_no_disk_has_is_fetched_and_held() -> None:
+    """After a second look that finds all as it was; the older one on the disk is told of no more
+    until then.
+    """
+    world = World((OLD,), (NEW, OLD))
+    assert world.fetcher.offered() == (OLD,)
+    await world.fetcher._look()
+    assert not world.fetched, "others may be about to come"
+    await world.fetcher._look()
+    assert (world.fetched, world.loaded) == ([NEW], 1)
+    assert world.fetcher.offered() == (NEW,)
+    assert world.told == ["fetches stage 1 before iteration 20 from s3://bucket"]
+
+
+async def test_while_somebody_leads_nothing_is_fetched() -> None:
+    """Nor where somebody may lead by its plan."""
+    world = World((OLD,), (NEW,))
+    world.other = PlanAnswer(cast("Any", object()), "", None, 3)
+    for _ in range(3):
+        await world.fetcher._look()
+    assert not world.fetched
+    assert world.fetcher.offered() == (OLD,)
+
+
+async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
+    """It is told of in one line, and after `join_wait_s` what lies on the disk counts again."""
+    world = World((OLD,), (NEW,))
+    await world.fetcher._look()
+    world.there = [NEW]
+
+    async def refused(held: HeldSnapshot) -> None:
+        world.fetched.append(held)
+        raise SwarmfreeError("s3://bucket/x: it is not what was uploaded")
+
+    world.fetch = refused  # type: ignore[method-assign]
+    for now_s in (1.0, 2.0, 61.0):
+        world.now_s = now_s
+        await world.fetcher._look()
+        assert world.fetcher.offered() == ((OLD,) if now_s > 60 else ())
+    assert world.loaded == 0
+    assert [line for line in world.told if "passed over" in line] == [
+        "a snapshot is passed over: s3://bucket/x: it is not what was uploaded"
+    ]
+    assert len(world.told) == 2
+    assert len(world.fetched) == 2, "not again at once"
+
+
+async def test_a_store_that_refuses_is_told_of_once() -> None:
+    """And has nothing that keeps anybody from beginning the run."""
+    world = World((OLD,), (NEW,))
+    assert await world.fetcher.are_stored()
+    world.refuses = "s3://bucket: nobody answers"
+    for _ in range(3):
+        await world.fetcher._look()
+        assert not await world.fetcher.are_stored()
+    assert world.told == ["no snapshot is fetched, and those on disks count alone: s3://bucket: nobody answers"]
+    assert world.fetcher.offered() == (OLD,)
