@@ -50,6 +50,7 @@ class Takeover:
         promises: who follows.
         seniority: members, senior first.
         past: iteration -> lineage that a state ready for it stands on.
+        records: older ones that the successor keeps, which say who had a place.
         called: stage -> others that hold its state on their disks, where a run goes on from
             snapshots: they are waited for.
     """
@@ -66,6 +67,7 @@ class Takeover:
     seniority: tuple[Endpoint, ...]
     past: Mapping[int, str]
     called: Mapping[int, tuple[Endpoint, ...]] = field(default_factory=dict)
+    records: tuple[Record, ...] = ()
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
         """List the members that promised, senior first, each with its place or the state that it

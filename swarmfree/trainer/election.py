@@ -257,6 +257,7 @@ class Election:
             promises=poll.promises,
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
             past=dict(replica_state.past),
+            records=tuple(replica_state.records),
         )
         if (own := poll.promises.get(self._context.here)) is not None:
             replica_state.take_back()  # it leads from where it stood, with the state as it was

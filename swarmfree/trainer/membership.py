@@ -309,11 +309,11 @@ class Membership:
             return False
         if self._context.manifest.recovery.snapshot_every and any(a.snapshots for a in (await self._plans(others)).values()):
             return False  # it has begun before: who founded it may come back without its disk
-        if self._stage_member.replica_state.stage != NO_STAGE:
-            await self._stage_member.let_go()  # first weights, under a founder that is gone
         if self._are_stored is not None and await self._are_stored():
             self._say("the run has begun: the store has snapshots of it, and the bootstrap names who goes on from them")
             return False
+        if self._stage_member.replica_state.stage != NO_STAGE:
+            await self._stage_member.let_go()  # first weights, under a founder that is gone
         return not await self._lead(None)
 
     async def _resume(self, founder: Founder, others: Sequence[Announcement]) -> bool:

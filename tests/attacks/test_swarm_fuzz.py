@@ -33,7 +33,7 @@ from swarmfree.protocol.messages import (
     PlanAnswer,
     Request,
 )
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Term
+from swarmfree.protocol.names import Endpoint, Member, Term
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
@@ -113,9 +113,7 @@ class Babblers(Infiltration):
         else:
             heard = rng.choice(self._heard[rng.choice(sorted(self._heard))])
         said = spoiled(heard, rng, rng.choice(RATES))
-        own: Request = as_own(said, member) if rng.random() < 0.7 else said
-        # Who says that it holds a state is given a place by that word: see docs/security.md
-        return replace(own, stage=NO_STAGE) if isinstance(own, Hello) else own
+        return as_own(said, member) if rng.random() < 0.7 else said
 
     def handler(self, here: Endpoint) -> Handler:
         """An answer that harms; but no state, since a place gives more rights than a ticket. Some
@@ -187,7 +185,7 @@ class Pretender(Infiltration):
 
     async def live(self, director: Director, network: MemoryNetwork) -> None:
         """Ask the coordinator for its plan, and tell it of a better one, twice a second."""
-        while not director.hub.loop.is_closed():
+        while self._leader is None or director.peers():
             await asyncio.sleep(0.5)
             if self._leader is None:
                 continue
@@ -239,7 +237,7 @@ class Naysayer(Infiltration):
 
     async def live(self, director: Director, network: MemoryNetwork) -> None:
         """Say hello, twice a second."""
-        while not director.hub.loop.is_closed():
+        while self._leader is None or director.peers():
             await asyncio.sleep(0.5)
             if self._leader is not None:
                 with suppress(CallFailed):

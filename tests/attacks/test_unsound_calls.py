@@ -110,7 +110,7 @@ def position(number: int) -> Any:
 
 def record(**changes: Any) -> Any:
     """A record of the first iteration, whose stages are missing unless given."""
-    return records_pb2.Record(before="0" * 64, term=position(1).term, **changes)
+    return records_pb2.Record(before="0" * 64, term=position(1).term, halt=names_pb2.HALTING_NOT, **changes)
 
 
 def roll() -> Any:

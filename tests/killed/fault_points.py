@@ -113,7 +113,7 @@ async def whole(folder: Path) -> set[int]:
 def leftovers(folder: Path) -> list[str]:
     """What lies there and is no snapshot."""
     names = {
-        FolderSnapshots(folder, RUN)._place(HeldSnapshot(2, 10 * n + 1, snapshot_of(n)[0].held.lineage)).name for n in range(12)
+        FolderSnapshots(folder, RUN).place(HeldSnapshot(2, 10 * n + 1, snapshot_of(n)[0].held.lineage)).name for n in range(12)
     }
     return [place.name for place in folder.rglob("*") if place.is_file() and place.name not in names]
 

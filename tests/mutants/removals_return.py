@@ -661,6 +661,11 @@ def state_as_it_was(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "take_back", lambda self: None)
 
 
+def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:
+    """Whoever says that it holds a stage's state is believed, also beside others (3.3)."""
+    patch.setattr(Assignment, "_had_place", lambda self, sender: True)
+
+
 def voucher_of_an_inherited_one(patch: pytest.MonkeyPatch) -> None:
     """A successor that has a newcomer by its claim does not hear what that says it holds (3.3)."""
     patch.setattr(Participant, "vouch_again", lambda self, hello: None)

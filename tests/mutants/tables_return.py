@@ -25,6 +25,7 @@ from swarmfree.protocol.messages import (
     Claim,
     Commit,
     Committed,
+    GetPlan,
     GetRecord,
     Heartbeat,
     HeartbeatAnswer,
@@ -33,6 +34,7 @@ from swarmfree.protocol.messages import (
     Meet,
     Met,
     Place,
+    PlanAnswer,
     Promise,
     RecordAnswer,
     Request,
@@ -487,6 +489,30 @@ def _hello(stage: int, lineage: str = LINEAGE) -> Hello:
     return Hello(False, False, "", stage, 5, lineage)
 
 
+def stranger_that_says_it_holds() -> object:
+    """A peer says hello with the state of stage 1, and is in a record, or in the newest plan, or in
+    neither; another one holds the stage, or nobody does: whether it counts as a holder.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, who: Endpoint, is_held: bool) -> bool:
+        planned = replace(plan(1), replicas=(*plan(1).replicas[:2], (*plan(1).replicas[2], Replica(endpoint("planned")))))
+        assignment._lead.follow(planned)
+        assignment._lead.decide(record())
+        if not is_held:
+            roster.fence(SIBLING.member, "it is gone")
+        assignment.hello(who, _hello(1))
+        participant = roster.get(who.member)
+        return participant is not None and participant.built
+
+    asked = (
+        (second_life(SIBLING), True),
+        (endpoint("planned"), True),
+        (endpoint("stranger"), True),
+        (endpoint("stranger"), False),
+    )
+    return [_assignment(partial(story, who=who, is_held=is_held)) for who, is_held in asked]
+
+
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
     """A member of stage 1 says hello with its state: whether it is a member again, and what is
     rebuilt still.
@@ -853,7 +879,8 @@ def founder_that_was_started_again() -> object:
             return Founder(1, ME.member.peer_id)
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
-        alone.line.answer = lambda to, request: Reply(Place(D, NO_STAGE, "", accepted=False))
+        placed, planned = Place(D, NO_STAGE, "", accepted=False), PlanAnswer(None, "")
+        alone.line.answer = lambda to, request: Reply(planned if isinstance(request, GetPlan) else placed)
         alone.replica_state.stage, founds = NO_STAGE, []
         for heard, first in ((False, before), (True, before), (False, now)):
             membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)

@@ -84,7 +84,7 @@ async def test_a_damaged_snapshot_is_refused_with_its_name(tmp_path: Path, damag
 async def test_a_header_that_makes_no_sense_is_refused_in_one_line(tmp_path: Path, changed: dict[str, object]) -> None:
     """Its bits have no hash of their own; a peer that starts passes it over, and does not end."""
     snapshots = await written(tmp_path)
-    place = snapshots._place(SNAPSHOT.held)
+    place = snapshots.place(SNAPSHOT.held)
     with safe_open(place, "numpy") as file:
         header, tensors = json.loads(file.metadata()["swarmfree"]), {name: file.get_tensor(name) for name in file.offset_keys()}
     save_file(tensors, place, {"swarmfree": json.dumps(header | changed)})

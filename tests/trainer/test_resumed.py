@@ -225,6 +225,7 @@ async def test_who_founded_and_lost_its_disk_founds_no_second_run(
         _are_led=False,
         _all_answered=True,
         _rounds=0,
+        _are_stored=None,
     )
     shown = [SimpleNamespace(endpoint=one, iteration=0, state=PeerState.STANDBY) for one in (me, LEADER)]
     await Membership._found(cast("Any", here), cast("Any", shown))

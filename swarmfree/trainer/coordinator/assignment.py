@@ -149,12 +149,18 @@ class Assignment:
                 other.lose()
                 other.begin_build()
             built = True
-        if not built and holders:
+        if holders and not (built and self._had_place(sender)):
             return None
         held = hello.iteration if built else -1
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
         return participant
+
+    def _had_place(self, sender: Endpoint) -> bool:
+        """Whether a peer may hold a state of this lineage, as far as is known here: that it does is
+        a word. One that has copied a state, and was opened nowhere, loads it anew.
+        """
+        return sender.member.peer_id in self._lead.named
 
     async def fill(self, until_s: float = math.inf) -> None:
         """Return once every stage has its replicas, or, when the run has begun, one; nobody waits

@@ -7,7 +7,7 @@ Source: protocol sections 3.1, 3.2.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmfree.policy.election import electorate_of, is_founders
@@ -53,6 +53,8 @@ class Leadership:
         past: iteration -> lineage of the last record before it, as far as is known here.
         excluded: peer ids, sorted, of those that audits have convicted, under this coordinator or
             those before.
+        named: peer id -> the last iteration whose record or plan named it, as far as is known here
+            and not too long ago: it may hold a state of this lineage.
     """
 
     def __init__(self, incarnations: Incarnations, term: Term, inherited: Takeover | None = None) -> None:
@@ -65,11 +67,17 @@ class Leadership:
         self.sealed: Record | None = None
         self.attempt, self.may_force, self.is_sealing = 0, False, False
         self.excluded: tuple[str, ...] = ()
+        self.named: dict[str, int] = {}
         if inherited is not None:
             self.term, revision, plan = inherited.term, inherited.revision, inherited.plan
             self.present = Present(inherited.iteration, inherited.lineage, inherited.record)
             self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
             self.past |= inherited.past
+            self._name((endpoint.member for endpoint in inherited.promises), inherited.iteration)
+            for record in (*inherited.records, inherited.record):
+                self._name(record.electorate if record is not None else (), record.iteration if record is not None else 0)
+            if plan is not None:
+                self._name((endpoint.member for endpoint in plan.members()), plan.iteration)
             self.exclude(plan.excluded if plan is not None else ())
             if plan is not None and plan.iteration == inherited.iteration and plan.lineage == inherited.lineage:
                 # It goes on in the middle of the iteration
@@ -142,6 +150,11 @@ class Leadership:
     def follow(self, plan: Plan) -> None:
         """This plan is in force."""
         self.plan = plan
+        self._name((endpoint.member for endpoint in plan.members()), plan.iteration)
+
+    def _name(self, members: Iterable[Member], iteration: int) -> None:
+        self.named |= {member.peer_id: max(iteration, self.named.get(member.peer_id, 0)) for member in members}
+        self.named = {peer_id: last for peer_id, last in self.named.items() if last > iteration - PAST_MAX}
 
     def give_up(self) -> None:
         """The present attempt cannot commit: the next one begins."""
@@ -158,6 +171,7 @@ class Leadership:
         self.decided = record
         self.past[record.iteration + 1] = record.lineage()
         self.past.pop(record.iteration - PAST_MAX, None)
+        self._name(record.electorate, record.iteration)
 
     def commit(self, record: Record) -> None:
         """Everybody was told of a decided record: the next iteration begins."""
