@@ -286,6 +286,8 @@ class Checks:
                     self._votes.told(member, sealed_at, self._lineage_of(sealed))
                 if isinstance(request, Open):
                     self._holdings.promised(member, request.plan)
+                    if request.plan.microbatches:
+                        self._dismissed.pop(member, None)  # it wrote for a pause that came to nothing
                 if isinstance(request, Open) or (isinstance(request, Claim) and not request.only_asking):
                     position = request.plan.position if isinstance(request, Open) else request.position
                     self._found_fault("I3", self._votes.promised(member, position, self._now_s()))

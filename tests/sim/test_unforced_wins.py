@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.protocol.actions import BuildAction, CopyKept, Replay, Restore, Stay
 from swarmfree.protocol.events import LineageDropped
-from swarmfree.protocol.messages import Build, Built, Commit, Goodbye
+from swarmfree.protocol.messages import Build, Built, Commit, Goodbye, Open, Promise
 from swarmfree.protocol.messages import Farewell as Heard
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.ports import Reply
@@ -18,6 +18,7 @@ from swarmfree.protocol.records import Record
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.holdings import Everybody
 from swarmfree.sim.invariants import Checks
+from tests.mutants.alone import plan
 from tests.sim.test_invariants import EVERYONE, MANIFEST, MEMBERS, POSITION, Story
 
 LATER = Position(Term(2, MEMBERS[1]), 1, 0, 1)
@@ -103,6 +104,20 @@ def test_whoever_was_sent_home_has_not_died() -> None:
     lives.dead = {*MEMBERS}
     drop(story, record, other)
     assert "stored by peer2.1, is undone" in story.the_one().text
+
+
+@pytest.mark.parametrize("microbatches", [0, 4])
+def test_who_wrote_for_a_pause_that_came_to_nothing_was_not_sent_home(microbatches: int) -> None:
+    """It is in the plan of a later iteration, and may die like any other; a plan of none is that of
+    the end.
+    """
+    story, lives, record, other = split()
+    story.checks.answered(EVERYONE[2], Goodbye(run_over=True, finished=False, why="", write_weights=True), Reply(Heard()))
+    opened = Open(replace(plan(2, iteration=2), microbatches=microbatches))
+    story.checks.answered(EVERYONE[2], opened, Reply(Promise(2, None)))
+    lives.dead = {*MEMBERS}
+    drop(story, record, other)
+    assert bool(story.found) == (microbatches == 0)
 
 
 def test_the_same_sums_sealed_again_undo_nothing() -> None:
