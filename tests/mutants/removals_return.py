@@ -311,6 +311,18 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "hello", careless)
 
 
+def places_of_holders(patch: pytest.MonkeyPatch) -> None:
+    """All that stand by with the state of a lost stage get a place there (3.3)."""
+
+    def careless(self: Assignment) -> None:
+        for participant in self._roster.participants():
+            held = participant.hello.stage if participant.stage == NO_STAGE else NO_STAGE
+            if held != NO_STAGE and participant.held(held) >= 0 and not self._roster.holders(held):
+                self._place(participant, held)
+
+    patch.setattr(Assignment, "_place_holders", careless)
+
+
 def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     """A standby's state counts only once it has answered a heartbeat (3.3)."""
     use = Assignment._use_standbys

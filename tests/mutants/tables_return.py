@@ -611,6 +611,26 @@ def standby_that_holds_a_lost_stage() -> object:
     return _assignment(story)
 
 
+def standbys_that_hold_a_lost_stage() -> object:
+    """The ends, of one replica, are lost, and two stand by that served them before, of which the
+    later one holds more steps; a newcomer has the place, or nobody. Who is placed there.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, newcomer: bool) -> list[str]:
+        roster.fence(A.member, "it is gone")
+        assignment._lead.past |= {4: LINEAGE}
+        if newcomer:
+            roster.admit(endpoint("newcomer"), Hello(True, False, ""), 0)
+        for name, iteration in (("first", 4), ("second", 5)):
+            roster.admit(endpoint(name), replace(_hello(0), can_feed=True, iteration=iteration), NO_STAGE, is_ours=True)
+        assignment._opened = True
+        assignment._use_standbys()
+        assignment._use_standbys()
+        return [one.member.peer_id for one in roster.of_stage(0)]
+
+    return [_assignment(partial(story, newcomer=newcomer)) for newcomer in (False, True)]
+
+
 def newcomer_that_is_known_by_a_claim() -> object:
     """A successor has a newcomer of a lost stage by its claim, which has answered as one that keeps
     what is not its lineage's; it says hello with its state of before: whether that is kept.

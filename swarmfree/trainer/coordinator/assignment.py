@@ -232,6 +232,21 @@ class Assignment:
         lost = [f"stage {stage}" for stage, count in enumerate(counts) if not count]
         return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
 
+    def _place_holders(self) -> None:
+        """Who stands by with the state of a lost stage gets its place again, the newest first, no
+        more of them than the stage may have replicas; one, also where newcomers have all places.
+        """
+        for stage in range(self._context.manifest.stage_count):
+            if self._roster.holders(stage):
+                continue
+            placed = self._roster.of_stage(stage)
+            room = self._context.manifest.replicas_max(stage) - len(placed)
+            if room <= 0 and all(participant.held(stage) < 0 for participant in placed):
+                room = 1
+            there = [p for p in self._roster.participants() if p.stage == NO_STAGE and p.held(stage) >= 0]
+            for participant in sorted(there, key=lambda p: -p.held(stage))[: max(room, 0)]:
+                self._place(participant, stage)
+
     def _use_standbys(self) -> None:
         """Give empty stages to standbys at once after a loss; before the first Open those that lack
         replicas, when nobody else came for a while.
@@ -241,10 +256,7 @@ class Assignment:
         """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
-        for participant in self._roster.participants():
-            held = (participant.answer or participant.hello).stage if participant.stage == NO_STAGE else NO_STAGE
-            if held != NO_STAGE and participant.held(held) >= 0 and not self._roster.holders(held):
-                self._place(participant, held)  # it was barred, and its siblings are lost
+        self._place_holders()
         for stage, count in enumerate(self._counts()):
             if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
                 self._lost_since_s.pop(stage, None)
