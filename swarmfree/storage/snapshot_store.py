@@ -37,7 +37,10 @@ RETRIES_MAX, RETRIED_WITHIN = 2, timedelta(seconds=30)
 RECORD_SIZE_BYTES_MAX = 4096
 _INSTANCE_METADATA = "169.254.169.254"
 """Where obstore looks for credentials last."""
-_REFUSED = "the credentials in the environment may not do that: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+_REFUSED = (
+    "the credentials in the environment may not do that (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), "
+    "or this machine's clock is minutes off"
+)
 _KEY = re.compile(r"iteration-(\d{9})/([0-9a-f]{64})/stage-(\d{1,4})(\.json|-[0-9a-f]{64}\.safetensors)")
 
 
