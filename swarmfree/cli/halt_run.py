@@ -62,7 +62,11 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                 f"the order to {halt} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
                 f"{halt} again when peers are there"
             )
-        number = order.order.number
+        number, founder = order.order.number, await directory.founder()
+        if founder is not None and founder.spent >= number:
+            raise SwarmfreeError(
+                f"order {number} to {halt} came as the run was about to go on from snapshots, and is not obeyed: {halt} again"
+            )
         who = "peers have" if keepers > 1 else "peer has"
         typer.echo(f"order {number} to {halt}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
         return 0

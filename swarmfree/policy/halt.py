@@ -8,6 +8,7 @@ Source: protocol, "Stopped by will".
 
 from __future__ import annotations
 
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
 
@@ -27,6 +28,20 @@ def due_order(order: Order | None, last: Record | None, spent: int) -> Order | N
         return None
     is_new = last is None or order.number > last.order
     return order if is_new or (last is not None and is_paused(last, spent) and order.number == last.order) else None
+
+
+def spent_before(founder: Founder | None, last: Record | None) -> int:
+    """Orders up to this number are obeyed no more: those that the genesis says, and where the run
+    goes on from this very record also the one that it obeyed, by whatever clock that was dated.
+
+    Args:
+        founder: of the newest genesis.
+        last: the last record; None before the first.
+    """
+    if founder is None:
+        return 0
+    is_named = last is not None and (last.iteration + 1, last.lineage()) == (founder.iteration, founder.lineage)
+    return max(founder.spent, last.order) if last is not None and is_named else founder.spent
 
 
 def is_paused(last: Record | None, spent: int) -> bool:

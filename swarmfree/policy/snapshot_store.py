@@ -38,17 +38,20 @@ def is_turn(me: str, replicas: Sequence[str], present: Collection[str], turn: in
     return waited_s >= TAKEN_OVER_S * len(before)
 
 
-def removed_before(stored: Collection[HeldSnapshot], stage_count: int) -> int:
+def removed_before(stored: Collection[HeldSnapshot], stage_count: int, past: Mapping[int, str]) -> int:
     """The iteration of the oldest set that is kept: whatever is ready for an earlier one may go,
     whole or not; 0 where that is nothing.
 
     Args:
         stored: in the store.
         stage_count: of the run.
+        past: iteration -> lineage of who asks. Where the run has gone back, or is split, sets of
+            another lineage may be ahead: what is uploaded now does not go for those.
     """
     stages: dict[tuple[int, str], set[int]] = {}
     for held in stored:
-        stages.setdefault((held.iteration, held.lineage), set()).add(held.stage)
+        if past.get(held.iteration) == held.lineage:
+            stages.setdefault((held.iteration, held.lineage), set()).add(held.stage)
     whole = sorted({iteration for (iteration, _), found in stages.items() if len(found) == stage_count}, reverse=True)
     return whole[SETS_KEPT - 1] if len(whole) >= SETS_KEPT else 0
 

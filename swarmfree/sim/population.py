@@ -223,13 +223,15 @@ class Cast:
         if not self.bootstrap.is_up:  # it may have fallen before the run began
             self._stage.hub.later(self._rng.uniform(0.1, blackout.back_s), self._restart_bootstrap)
 
-    def give_order(self, halt: Halting) -> None:
-        """The organiser has the run stop, for a while or for good."""
+    def give_order(self, halt: Halting, ahead_s: int = 0) -> None:
+        """The organiser has the run stop, for a while or for good, by a clock that is so much
+        ahead.
+        """
         if not self._is_open or self._stage.checks.is_complete:
             return
         self.disturbed(halt)
         wall_s, before, pause = WALL_START_S + self._stage.loop.time(), self._stage.directory.order, self._stage.setup.pause
-        number = max(int(wall_s), before[0].number + 1 if before is not None else 0)
+        number = max(int(wall_s) + ahead_s, before[0].number + 1 if before is not None else 0)
         self._transcript.tell("organiser", f"orders {halt}: number {number}")
         self._stage.directory.order = Order(number, halt), wall_s
         for life in self.lives.values():
@@ -237,6 +239,11 @@ class Cast:
                 self.fill_disk(life, FULL_S)
         if not self.bootstrap.is_up:
             self._restart_bootstrap()
+
+    def forget_orders(self) -> None:
+        """The directory went with those who kept it, and who comes back reads none."""
+        self._transcript.tell("organiser", "no order stands in the directory any more")
+        self._stage.directory.order = None
 
     def fill_disk(self, life: Life, duration_s: float) -> None:
         """The disk of a peer takes nothing for so long."""

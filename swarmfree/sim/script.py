@@ -93,9 +93,13 @@ class Director:
             if life is not None:
                 self._cast.kill(life, "kill", "by the script")
 
-    def give_order(self, halt: Halting) -> None:
-        """The organiser has the run stop."""
-        self._cast.give_order(halt)
+    def give_order(self, halt: Halting, ahead_s: int = 0) -> None:
+        """The organiser has the run stop, by a clock that is so much ahead."""
+        self._cast.give_order(halt, ahead_s)
+
+    def forget_orders(self) -> None:
+        """The directory went with those who kept it."""
+        self._cast.forget_orders()
 
     def fill_disk(self, member: Member, duration_s: float) -> None:
         """The disk of this one takes nothing for so long."""

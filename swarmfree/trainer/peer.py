@@ -16,6 +16,7 @@ from functools import partial
 from typing import assert_never
 
 from swarmfree.policy.fork_choice import Tip
+from swarmfree.policy.halt import spent_before
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
@@ -339,7 +340,7 @@ class Peer:
     async def _leave_if_left_over(self) -> None:
         async def spent() -> int:
             founder = await self.context.ports.directory.founder()
-            return founder.spent if founder is not None else 0
+            return spent_before(founder, self.stage_member.replica_state.record_of(NEWEST))
 
         await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
         await self.snapshots.keep_now()

@@ -37,6 +37,7 @@ class SnapshotKeeper:
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
         self._due: tuple[Snapshot, list[bytes]] | None = None
         self._told, self._writing = "", asyncio.Lock()
+        self._passing: HeldSnapshot | None = None
         self._damaged: set[HeldSnapshot] = set()
 
     def held(self) -> tuple[HeldSnapshot, ...]:
@@ -82,6 +83,7 @@ class SnapshotKeeper:
         copied, self._due = await self._stage_member.device.run(Rank.BOOKS, 0, self._copied), None
         if copied is not None:
             await self._write(*copied)
+            self._passing = copied[0].held
 
     async def keep_now(self) -> None:
         """Have the present state on the disk, if a record has left it; a disk that refuses is told
@@ -96,7 +98,10 @@ class SnapshotKeeper:
     async def _write(self, snapshot: Snapshot, parts: list[bytes]) -> None:
         assert self._port is not None, "something is to be written"
         async with self._writing:
-            await self._port.write(snapshot, parts, worth_keeping(self.held(), snapshot.held.iteration, snapshot.past))
+            # A pause that a disk refuses is tried again after each iteration: what is written for
+            # it goes first, and the newest set that all have stays.
+            there = [one for one in self.held() if one != self._passing]
+            await self._port.write(snapshot, parts, worth_keeping(there, snapshot.held.iteration, snapshot.past))
         self._told = ""
         self.arrived(snapshot.held)
         if self._on_written is not None:

@@ -78,7 +78,8 @@ class SnapshotUploader:
 
     async def _prune(self) -> None:
         assert self._store is not None, "something was copied"
-        before = removed_before(await self._store.stored(), self._context.manifest.stage_count)
+        past = self._stage_member.replica_state.past
+        before = removed_before(await self._store.stored(), self._context.manifest.stage_count, past)
         if before:
             await self._store.prune(before)
 

@@ -51,7 +51,7 @@ from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
 from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
-from swarmfree.wire.signed_order import SignedOrder, newest_order
+from swarmfree.wire.signed_order import SignedOrder, keep_order, kept_orders, newest_order
 from swarmfree.wire.socket_folder import SocketFolder
 from swarmfree.wire.ticket import Ticket
 
@@ -344,6 +344,8 @@ class DhtDirectory:
         keys = self._key("bans"), self._key("orders")
         found = await self._read(keys, _CALL_LIMIT_S)
         contents, orders = ([record.value for record in found.get(key, ())] for key in keys)
+        if self._order is None:
+            orders += kept_orders(self._settings.folder)
         self._order = newest_order(orders, self._manifest, self._order, self._no_orders)
         self._ban_lists = read_ban_lists(contents, self._manifest, self._ban_lists)
         return tuple(bans for bans in (self.bans, *self._ban_lists.values()) if bans is not None)
@@ -366,8 +368,9 @@ class DhtDirectory:
         return None if self._order is None else self._order.order
 
     async def publish_order(self, order: SignedOrder, lease_s: float) -> None:
-        """Follow an order, and publish it until the lease ends."""
+        """Follow an order, keep it and publish it until the lease ends."""
         self._order = order
+        keep_order(self._settings.folder, order)
         await self._store({self._key("orders"): order.content}, self._wall_s() + min(lease_s, LEASE_S_MAX))
 
     async def keepers_of_order(self, order: SignedOrder) -> int:

@@ -6,9 +6,11 @@ the highest number counts. It is of one run: the signature covers its fingerprin
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
@@ -21,6 +23,7 @@ from swarmfree.wire.frames import Malformed
 from swarmfree.wire.organiser import OrganiserKey, is_signed
 from swarmfree.wire.v1 import names_pb2
 
+ORDER_FILE = "order.pb"
 ORDER_SIZE_BYTES_MAX = 256
 _PURPOSE = b"swarmfree order 1:"
 _log = logging.getLogger(__name__)
@@ -58,8 +61,7 @@ def sign_order(organiser: OrganiserKey, manifest: Manifest, order: Order) -> Sig
     unsigned = names_pb2.Order()
     to_proto(order, unsigned)
     said = unsigned.SerializeToString(deterministic=True)
-    signed = names_pb2.SignedOrder(order=said, signature=organiser.sign(_signed_bytes(manifest, said)))
-    return SignedOrder(order, signed.SerializeToString(deterministic=True))
+    return SignedOrder(order, _published(said, organiser.sign(_signed_bytes(manifest, said))))
 
 
 def read_order(content: bytes, manifest: Manifest) -> SignedOrder:
@@ -75,6 +77,9 @@ def read_order(content: bytes, manifest: Manifest) -> SignedOrder:
         order = from_proto(Order, names_pb2.Order.FromString(signed.order))
     except (DecodeError, Malformed) as error:
         raise ProtocolViolation(f"an order is malformed: {error}") from error
+    # What the signature does not cover would make of one order as many as anybody likes
+    if _published(signed.order, signed.signature) != content:
+        raise ProtocolViolation("an order is malformed: something was added to what the organiser signed")
     if order.halt is Halting.NOT or not 0 < order.number <= TALLY_MAX:
         raise ProtocolViolation(f"an order is malformed: {order}")
     if not is_signed(manifest.organiser, _signed_bytes(manifest, signed.order), signed.signature):
@@ -108,6 +113,31 @@ def newest_order(
         if found.counts_more_than(known):
             known = found
     return known
+
+
+def kept_orders(folder: str | Path) -> list[bytes]:
+    """What this folder keeps, to be judged like what stands in the directory; at most one."""
+    try:
+        with (Path(folder) / ORDER_FILE).open("rb") as file:
+            return [file.read(ORDER_SIZE_BYTES_MAX + 1)]
+    except OSError:
+        return []
+
+
+def keep_order(folder: str | Path, order: SignedOrder) -> None:
+    """Keep it for the next life: a node that has forgotten an order from a clock ahead of its own
+    would let it count again. Where that fails the directory still has it.
+    """
+    path = Path(folder) / ORDER_FILE
+    with contextlib.suppress(OSError):
+        draft = path.with_suffix(".draft")
+        draft.write_bytes(order.content)
+        draft.replace(path)
+
+
+def _published(order: bytes, signature: bytes) -> bytes:
+    """The bytes that are published, and no others."""
+    return bytes(names_pb2.SignedOrder(order=order, signature=signature).SerializeToString(deterministic=True))
 
 
 def _signed_bytes(manifest: Manifest, order: bytes) -> bytes:

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.policy.halt import due_order, is_paused, is_stopped, pauses
+from swarmfree.policy.halt import due_order, is_paused, is_stopped, pauses, spent_before
 from swarmfree.policy.record import Circumstances, StageAverage, make_record
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import float64_bits
 from tests.wire.wire_samples import ALICE, PLAN, RECORD
@@ -72,3 +73,21 @@ def test_a_record_keeps_which_order_was_obeyed_last(order: Order | None, expecte
     assert (record.order, record.halt) == expected
     first = make_record(replace(plan, last_record=None), [average], Manifest(), replace(circumstances, order=None))
     assert (first.order, first.halt) == (0, NOT)
+
+
+@pytest.mark.parametrize("dated", [4000, 9000])
+def test_a_run_goes_on_from_a_pause_whatever_clock_dated_it(dated: int) -> None:
+    """The organiser's may be ahead of the bootstrap node's, which has forgotten the order as it
+    started again: the record that obeyed is the one that the genesis names.
+    """
+    record = replace(RECORD, order=dated, halt=PAUSE)
+    named = Founder(2, "peer", record.iteration + 1, record.lineage(), 5000)
+    for last, founder, spent in (
+        (record, named, max(dated, 5000)),
+        (record, replace(named, lineage="another"), 5000),
+        (record, replace(named, iteration=record.iteration), 5000),
+        (None, named, 5000),
+        (record, None, 0),
+    ):
+        assert spent_before(founder, last) == spent
+    assert not is_paused(record, spent_before(named, record))

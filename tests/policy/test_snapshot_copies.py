@@ -41,11 +41,13 @@ def test_who_is_in_no_plan_copies_what_it_has() -> None:
         pytest.param([held(0, 4), held(1, 4), held(0, 6), held(1, 8), held(0, 8)], 4, id="what is torn is no set"),
         pytest.param([held(0, 4), held(1, 4), held(0, 6), held(1, 6, M)], 0, id="lineages are not mixed"),
         pytest.param([held(s, 6, x) for s in (0, 1) for x in (L, M)] + [held(0, 4), held(1, 4)], 4, id="two lineages count once"),
+        pytest.param([held(s, i, M) for s in (0, 1) for i in (8, 10)] + [held(0, 4), held(1, 4)], 0, id="another one is ahead"),
+        pytest.param([held(s, i, M) for s in (0, 1) for i in (4, 6)] + [held(0, 8), held(1, 8)], 0, id="another one is behind"),
     ],
 )
 def test_what_is_older_than_the_last_two_sets_goes(stored: list[HeldSnapshot], before: int) -> None:
     """Nothing that is as new as they are, whole or not."""
-    assert removed_before(stored, 2) == before
+    assert removed_before(stored, 2, dict.fromkeys(range(20), L)) == before
 
 
 STORED = [held(0, 8), held(1, 8), held(2, 8)]

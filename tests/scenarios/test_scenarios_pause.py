@@ -114,6 +114,22 @@ def test_an_order_from_before_the_run_went_on_is_not_obeyed() -> None:
     assert not paused(result)
 
 
+def test_a_run_goes_on_from_a_pause_that_a_clock_ahead_has_dated() -> None:
+    """The organiser's is an hour before the bootstrap node's, and all have forgotten the order as
+    they come back, but the record that obeyed it.
+    """
+    order = Once(
+        lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 2,
+        lambda director, _: director.give_order(Halting.PAUSE, ahead_s=3600),
+    )
+    script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to leave"], lambda director, _: director.forget_orders()))
+    script.order = order
+    result = play(lasting(unhurried(swarm()), 12, NEVER), script)
+    assert script.then.struck
+    assert len(paused(result)) == len(resumed(result)) == 1
+    assert set(committed(result)) == set(range(12))
+
+
 def test_two_orders_are_two_pauses_only_where_the_run_goes_on_in_between() -> None:
     """A second order while the first is carried out adds nothing; a later one pauses again."""
 

@@ -33,6 +33,7 @@ def test_a_decision_counts_before_the_next_iteration_begins() -> None:
     assert lead.electorate() == first.electorate
     assert lead.past == {0: GENESIS_LINEAGE, 1: first.lineage()}
     assert lead.is_sealing
+    assert lead.named.keys() == {member.peer_id for member in first.electorate}
     lead.commit(first)
     assert lead.present == Present(1, first.lineage(), first)
     assert not (lead.is_sealing or lead.is_open)

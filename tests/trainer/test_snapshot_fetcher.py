@@ -120,3 +120,17 @@ async def test_a_store_that_refuses_is_told_of_once() -> None:
         assert not await world.fetcher.are_stored()
     assert world.told == ["no snapshot is fetched, and those on disks count alone: s3://bucket: nobody answers"]
     assert world.fetcher.offered() == (OLD,)
+
+
+async def test_who_has_got_a_place_meanwhile_keeps_what_it_holds() -> None:
+    """A fetch may take minutes: by then it may serve, and what it serves is newer."""
+    world = World((OLD,), (NEW,))
+
+    async def fetch(held: HeldSnapshot) -> None:
+        world.fetched.append(held)
+        world.state.stage = 1
+
+    world.fetch = fetch  # type: ignore[method-assign]
+    for _ in range(2):
+        await world.fetcher._look()
+    assert (world.fetched, world.loaded) == ([NEW], 0)

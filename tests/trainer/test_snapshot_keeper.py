@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ import pytest
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.wire.wire_samples import RECORD
 
@@ -80,3 +83,37 @@ def test_a_snapshot_is_due_in_some_steps(stage: int, iteration: int, *, is_over:
     context = SimpleNamespace(ports=SimpleNamespace(snapshots=Disk(), engine=engine), manifest=manifest)
     SnapshotKeeper(cast("Any", context), cast("Any", SimpleNamespace(replica_state=state))).after_step()
     assert read == ([0, 1] if is_due else [])
+
+
+async def test_what_is_written_for_a_pause_that_fails_goes_first() -> None:
+    """It is tried again after each iteration: the set that all stages have, also the one whose
+    disk is full, lies there meanwhile.
+    """
+    there = [NEWER, OLDER]
+
+    class Folder:
+        def held(self) -> tuple[HeldSnapshot, ...]:
+            return tuple(there)
+
+        async def write(self, snapshot: Snapshot, _: object, keep: tuple[HeldSnapshot, ...]) -> None:
+            there[:] = [snapshot.held, *keep]
+
+    past, state = {50: L, 100: L}, SimpleNamespace(stage=1, past={})
+
+    async def run(_: object, __: int, work: Callable[[], object]) -> object:
+        return work()
+
+    engine = SimpleNamespace(read_state=lambda *_, **__: b"state", part_count=lambda _: 1)
+    context = SimpleNamespace(
+        ports=SimpleNamespace(snapshots=Folder(), engine=engine),
+        manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50)),
+    )
+    member = SimpleNamespace(replica_state=state, device=SimpleNamespace(run=run))
+    keeper = SnapshotKeeper(cast("Any", context), cast("Any", member))
+    for iteration in (103, 104, 105):
+        record = replace(RECORD, iteration=iteration - 1)
+        state.iteration, state.lineage, state.past = iteration, record.lineage(), {**past, iteration: record.lineage()}
+        past[iteration] = record.lineage()
+        state.record_of = lambda _, record=record: record
+        await keeper.write_now()
+        assert [one.iteration for one in there] == [iteration, 100]

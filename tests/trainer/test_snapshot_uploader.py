@@ -65,7 +65,7 @@ class World:
         self.store, self.told, self.now_s = Store(), list[Any](), 0.0
         self.replicas = replicas or ("me",)
         member = lambda peer: SimpleNamespace(endpoint=SimpleNamespace(member=SimpleNamespace(peer_id=peer)))  # noqa: E731 - said once
-        state = SimpleNamespace()
+        state = SimpleNamespace(past=dict.fromkeys(range(100), L))
         state.known_plan = SimpleNamespace(replicas=((), tuple(member(peer) for peer in self.replicas)))
         self.state, self.member = state, member
         context = SimpleNamespace(

@@ -48,6 +48,10 @@ def test_what_is_signed_is_read_and_nothing_else(manifest: Manifest) -> None:
     for nonsense in (b"", b"\xff\xff", order.content * 9, sign_order(KEY, manifest, Order(7, Halting.NOT)).content):
         with pytest.raises(ProtocolViolation, match="malformed"):
             read_order(nonsense, manifest)
+    # A field of another kind before it, one that nobody knows behind it, the signature twice
+    for added in (b"\x08\x00" + order.content, order.content + b"\x18\x00", order.content + order.content[-66:]):
+        with pytest.raises(ProtocolViolation, match="something was added"):
+            read_order(added, manifest)
     with pytest.raises(ConfigError, match="but the run's organiser is"):
         sign_order(stranger, manifest, Order(7, Halting.STOP))
 
@@ -85,3 +89,10 @@ async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Pa
                 await asyncio.sleep(0.2)
         assert given.result() == 0
         assert peer.order() == Order((1 << 40) + 1, Halting.STOP)
+        # All have ended, and the node starts again: the order is from a clock ahead of its own
+        await bootstrap.read_bans(60.0)
+        await peer.close()
+        await bootstrap.close()
+        again = await world.bootstrap()
+        await again.read_bans(60.0)
+        assert again.order() == Order((1 << 40) + 1, Halting.STOP)

@@ -132,5 +132,4 @@ class RunPause:
 
     async def _spent(self) -> int:
         """Orders up to this number were given before the run last went on from snapshots."""
-        founder = await self._context.ports.directory.founder()
-        return founder.spent if founder is not None else 0
+        return halt.spent_before(await self._context.ports.directory.founder(), self._lead.decided)

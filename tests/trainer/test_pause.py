@@ -1,0 +1,85 @@
+"""What a coordinator and a peer that was away ask before they stop a run for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.protocol.messages import Farewell
+from swarmfree.protocol.names import Founder
+from swarmfree.protocol.order import Halting, Order
+from swarmfree.trainer import peer
+from swarmfree.trainer.coordinator.pause import RunPause
+from swarmfree.trainer.run_end import RunEnd
+from tests.wire.wire_samples import RECORD
+
+PAUSED = replace(RECORD, order=9000, halt=Halting.PAUSE)
+
+
+async def named() -> Founder:
+    """From the record that paused, by a clock that is behind the order's."""
+    return Founder(2, "QmMe", PAUSED.iteration + 1, PAUSED.lineage(), 5000)
+
+
+@pytest.mark.parametrize(("iteration", "is_due"), [(0, True), (8, True), (9, False)])
+async def test_nothing_is_stopped_by_the_last_iteration(iteration: int, *, is_due: bool) -> None:
+    """The run is over then as it would be: with its weights."""
+    order = Order(9001, Halting.PAUSE)
+    ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: order, founder=named))
+    context = SimpleNamespace(ports=ports, manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)))
+    lead = SimpleNamespace(decided=PAUSED, iteration=iteration)
+    pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", None), cast("Any", None))
+    assert await pause.due_order() == (order if is_due else None)
+
+
+@pytest.mark.parametrize(
+    ("lost", "there", "plan", "is_left"),
+    [({1}, 1, "plan", True), (set(), 1, "plan", False), ({1}, 2, "plan", False), ({1}, 1, None, False)],
+)
+async def test_who_leads_a_rest_is_left_over(lost: set[int], there: int, plan: object, *, is_left: bool) -> None:
+    """Without a majority and without a stage; who lacks only the one waits, as ever."""
+    ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: Order(9001, Halting.PAUSE), founder=named))
+    context = SimpleNamespace(ports=ports, manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)))
+    lead = SimpleNamespace(decided=PAUSED, iteration=3, plan=plan, electorate=lambda: ("a", "b", "c"))
+    members = [SimpleNamespace(member=member, is_heard=True) for member in "abc"[:there]]
+    roster = SimpleNamespace(lost=lambda: lost, members=lambda: members)
+    pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", roster), cast("Any", None))
+    assert (await pause._is_left_over(), pause.is_left_over) == (is_left, is_left)
+
+
+@pytest.mark.parametrize("lineage", ["here", "another"])
+async def test_who_has_heard_that_all_is_written_says_so_as_it_writes(lineage: str) -> None:
+    """Whoever leads next waits for nobody who has left by then."""
+
+    async def write_now() -> None:
+        """It lies there."""
+
+    member = SimpleNamespace(replica_state=SimpleNamespace(lineage="here"))
+    here = SimpleNamespace(_stage_member=member, _snapshots=SimpleNamespace(write_now=write_now), _all_written_of=lineage)
+    said = (await RunEnd._write_snapshot(cast("Any", here))).expect(Farewell)
+    assert said.all_written == (lineage == "here")
+
+
+async def test_who_was_away_asks_what_the_genesis_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever has just come back, and loses its coordinator, would leave by the old order."""
+    asked, ended = list[int](), list[object]()
+
+    async def wait(*given: Any) -> None:
+        asked.append(await given[-1]())
+
+    async def keep_now() -> None:
+        """Nothing is written."""
+
+    monkeypatch.setattr(peer, "wait_until_left_over", wait)
+    here = SimpleNamespace(
+        context=SimpleNamespace(ports=SimpleNamespace(directory=SimpleNamespace(founder=named))),
+        stage_member=SimpleNamespace(replica_state=SimpleNamespace(record_of=lambda _: PAUSED)),
+        snapshots=SimpleNamespace(keep_now=keep_now),
+        end=ended.append,
+    )
+    await peer.Peer._leave_if_left_over(cast("Any", here))
+    assert asked == [PAUSED.order]
+    assert [end.paused for end in cast("Any", ended)] == [True]
