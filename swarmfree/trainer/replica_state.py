@@ -112,6 +112,13 @@ class ReplicaState:
         return forget_vote(self.promises, self.iteration).sealed_at
 
     @property
+    def follows_promised(self) -> bool:
+        """Whether the plan in force is the one promised last: between the promise and the first
+        work there are waits, and what is done until then is another plan's.
+        """
+        return self.plan is not None and self.plan.position == self.promised
+
+    @property
     def is_over(self) -> bool:
         """Whether the state has done all iterations of the run, or the last one before it was
         stopped.

@@ -232,6 +232,11 @@ def windows_of_the_newest_plan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Source, "follow", careless)
 
 
+def share_of_the_promised_plan(patch: pytest.MonkeyPatch) -> None:
+    """What a source has done counts for the plan that it promised last, followed or not (3.7)."""
+    patch.setattr(ReplicaState, "follows_promised", True)
+
+
 def windows_of_this_source(patch: pytest.MonkeyPatch) -> None:
     """A source drives a held-out window for ever that a later plan of the same base has dealt to
     another (3.5).

@@ -20,6 +20,7 @@ from swarmfree.protocol.messages import (
     Commit,
     GetAverage,
     Heartbeat,
+    HeartbeatAnswer,
     Loss,
     Open,
     Promise,
@@ -665,6 +666,29 @@ def windows_of_a_smaller_share() -> object:
             await asyncio.sleep(1.0)
             told.append(source.evaluation.windows if source.evaluation is not None else ())
         return told
+
+    return play(story, A)
+
+
+def share_of_a_plan_that_is_promised() -> object:
+    """A source has done its share of a plan; the next one of the same base is promised, and not yet
+    followed: whether it says each time that its share is done.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        context, state = alone.context, alone.replica_state
+        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
+        alone.engine.draw(0, 0)
+        state.install(0, 0, GENESIS_LINEAGE, None)
+        await alone.stage_member.open(A, Open(replace(plan(1), shares=(Share(A.member, (), (), 1),))))
+        await asyncio.sleep(1.0)
+        done = list[bool]()
+        for revision in (1, 2):
+            state.promises = replace(state.promises, promised=at(revision))
+            found = (await alone.stage_member.heartbeat(A, Heartbeat(at(revision), 0, 0.0, "", 1))).message
+            assert isinstance(found, HeartbeatAnswer)
+            done.append(found.share_done)
+        return done
 
     return play(story, A)
 

@@ -27,7 +27,7 @@ from swarmfree.protocol.messages import (
 )
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member, Term
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, Record, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.broadcast import Broadcast
@@ -190,13 +190,17 @@ def member_that_is_past() -> object:
 
 
 def admitted_beside_a_plan() -> object:
-    """A stranger has come, and somebody stands by. Of whom a heartbeat tells a member that has
-    promised the newest plan, one that has promised the plan before, and the one that stands by.
+    """A stranger has come, somebody stands by, and a member has to build its stage again. Of whom a
+    heartbeat tells a member that has promised the newest plan, one that has promised the plan
+    before, and the one that stands by.
     """
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
         roster.admit(endpoint("x"), Hello(False, False, ""), 1)
         roster.admit(endpoint("s"), Hello(False, True, ""), NO_STAGE)
+        rebuilding = roster.get(D.member)
+        assert rebuilding is not None
+        rebuilding.lose()
         told: dict[str, str] = {}
 
         def heard(to: Endpoint, request: Request) -> Reply:
@@ -427,6 +431,22 @@ def hello_of_an_earlier_life() -> object:
         return roster.is_superseded(ME.member), roster.is_superseded(later.member)
 
     return _roster(story, SIBLING)
+
+
+def windows_that_a_later_plan_took() -> object:
+    """A source evaluated a window, and a later plan leaves it none; what it answered before arrives
+    once more: whether windows count each time.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> list[bool]:
+        before = replace(beat_answer(0), position=at(1), evaluation=Evaluation(float64_bits(1.0), 1, (0,)))
+        found = list[bool]()
+        for told in (before, replace(before, position=at(2), evaluation=None), before):
+            roster._keep_told(A.member, told)
+            found.append(roster.told[A.member, "b0"].evaluation is not None)
+        return found
+
+    return _roster(story)
 
 
 def losses_that_were_overtaken() -> object:

@@ -348,9 +348,13 @@ class Roster(Participants):
             return None
 
     def _keep_told(self, member: Member, answer: HeartbeatAnswer) -> None:
-        """Losses of one base only become more: an answer with fewer was overtaken on its way."""
-        held, size = self.told.get((member, answer.base)), (len(answer.losses), answer.evaluation is not None)
-        if any(size) and (held is None or size >= (len(held.losses), held.evaluation is not None)):
+        """Losses of one base only become more: an answer with fewer was overtaken on its way.
+        Windows may become fewer with a later plan.
+        """
+        if answer.position is None or not (answer.losses or answer.evaluation is not None or (member, answer.base) in self.told):
+            return
+        held = self.told.get((member, answer.base))
+        if held is None or held.position is None or _amount(answer, answer.position) >= _amount(held, held.position):
             self.told[member, answer.base] = answer
 
     async def _watch(self, participant: Participant) -> None:
@@ -516,13 +520,18 @@ class Roster(Participants):
     def _newly_admitted(self, participant: Participant) -> tuple[Member, ...]:
         """Who is in no plan that this participant has promised: a plan may have reached nobody.
 
-        A standby asks for the newest one itself. Where there are too many, those that build a stage
-        come first, since they are about to ask for it.
+        A standby promises none: it hears also of members that have to build their stage again, and
+        may ask it for a shadow. Where there are too many, those that build a stage come first,
+        since they are about to ask for it.
         """
-        plan = self._lead.plan
-        if plan is not None and participant.stage != NO_STAGE and participant.opened != plan.position:
+        plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
+        if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
-        there = [g for g in self.participants() if plan is None or plan.stage_of(g.member) is None]
+        there = [
+            g
+            for g in self.participants()
+            if plan is None or plan.stage_of(g.member) is None or (stands_by and not g.built and g.stage != NO_STAGE)
+        ]
         there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
 
@@ -552,3 +561,7 @@ class Roster(Participants):
                 participant.hear(answer)
                 self._keep_told(participant.member, answer)
                 return answer
+
+
+def _amount(answer: HeartbeatAnswer, position: Position) -> tuple[int, Position, bool]:
+    return len(answer.losses), position, answer.evaluation is not None

@@ -349,7 +349,7 @@ class StageMember:
             base=replica_state.base,
             partial_sums=self.book.partial_sums() if working else (),
             stored=self.table.stored_offsets(replica_state.first_microbatch) if working else MicrobatchSet(),
-            share_done=self.source.share_done,
+            share_done=self.source.share_done and replica_state.follows_promised,
             losses=self.source.losses(),
             evaluation=self.source.evaluation,
             seconds_per_microbatch=self.stage_replica.seconds_per_microbatch,
