@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import re
 from datetime import timedelta
 from types import TracebackType
@@ -38,6 +39,7 @@ RECORD_SIZE_BYTES_MAX = 4096
 _INSTANCE_METADATA = "169.254.169.254"
 """Where obstore looks for credentials last."""
 _REFUSED = "the credentials in the environment may not do that: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+_ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[^/\s:\[\]]+)(:\d+)?(/\S*)?")
 _KEY = re.compile(r"iteration-(\d{9})/([0-9a-f]{64})/stage-(\d{1,4})(\.json|-[0-9a-f]{64}\.safetensors)")
 
 
@@ -151,8 +153,13 @@ class BucketSnapshots:
                 from obstore.exceptions import BaseError  # noqa: PLC0415 - only where a run has a store
                 from obstore.store import S3Store  # noqa: PLC0415 - as above
             except ImportError:
-                why = "obstore is not installed; it comes with: pip install 'swarmfree[s3]'"
+                why = "obstore is not installed; it comes with: pip install '.[s3]' in a clone of swarmfree"
                 raise SwarmfreeError(f"{self.where}: {why}") from None
+            # Else obstore panics at each request, with pages of its own trace on stderr
+            endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+            if endpoint and not _ADDRESS.fullmatch(endpoint):
+                why = f"AWS_ENDPOINT_URL in the environment is {endpoint!r}: http://HOST:PORT or https://HOST expected"
+                raise SwarmfreeError(f"{self.where}: {why}")
             try:
                 self._opened = S3Store(
                     self._bucket,
