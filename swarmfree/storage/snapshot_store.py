@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import re
 from datetime import timedelta
 from types import TracebackType
@@ -51,15 +50,19 @@ class BucketSnapshots:
         folder: this peer's own snapshots: what is uploaded lies there, what is fetched comes there.
         run: the manifest's fingerprint; snapshots of another run are passed over.
         answered_within: a request that takes longer has failed.
+        endpoint: AWS_ENDPOINT_URL as the environment has it, to be looked at; empty = not set.
     """
 
-    def __init__(self, url: str, folder: FolderSnapshots, run: str, answered_within: timedelta = ANSWERED_WITHIN) -> None:
+    def __init__(
+        self, url: str, folder: FolderSnapshots, run: str, answered_within: timedelta = ANSWERED_WITHIN, endpoint: str = ""
+    ) -> None:
         """Nobody is asked yet."""
         self.where = url
         self._folder, self._run, self._answered_within = folder, run, answered_within
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/{run}" if prefix else run
         self._opened: S3Store | None = None
+        self._endpoint = endpoint
         self._records: dict[str, dict[str, Any]] = {}
         self._damaged: set[HeldSnapshot] = set()
 
@@ -156,9 +159,8 @@ class BucketSnapshots:
                 why = "obstore is not installed; it comes with: pip install '.[s3]' in a clone of swarmfree"
                 raise SwarmfreeError(f"{self.where}: {why}") from None
             # Else obstore panics at each request, with pages of its own trace on stderr
-            endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-            if endpoint and not _ADDRESS.fullmatch(endpoint):
-                why = f"AWS_ENDPOINT_URL in the environment is {endpoint!r}: http://HOST:PORT or https://HOST expected"
+            if self._endpoint and not _ADDRESS.fullmatch(self._endpoint):
+                why = f"AWS_ENDPOINT_URL in the environment is {self._endpoint!r}: http://HOST:PORT or https://HOST expected"
                 raise SwarmfreeError(f"{self.where}: {why}")
             try:
                 self._opened = S3Store(
