@@ -60,7 +60,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         if not keepers:
             raise SwarmfreeError(
                 f"the order to {halt} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
-                f"{halt} again when peers are there"
+                f"where all have left already, nothing more is needed; else {halt} again when peers are there"
             )
         number, founder = order.order.number, await directory.founder()
         if founder is not None and founder.spent >= number:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 import sys
@@ -196,7 +197,8 @@ class PeerLife:
 
     def _store(self, manifest: Manifest, snapshots: FolderSnapshots) -> BucketSnapshots | None:
         url = manifest.recovery.snapshot_store
-        return BucketSnapshots(url, snapshots, manifest.fingerprint()) if url else None
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+        return BucketSnapshots(url, snapshots, manifest.fingerprint(), endpoint=endpoint) if url else None
 
     def _directory(self, identity: Identity, journal: Journal) -> DhtDirectory:
         local, (others_host, _) = self._order.local, announced_of(self._order.local)

@@ -16,6 +16,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
 from swarmfree.protocol.names import NEWEST, Endpoint
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.wire.invite import Invite, encode_invite
@@ -73,7 +74,8 @@ class Lookout:
         if bans is not None:
             self._network.cut_off(self._admission.renew(bans))
         announcements = await self._directory.announcements()
-        founder = await self._directory.founder()
+        founder, order = await self._directory.founder(), self._directory.order()
+        is_due = order is not None and founder is not None and order.number > founder.spent
         asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
         by, plan, record = await self._ask(asked, silence_s)
         if by is not None and record is not None:
@@ -98,6 +100,7 @@ class Lookout:
             held_out=self._held_out,
             seen=self._seen,
             banned=bans.peers if bans is not None else (),
+            halt=order.halt if order is not None and is_due else Halting.NOT,
         )
         self._seen = found.committed
         return found

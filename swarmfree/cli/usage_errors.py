@@ -7,6 +7,7 @@ a person hears ours.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ EXPECTED: Mapping[str, str] = {
     "less_than": "less than {lt}",
 }
 """Kind of a pydantic error -> what the value must be."""
+OWN_OPTION_LIKENESS = 0.85
+"""As difflib counts it: `--organizer` is `--organiser`, but `--seed` is not `--feed`."""
 EXTRA_INVITE = "; one invite is expected, so paste it once, and where it has blanks or line breaks in it, between quotes"
 
 
@@ -50,6 +53,9 @@ def _about_option(error: Any, option: str) -> str:
     from swarmfree.protocol.config import key_like  # noqa: PLC0415 - help is fast
 
     told = str(error.format_message()).rstrip(".")
+    own = [name for each in error.ctx.command.params for name in each.opts] if error.ctx is not None else []
+    if meant := difflib.get_close_matches(option, own, n=1, cutoff=OWN_OPTION_LIKENESS):
+        return f"{error.message}; perhaps {meant[0]} is meant" if type(error).__name__ == "NoSuchOption" else told
     key = key_like(option.lstrip("-").replace("-", "_")) if type(error).__name__ == "NoSuchOption" else ""
     if not key or error.ctx is None:
         return told

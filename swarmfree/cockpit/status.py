@@ -19,6 +19,7 @@ from swarmfree.cockpit.text import left_words
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
@@ -44,6 +45,8 @@ class RunStatus:
             could tell.
         seen: iterations that an earlier look found decided.
         banned: peers that the organiser has banned, sorted.
+        halt: what the organiser's newest order wants, `NOT` where none came since the run began
+            or was resumed.
     """
 
     manifest: Manifest
@@ -60,6 +63,7 @@ class RunStatus:
     held_out: tuple[int, float] | None = None
     seen: int = 0
     banned: tuple[str, ...] = ()
+    halt: Halting = Halting.NOT
 
     @property
     def committed(self) -> int:
@@ -81,7 +85,10 @@ class RunStatus:
         if self.answered_by:
             return ""
         if self.is_over:
-            return "the run is over, and everybody has left"
+            stopped = "was stopped by its organiser" if self.halt is Halting.STOP else "is over"
+            return f"the run {stopped}, and everybody has left"
+        if self.halt is Halting.PAUSE:
+            return "nobody answers, as its organiser ordered a pause: the same commands in the same folders go on"
         if self.announcements:
             return "no member answered: only the directory's word"
         return "nobody is there any more: the run is over, or was lost" if self.founder else "nobody is announced yet"
@@ -186,6 +193,8 @@ def status_line(status: RunStatus) -> str:
     """Describe in one line where the run is."""
     manifest, record = status.manifest, status.record
     is_known = status.committed or status.answered_by or status.announcements or not status.founder
+    if status.halt is Halting.STOP and record is None:
+        is_known = False  # who has left says that all are done, as after the last iteration
     how_many = (
         f"{status.committed} of {manifest.run.iterations}"
         if is_known

@@ -41,6 +41,7 @@ _REFUSED = (
     "the credentials in the environment may not do that (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), "
     "or this machine's clock is minutes off"
 )
+_ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[^/\s:\[\]]+)(:\d+)?(/\S*)?")
 _KEY = re.compile(r"iteration-(\d{9})/([0-9a-f]{64})/stage-(\d{1,4})(\.json|-[0-9a-f]{64}\.safetensors)")
 
 
@@ -52,15 +53,19 @@ class BucketSnapshots:
         folder: this peer's own snapshots: what is uploaded lies there, what is fetched comes there.
         run: the manifest's fingerprint; snapshots of another run are passed over.
         answered_within: a request that takes longer has failed.
+        endpoint: AWS_ENDPOINT_URL as the environment has it, to be looked at; empty = not set.
     """
 
-    def __init__(self, url: str, folder: FolderSnapshots, run: str, answered_within: timedelta = ANSWERED_WITHIN) -> None:
+    def __init__(
+        self, url: str, folder: FolderSnapshots, run: str, answered_within: timedelta = ANSWERED_WITHIN, endpoint: str = ""
+    ) -> None:
         """Nobody is asked yet."""
         self.where = url
         self._folder, self._run, self._answered_within = folder, run, answered_within
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/{run}" if prefix else run
         self._opened: S3Store | None = None
+        self._endpoint = endpoint
         self._records: dict[str, dict[str, Any]] = {}
         self._damaged: set[HeldSnapshot] = set()
 
@@ -157,8 +162,12 @@ class BucketSnapshots:
                 from obstore.exceptions import BaseError  # noqa: PLC0415 - only where a run has a store
                 from obstore.store import S3Store  # noqa: PLC0415 - as above
             except ImportError:
-                why = "obstore is not installed; it comes with: pip install 'swarmfree[s3]'"
+                why = "obstore is not installed; it comes with: pip install '.[s3]' in a clone of swarmfree"
                 raise SwarmfreeError(f"{self.where}: {why}") from None
+            # Else obstore panics at each request, with pages of its own trace on stderr
+            if self._endpoint and not _ADDRESS.fullmatch(self._endpoint):
+                why = f"AWS_ENDPOINT_URL in the environment is {self._endpoint!r}: http://HOST:PORT or https://HOST expected"
+                raise SwarmfreeError(f"{self.where}: {why}")
             try:
                 self._opened = S3Store(
                     self._bucket,

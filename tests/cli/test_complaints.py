@@ -69,3 +69,9 @@ def test_an_invite_in_pieces_is_told_to_be_one_word() -> None:
     for command in ("peer", "status"):
         assert "one invite is expected, so paste it once" in _told(command, "swarmfree1abc", "def")
     assert "invite" not in _told("local", "extra")
+
+
+def test_a_slip_in_an_option_of_the_command_is_told_before_any_key() -> None:
+    """Who types `--organizer` is told the command's own option, not a key of the manifest."""
+    told = _told("pause", "x", "--organizer", "key")
+    assert told == "No such option: --organizer; perhaps --organiser is meant. See swarmfree pause --help"

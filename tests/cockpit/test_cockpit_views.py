@@ -21,6 +21,7 @@ from swarmfree.cockpit.text import span
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Position, Term
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.records import float64_bits
 from swarmfree.wire.invite import Invite
@@ -278,3 +279,18 @@ def test_status_of_a_run_that_is_over_says_so() -> None:
     text = _text(status_picture(over))
     assert over.is_over and "100 of 100 iterations" in text and "the run is over" in text
     assert "LOST" not in text and "yet" not in text
+
+
+def test_status_of_a_paused_run_says_how_it_goes_on() -> None:
+    """Where everybody left by the organiser's order, no status calls the run over or lost."""
+    for announcements in ((), _status(answered=False).announcements):  # some hold until they expire
+        left = dataclasses.replace(_status(answered=False), announcements=announcements, halt=Halting.PAUSE)
+        text = _text(status_picture(left))
+        assert "ordered a pause" in text and "in the same folders go on" in text and "lost" not in text
+
+
+def test_status_of_a_stopped_run_does_not_claim_all_its_iterations() -> None:
+    """Peers that left a stopped run say that it is through; how far it came, they do not say."""
+    left = dataclasses.replace(_status(answered=False), seen=100, halt=Halting.STOP)
+    text = _text(status_picture(left))
+    assert "was stopped by its organiser" in text and "100 of 100" not in text

@@ -295,8 +295,11 @@ async def test_what_is_not_set_up_is_told_in_one_line(
     with monkeypatch.context() as environment:
         for name, value in (("ENDPOINT_URL", "not an address"), ("ENDPOINT_URL", "localhost:9000"), ("ACCESS_KEY_ID", "a\n")):
             environment.setenv(f"AWS_{name}", value)
-            with pytest.raises(SwarmfreeError, match=r"^s3://[^\n]*$"):
-                await BucketSnapshots(url(tmp_path), disk, RUN).stored()
+            with pytest.raises(SwarmfreeError, match=r"^s3://[^\n]*$") as told:
+                store = BucketSnapshots(url(tmp_path), disk, RUN, endpoint=value if name == "ENDPOINT_URL" else "")
+                await store.stored()
+            assert (repr(value) in str(told.value)) == (name == "ENDPOINT_URL"), "an address that is none is shown"
+            environment.undo()
     monkeypatch.setitem(sys.modules, "obstore.store", None)
-    with pytest.raises(SwarmfreeError, match=r"obstore is not installed; it comes with: pip install 'swarmfree\[s3\]'"):
+    with pytest.raises(SwarmfreeError, match=r"obstore is not installed; it comes with: pip install '\.\[s3\]'"):
         await BucketSnapshots(url(tmp_path), disk, RUN).stored()
