@@ -177,12 +177,11 @@ class PartitionMerge:
         no other swarm has a majority, and one that split off is led by a peer that had a place
         here: its connection proves who it is. Without that majority anybody may lead by now.
         """
-        lead, plan = self._lead, self._lead.plan
+        lead = self._lead
         following = {p.member for p in self._roster.participants() if p.is_heard and not p.forbids}
         if lead.tip().forced or not lead.may_decide({self._context.me, *following}):
             return True
-        known = {*lead.electorate(), *(endpoint.member for endpoint in (plan.members() if plan is not None else ()))}
-        return member.peer_id in {one.peer_id for one in known}
+        return member.peer_id in lead.named
 
     async def _is_founder(self, rival: Rival) -> bool:
         """Whether the organiser's node has named it: a later founder had no place here."""
