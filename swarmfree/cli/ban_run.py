@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections.abc import Sequence
 
 import typer
 
+from swarmfree.cli.run_access import open_directory
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.ban_list import BanList, longer_ban_list, newest_ban_list
-from swarmfree.wire.directory import DhtDirectory, DirectorySettings
-from swarmfree.wire.identity import is_peer_id, load_or_create_identity
+from swarmfree.wire.directory import DhtDirectory
+from swarmfree.wire.identity import is_peer_id
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import OrganiserKey
-from swarmfree.wire.own_address import own_address
 
 SUFFIX_LETTERS_MIN = 6
 LOOK_AGAIN_S = 1.0
@@ -44,17 +43,10 @@ async def publish_bans(
         InviteError: nobody answers at the invite's addresses.
         SwarmfreeError: no peer has taken it.
     """
-    async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-ban-"))
-        points = invite.entry_points
-        settings = DirectorySettings(folder, own_address(points), entry_points=points, patience_s=patience_s)
-        directory = DhtDirectory(settings, load_or_create_identity(folder), invite.fingerprint)
-        await directory.start()
-        opened.push_async_callback(directory.close)
-        manifest = await directory.fetch_manifest(patience_s)
+    async with open_directory(invite, patience_s) as (directory, manifest, _):
         timing = manifest.timing
         named = [await _resolved(directory, text) for text in peers]
-        led_by = {parse_address(point).peer_id for point in points}.intersection(named)
+        led_by = {parse_address(point).peer_id for point in invite.entry_points}.intersection(named)
         if led_by and not is_sure:
             raise ConfigError(
                 f"{min(led_by)} is a node by which the invite leads, as the bootstrap node: it ends for good, and nobody comes by it; "

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 import time
 
 import typer
 
+from swarmfree.cli.run_access import open_directory
 from swarmfree.protocol.errors import RunEnded, SwarmfreeError
 from swarmfree.protocol.order import Halting, Order
-from swarmfree.wire.directory import DhtDirectory, DirectorySettings
-from swarmfree.wire.identity import load_or_create_identity
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import OrganiserKey
-from swarmfree.wire.own_address import own_address
 from swarmfree.wire.signed_order import sign_order
 
 LOOK_AGAIN_S = 1.0
@@ -37,14 +34,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         RunEnded: the run is over.
         SwarmfreeError: no peer has taken it.
     """
-    async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-order-"))
-        points = invite.entry_points
-        settings = DirectorySettings(folder, own_address(points), entry_points=points, patience_s=patience_s)
-        directory = DhtDirectory(settings, load_or_create_identity(folder), invite.fingerprint)
-        await directory.start()
-        opened.push_async_callback(directory.close)
-        manifest = await directory.fetch_manifest(patience_s)
+    async with open_directory(invite, patience_s) as (directory, manifest, _):
         await directory.ban_lists()  # orders are read along
         founder, last = await directory.founder(), directory.order()
         if await directory.is_over():

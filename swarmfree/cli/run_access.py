@@ -49,6 +49,29 @@ def asker_folder(invite: Invite, folder: str) -> str:
 
 
 @contextlib.asynccontextmanager
+async def open_directory(invite: Invite, patience_s: float) -> AsyncIterator[tuple[DhtDirectory, Manifest, Identity]]:
+    """Go into a run's directory under an identity for this one look, and leave it at the end; with
+    the manifest that was found there.
+
+    Args:
+        invite: of the run.
+        patience_s: how long to look for somebody who answers.
+
+    Raises:
+        InviteError: nobody answers at the invite's addresses, or they serve another run.
+    """
+    with tempfile.TemporaryDirectory(prefix="swarmfree-look-") as folder:
+        identity, points = load_or_create_identity(folder), invite.entry_points
+        settings = DirectorySettings(folder, own_address(points), entry_points=points, patience_s=patience_s)
+        directory = DhtDirectory(settings, identity, invite.fingerprint)
+        await directory.start()
+        try:
+            yield directory, await directory.fetch_manifest(patience_s), identity
+        finally:
+            await directory.close()
+
+
+@contextlib.asynccontextmanager
 async def open_run(invite: Invite, patience_s: float, identity_folder: str = "") -> AsyncIterator[RunAccess]:
     """Go into a run, and leave it at the end.
 
@@ -61,15 +84,7 @@ async def open_run(invite: Invite, patience_s: float, identity_folder: str = "")
         InviteError: nobody answers at the invite's addresses, or they serve another run.
     """
     async with contextlib.AsyncExitStack() as opened:
-        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-look-"))
-        identity = load_or_create_identity(folder)
-        settings = DirectorySettings(
-            folder, own_address(invite.entry_points), entry_points=invite.entry_points, patience_s=patience_s
-        )
-        directory = DhtDirectory(settings, identity, invite.fingerprint)
-        await directory.start()
-        opened.push_async_callback(directory.close)
-        manifest = await directory.fetch_manifest(patience_s)
+        directory, manifest, identity = await opened.enter_async_context(open_directory(invite, patience_s))
         asker = load_or_create_identity(identity_folder) if identity_folder else identity
         admission = Admission(manifest, await directory.read_bans(manifest.timing.papers_lease_s))
         network = GrpcNetwork(
