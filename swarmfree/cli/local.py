@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
 
+if TYPE_CHECKING:
+    from swarmfree.cli.kept_run import Keeping
+    from swarmfree.protocol.manifest import Manifest
+
+
+class LocalCommand(TyperCommand):
+    """A command whose ``--resume`` may stand without a folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put in nothing where no folder follows."""
+        if "--resume" in args:
+            after = args.index("--resume") + 1
+            if after == len(args) or args[after].startswith("-"):
+                args = [*args[:after], "", *args[after:]]
+        return super().parse_args(ctx, args)
+
 
 def local(  # noqa: PLR0913 - one parameter per option
+    ctx: typer.Context,
     *,
     run: RunOption = DEFAULT_RUN,
     peers: Annotated[
@@ -40,6 +59,16 @@ def local(  # noqa: PLR0913 - one parameter per option
         Path | None,
         typer.Option("--out", help="Folder of the report, new or empty. Default: reports/NAME-DATE-TIME.", show_default=False),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="[FOLDER]",
+            help="Go on with a run that was interrupted or paused, in the folder of its report; without one, with the only run in "
+            "reports/ that can go on. It has the options that it began with.",
+            show_default=False,
+        ),
+    ] = None,
     changes: SetOption = None,
     data: DataOption = "",
     data_is_bytes: BytesOption = False,
@@ -55,30 +84,51 @@ def local(  # noqa: PLR0913 - one parameter per option
     loss.png, events.jsonl of all peers, run.toml, summary.json, summary.txt, the weights, and the
     logs of those that said something. A process that is killed from outside is a loss like any
     other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends everything within 5
-    s.
+    s. A run with --out that is interrupted so, or killed, or paused with `swarmfree pause` goes on
+    with --resume from the newest snapshots that every stage has, which peers write every
+    recovery.snapshot_every iterations.
     """
     bind_to_parent(parent)
     require_lab("local")
+    from swarmfree.cli.kept_run import Keeping, LocalOptions, absolute, open_kept  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
 
-    config = load_run(run, changes or ())
-    manifest = with_tokenizer(config.manifest, text := data or config.data_path)
-    if not data_is_bytes:
-        require_text(text, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
-    run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
-    data_arguments = ("--data", text) if text else ()
+    typed = LocalOptions(peers or 0, standbys, respawn, tuple(kill or ()), threads, absolute(data), data_is_bytes)
+    changes = changes or []
+    if resume is None:
+        config = load_run(run, changes)
+        count, text = peers_of(config.manifest) if peers is None else peers, typed.data or absolute(config.data_path)
+        keeping = Keeping(dataclasses.replace(typed, peers=count, data=text), is_named=out is not None)
+        source = (str(run), *(part for change in changes for part in ("--set", change)))
+    else:
+        kept = open_kept(resume)
+        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+        given = frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+        kept.require_same(typed, given, out, run, changes)
+        config, keeping = kept.config, Keeping(kept.options, is_named=True, point=kept.point)
+        source, out = (str(kept.file),), kept.folder
+    raise typer.Exit(_run(config.manifest, source, out, keeping, is_json=log is Log.JSON, is_verbose=verbose))
+
+
+def _run(asked: Manifest, source: tuple[str, ...], out: Path | None, keeping: Keeping, *, is_json: bool, is_verbose: bool) -> int:
     from swarmfree.cli.local_run import LocalRun  # noqa: PLC0415 - help is fast
     from swarmfree.lab.local_order import order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
 
+    options = keeping.options
+    manifest = with_tokenizer(asked, options.data)
+    if not options.data_is_bytes:
+        require_text(options.data, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
+    data = ("--data", options.data) if options.data else ()
     order = order_of(
         manifest,
         out,
-        peers=peers_of(manifest) if peers is None else peers,
-        standbys=standbys,
-        respawn=respawn,
-        kills=tuple(kill or ()),
-        run_arguments=(*run_arguments, *data_arguments, *(("--data-is-bytes",) if data_is_bytes else ())),
-        peer_arguments=("--threads", str(threads), *data_arguments),
+        is_new=keeping.point is None,
+        peers=options.peers,
+        standbys=options.standbys,
+        respawn=options.respawn,
+        kills=options.kills,
+        run_arguments=("--run", *source, *data, *(("--data-is-bytes",) if options.data_is_bytes else ())),
+        peer_arguments=("--threads", str(options.threads), *data),
     )
-    raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON, is_verbose=verbose, data_path=text).run())
+    return LocalRun(manifest, order, is_json=is_json, is_verbose=is_verbose, data_path=options.data, keeping=keeping).run()

@@ -25,7 +25,7 @@ from swarmfree.cli.doctor import doctor
 from swarmfree.cli.evaluate import evaluate
 from swarmfree.cli.export import export
 from swarmfree.cli.halt import pause, stop
-from swarmfree.cli.local import local
+from swarmfree.cli.local import LocalCommand, local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
 from swarmfree.cli.rehearse import rehearse
@@ -133,6 +133,7 @@ LOCAL_EXAMPLES = _examples(
     "swarmfree local",
     "swarmfree local --kill stage=2,iteration=150 --out reports/first",
     "swarmfree local --run mine.toml --peers 8 --set run.iterations=50",
+    "swarmfree local --resume reports/first",
 )
 BOOTSTRAP_EXAMPLES = _examples(
     "swarmfree bootstrap --run stdlib-small --host auto",
@@ -172,7 +173,9 @@ REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehear
 CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")
 
 # In the order in which people meet them; each summary fits a window of 80 columns.
-app.command(short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(local)
+app.command(cls=LocalCommand, short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(
+    local
+)
 app.command(short_help="Draw the report of a run again, or compare several.", epilog=REPORT_EXAMPLES)(report)
 app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
 app.command(short_help="Take the model out of a run, or of a report.", epilog=EXPORT_EXAMPLES)(export)

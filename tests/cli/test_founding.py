@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.cli.bootstrap_node import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
+from swarmfree.cli.bootstrap_node import FOUNDER_FILE, PORT_FILE, Founding, NamingDirectory
 from swarmfree.cli.event_output import TextJournal
 from swarmfree.protocol.config import RunConfig
 from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
