@@ -39,7 +39,7 @@ class LocalOptions:
     """What a local run was started with beside its run config, as ``local.json`` keeps it.
 
     Args:
-        peers: that take places at once.
+        peers: that take places at once; None where nobody has said how many yet.
         standbys: that wait for a lost stage.
         respawn: whether a killed peer is started again.
         kills: the script, as it is typed.
@@ -48,7 +48,7 @@ class LocalOptions:
         data_is_bytes: whether its bytes are learned whatever they are.
     """
 
-    peers: int
+    peers: int | None
     standbys: int
     respawn: bool
     kills: tuple[str, ...]
@@ -86,6 +86,22 @@ class LocalOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeping:
+    """What a local run keeps for others that go on with it.
+
+    Args:
+        options: that it was started with.
+        is_named: whether its folder was named by whoever started it: such a run is kept however it
+            ends, others where they are paused.
+        point: the set of snapshots from which it goes on; None where it begins.
+    """
+
+    options: LocalOptions
+    is_named: bool
+    point: SnapshotSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KeptRun:
     """A local run that can go on.
 
@@ -100,6 +116,11 @@ class KeptRun:
     options: LocalOptions
     config: RunConfig
     point: SnapshotSet
+
+    @property
+    def keeping(self) -> Keeping:
+        """What is kept of it from now on."""
+        return Keeping(self.options, is_named=True, point=self.point)
 
     @property
     def file(self) -> Path:
@@ -132,22 +153,6 @@ class KeptRun:
             other.append(f"--out ({self.folder} kept, {out} asked for)")
         if other:
             raise ConfigError(f"--resume {self.folder}: the run goes on as it began; leave out {', '.join(other)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What a local run keeps for others that go on with it.
-
-    Args:
-        options: that it was started with.
-        is_named: whether its folder was named by whoever started it: such a run is kept however it
-            ends, others where they are paused.
-        point: the set of snapshots from which it goes on; None where it begins.
-    """
-
-    options: LocalOptions
-    is_named: bool
-    point: SnapshotSet | None = None
 
 
 def resume_command(folder: Path) -> str:

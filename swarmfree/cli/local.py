@@ -14,7 +14,7 @@ from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOp
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
 
 if TYPE_CHECKING:
-    from swarmfree.cli.kept_run import Keeping
+    from swarmfree.cli.kept_run import Keeping, LocalOptions
     from swarmfree.protocol.manifest import Manifest
 
 
@@ -64,8 +64,8 @@ def local(  # noqa: PLR0913 - one parameter per option
         typer.Option(
             "--resume",
             metavar="[FOLDER]",
-            help="Go on with a run that was interrupted or paused, in the folder of its report; without one, with the only run in "
-            "reports/ that can go on. It has the options that it began with.",
+            help="Go on with a run that was interrupted or paused, in the folder of its report, with the options that it began with; "
+            "without a folder, with the only run in reports/ that can.",
             show_default=False,
         ),
     ] = None,
@@ -84,30 +84,38 @@ def local(  # noqa: PLR0913 - one parameter per option
     loss.png, events.jsonl of all peers, run.toml, summary.json, summary.txt, the weights, and the
     logs of those that said something. A process that is killed from outside is a loss like any
     other; a peer that fails by itself ends the swarm with its line. Ctrl-C ends everything within 5
-    s. A run with --out that is interrupted so, or killed, or paused with `swarmfree pause` goes on
-    with --resume from the newest snapshots that every stage has, which peers write every
-    recovery.snapshot_every iterations.
+    s; a run with --out that ended so, was killed, or was paused goes on with --resume.
     """
     bind_to_parent(parent)
     require_lab("local")
-    from swarmfree.cli.kept_run import Keeping, LocalOptions, absolute, open_kept  # noqa: PLC0415 - help is fast
-    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.kept_run import LocalOptions, absolute, open_kept  # noqa: PLC0415 - help is fast
 
-    typed = LocalOptions(peers or 0, standbys, respawn, tuple(kill or ()), threads, absolute(data), data_is_bytes)
+    typed = LocalOptions(peers, standbys, respawn, tuple(kill or ()), threads, absolute(data), data_is_bytes)
     changes = changes or []
     if resume is None:
-        config = load_run(run, changes)
-        count, text = peers_of(config.manifest) if peers is None else peers, typed.data or absolute(config.data_path)
-        keeping = Keeping(dataclasses.replace(typed, peers=count, data=text), is_named=out is not None)
-        source = (str(run), *(part for change in changes for part in ("--set", change)))
-    else:
-        kept = open_kept(resume)
-        sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-        given = frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
-        kept.require_same(typed, given, out, run, changes)
-        config, keeping = kept.config, Keeping(kept.options, is_named=True, point=kept.point)
-        source, out = (str(kept.file),), kept.folder
-    raise typer.Exit(_run(config.manifest, source, out, keeping, is_json=log is Log.JSON, is_verbose=verbose))
+        raise typer.Exit(_begin(run, changes, out, typed, is_json=log is Log.JSON, is_verbose=verbose))
+    kept = open_kept(resume)
+    kept.require_same(typed, _given(ctx), out, run, changes)
+    is_json, source = log is Log.JSON, (str(kept.file),)
+    raise typer.Exit(_run(kept.config.manifest, source, kept.folder, kept.keeping, is_json=is_json, is_verbose=verbose))
+
+
+def _given(ctx: typer.Context) -> frozenset[str]:
+    """The options that were typed."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
+def _begin(run: Path, changes: list[str], out: Path | None, typed: LocalOptions, *, is_json: bool, is_verbose: bool) -> int:
+    from swarmfree.cli.kept_run import Keeping, absolute  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
+
+    config = load_run(run, changes)
+    count = peers_of(config.manifest) if typed.peers is None else typed.peers
+    options = dataclasses.replace(typed, peers=count, data=typed.data or absolute(config.data_path))
+    source = (str(run), *(part for change in changes for part in ("--set", change)))
+    keeping = Keeping(options, is_named=out is not None)
+    return _run(config.manifest, source, out, keeping, is_json=is_json, is_verbose=is_verbose)
 
 
 def _run(asked: Manifest, source: tuple[str, ...], out: Path | None, keeping: Keeping, *, is_json: bool, is_verbose: bool) -> int:
@@ -124,7 +132,7 @@ def _run(asked: Manifest, source: tuple[str, ...], out: Path | None, keeping: Ke
         manifest,
         out,
         is_new=keeping.point is None,
-        peers=options.peers,
+        peers=options.peers or 0,
         standbys=options.standbys,
         respawn=options.respawn,
         kills=options.kills,

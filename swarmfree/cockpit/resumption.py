@@ -24,6 +24,7 @@ def begin_again(state: SwarmState) -> SwarmState:
         opened_s=0.0,
         lost_members=tuple(lost for lost in state.lost_members if lost.resumed_s is not None),
         lost_stages=tuple(story for story in state.lost_stages if story.resumed_s is not None),
+        weights=(),
         is_resuming=True,
     )
 
