@@ -356,12 +356,18 @@ class Membership:
             seniority=(me,),
             past=dict(replica_state.past),
             called=called,
+            is_whole=founder.is_whole,
         )
         return not await self._lead(takeover)
 
     def _is_beyond(self, founder: Founder) -> bool:
-        """Whether what is held from the disk goes on from what this genesis names."""
+        """Whether what is held from the disk goes on from what this genesis names, and nobody is
+        heard who leads from there.
+        """
         replica_state = self._stage_member.replica_state
+        heard = replica_state.promised if self._stage_member.hears_coordinator else None
+        if heard is not None and heard.term.number >= founders_term(founder.number) and heard.iteration == founder.iteration:
+            return False
         goes_on = replica_state.past.get(founder.iteration) == founder.lineage
         return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
 

@@ -89,7 +89,7 @@ class ResumeWatch:
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
         # Others may be about to come with something later
-        for_later_s = timing.coordinator_silence_s if is_later_there else 0.0
+        for_later_s = timing.join_wait_s / 2 if is_later_there else 0.0
         if now_s - self._changed_s < (timing.join_wait_s if point.missing else timing.silence_s + for_later_s):
             self._say(self._waits_for(point))
             return
@@ -113,7 +113,7 @@ class ResumeWatch:
         # Else an order to pause that was obeyed after that set was written would be so again
         order = self._directory.order()
         spent = max(int(self._clock.wall_s()), order.number if order is not None else 0)
-        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent))
+        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent, not point.missing))
 
     def _waits_for(self, point: SnapshotSet) -> str:
         stages = ", ".join(map(str, point.missing))

@@ -105,9 +105,9 @@ async def test_a_set_with_every_stage_is_gone_on_from() -> None:
     nobody.
     """
     world = World(body=holds(1), other=holds(2), feeds=holds(0), feeds_too=holds(0))
-    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "feeds", 50, L)]
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "feeds", 50, L, is_whole=True)]
     assert await world.look(2 * TIMING.coordinator_silence_s) == []
-    assert await world.look(2 * TIMING.coordinator_silence_s) == [Founder(3, "feeds_too", 50, L)]
+    assert await world.look(2 * TIMING.coordinator_silence_s) == [Founder(3, "feeds_too", 50, L, is_whole=True)]
 
 
 async def test_who_leads_or_is_led_is_left_alone() -> None:
@@ -119,7 +119,7 @@ async def test_who_leads_or_is_led_is_left_alone() -> None:
     world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=50)
     assert await world.look(200.0) == []
     world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=49)  # others decided one without it
-    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
@@ -129,12 +129,12 @@ async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
     world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(2 * TIMING.lease_s) == []
-    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
     world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
     del world.there["gone"]
-    assert await world.look(2 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_a_stage_that_is_missing_is_waited_for() -> None:
@@ -157,7 +157,8 @@ async def test_a_later_set_is_waited_for_a_moment() -> None:
     told = world.answers.pop("b")
     assert await world.look(LOOK_S) == []
     world.answers["b"] = told
-    assert await world.look(TIMING.coordinator_silence_s) == [Founder(2, "a", 50, L)]
+    assert await world.look(TIMING.join_wait_s / 2 - 3 * LOOK_S) == []
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_what_can_be_read_no_more_is_not_gone_on_from() -> None:
