@@ -227,7 +227,7 @@ async def by_relay(kind: str, links: Mapping[Pair, Quality], closed: Sequence[st
     with Wan(links, closed) as wan:
         async with swarm_over(wan, (HUB, EAST, WEST), kept(keep, kind)) as swarm:
             await swarm.settle(SPLIT)
-            before = dict(wan.passed_bytes)
+            before, refused_before = dict(wan.passed_bytes), sum(wan.refused_packets.values())
             begun_s = swarm.committed()[-1][0]
             await swarm.commits(iterations, ON_WITHIN_S)
             said, passed = tuple(swarm.said), {pair: n - before.get(pair, 0) for pair, n in wan.passed_bytes.items()}
@@ -244,7 +244,7 @@ async def by_relay(kind: str, links: Mapping[Pair, Quality], closed: Sequence[st
     if wrong:
         raise LiveFailed(f"{kind}: {'; '.join(wrong)}")
     per_iteration = {f"{one}->{other}": n // iterations for (one, other), n in sorted(passed.items())}
-    refused = sum(wan.refused_packets.values())
+    refused = sum(wan.refused_packets.values()) - refused_before
     say(f"{kind}: {rate:.0f} tokens/s; bytes of an iteration: {per_iteration}; {refused} packets refused; all peers agree")
     return rate
 
