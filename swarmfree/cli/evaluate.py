@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmfree.cli.sample import tokenizer_in, weights_folder
+from swarmfree.cli.sample import weights_folder
+from swarmfree.cli.writer import tokenizer_in
 
 if TYPE_CHECKING:
     from swarmfree.storage.corpus import Corpus

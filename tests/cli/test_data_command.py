@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.export import _tokenizer_of
 from swarmfree.cli.main import app
-from swarmfree.cli.sample import written
+from swarmfree.cli.writer import written
 from swarmfree.model.engine import TorchEngine
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
