@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from swarmfree.cli.export import _tokenizer_of
+from swarmfree.cli.export_live import tokenizer_of
 from swarmfree.cli.main import app
 from swarmfree.cli.writer import written
 from swarmfree.model.engine import TorchEngine
@@ -256,13 +256,13 @@ def test_a_live_export_takes_the_tokenizer_of_the_run_alone(dataset: Path, tmp_p
     """
     manifest = model_of(prepare_corpus(str(dataset), tmp_path / "cache", 5), small_manifest)
     content = (dataset / "tokenizer.json").read_bytes()
-    assert _tokenizer_of(manifest, str(dataset)) == _tokenizer_of(manifest, str(dataset / "tokenizer.json")) == content
-    assert _tokenizer_of(manifest, "") == _tokenizer_of(small_manifest, str(dataset)) == b""
+    assert tokenizer_of(manifest, str(dataset)) == tokenizer_of(manifest, str(dataset / "tokenizer.json")) == content
+    assert tokenizer_of(manifest, "") == tokenizer_of(small_manifest, str(dataset)) == b""
     with pytest.raises(ConfigError, match=r"--tokenizer .*: no tokenizer there"):
-        _tokenizer_of(manifest, str(tmp_path))
+        tokenizer_of(manifest, str(tmp_path))
     (tmp_path / "tokenizer.json").write_bytes(content + b"\n")
     with pytest.raises(ConfigError, match=f"but the run's tokenizer has {manifest.data.tokenizer_hash[:12]}"):
-        _tokenizer_of(manifest, str(tmp_path))
+        tokenizer_of(manifest, str(tmp_path))
     refused = run("export", str(tmp_path), "--tokenizer", str(dataset), "--out", str(tmp_path / "out"))
     assert refused.exit_code == 2 and refused.stderr.startswith("swarmfree: --tokenizer goes with an invite;")
 
