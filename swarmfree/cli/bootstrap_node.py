@@ -253,6 +253,7 @@ class Founding:
             "iteration": founder.iteration,
             "lineage": founder.lineage,
             "spent": founder.spent,
+            "is_whole": founder.is_whole,
             "begun": begun or self._has_begun(manifest),
             "over": over or self._is_over(manifest),
         }
@@ -262,6 +263,7 @@ class Founding:
         content = self._read_json(FOUNDER_FILE)
         number, peer_id = content.get("number"), content.get("founder")
         iteration, lineage, spent = content.get("iteration"), content.get("lineage"), content.get("spent", 0)
+        is_whole = content.get("is_whole", False)
         if content.get("run") != manifest.fingerprint():
             return None
         if (
@@ -271,9 +273,10 @@ class Founding:
             or type(iteration) is not int
             or not isinstance(lineage, str)
             or type(spent) is not int
+            or type(is_whole) is not bool
         ):
             raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
-        return Founder(number, peer_id, iteration, lineage, spent)
+        return Founder(number, peer_id, iteration, lineage, spent, is_whole)
 
     # ---- what is kept ----------------------------------------------------------------------------
 

@@ -69,12 +69,12 @@ class Membership:
         keeping: Tasks,
         lead: Lead,
         load: Load | None = None,
-        are_stored: Callable[[], Awaitable[bool]] | None = None,
+        are_stored: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
         coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
-        or the newest one for None, where there is one on this peer's disk. `are_stored` looks
-        whether the run's store has any.
+        or the newest one for None, where there is one on this peer's disk. `are_stored` says
+        why the run may have begun by what its store has; nothing where it has not.
         """
         self._context, self._load, self._are_stored = context, load, are_stored
         self._stage_member = stage_member
@@ -307,10 +307,12 @@ class Membership:
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
         if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
             return False
-        if self._context.manifest.recovery.snapshot_every and any(a.snapshots for a in (await self._plans(others)).values()):
+        # A run that was paused has snapshots, whatever the manifest says
+        may_be_kept = self._context.manifest.recovery.snapshot_every or self._context.ports.directory.order() is not None
+        if may_be_kept and any(a.snapshots for a in (await self._plans(others)).values()):
             return False  # it has begun before: who founded it may come back without its disk
-        if self._are_stored is not None and await self._are_stored():
-            self._say("the run has begun: the store has snapshots of it, and the bootstrap names who goes on from them")
+        if self._are_stored is not None and (why := await self._are_stored()):
+            self._say(why)
             return False
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
@@ -356,12 +358,18 @@ class Membership:
             seniority=(me,),
             past=dict(replica_state.past),
             called=called,
+            is_whole=founder.is_whole,
         )
         return not await self._lead(takeover)
 
     def _is_beyond(self, founder: Founder) -> bool:
-        """Whether what is held from the disk goes on from what this genesis names."""
+        """Whether what is held from the disk goes on from what this genesis names, and nobody is
+        heard who leads from there.
+        """
         replica_state = self._stage_member.replica_state
+        heard = replica_state.promised if self._stage_member.hears_coordinator else None
+        if heard is not None and heard.term.number >= founders_term(founder.number) and heard.iteration == founder.iteration:
+            return False
         goes_on = replica_state.past.get(founder.iteration) == founder.lineage
         return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
 

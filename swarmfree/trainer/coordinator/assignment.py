@@ -184,7 +184,7 @@ class Assignment:
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
-            if self._opened:
+            if self._opened and not self._waits_for_disks:
                 await self._move_spares()
             self.start_joins()
             work = self._work()
@@ -363,7 +363,19 @@ class Assignment:
         """Whether a stage would be made anew, whatever the way, before somebody that may hold
         something better has said hello.
         """
-        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self._partition_merge.expects_members())
+        if isinstance(action, Copy):
+            return False
+        is_as_it_was = isinstance(action, Stay) and action.iteration == self._lead.iteration
+        waits_for_disks = self._waits_for_disks and not is_as_it_was
+        return waits_for_disks or self._waits_for_a_keeper(action) or self._partition_merge.expects_members()
+
+    @property
+    def _waits_for_disks(self) -> bool:
+        """Whether somebody who holds a stage of a whole set of snapshots, and has died once more,
+        may still come back with it.
+        """
+        waited_s = self._context.now_s() - self._begun_s
+        return self._lead.is_on_whole_set and waited_s < self._context.timing.join_wait_s
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
         """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has
