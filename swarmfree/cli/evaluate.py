@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from swarmfree.cli.sample import weights_folder
 from swarmfree.cli.writer import tokenizer_in
+
+if TYPE_CHECKING:
+    from swarmfree.model.evaluation import TextScore
+    from swarmfree.storage.scored_text import ScoredText
 
 WHOLE = 0
 
@@ -72,6 +76,11 @@ def evaluate(
         found = text_loss(llama_of(section, weights), tokens, text.size_bytes - begins)
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
+    _tell(found, text, held_out_percent, as_json=as_json)
+
+
+def _tell(found: TextScore, text: ScoredText, held_out_percent: int, *, as_json: bool) -> None:
+    """Print how well the text was predicted."""
     if as_json:
         said = {
             "loss": found.loss,
