@@ -133,6 +133,7 @@ LOCAL_EXAMPLES = _examples(
     "swarmfree local",
     "swarmfree local --kill stage=2,iteration=150 --out reports/first",
     "swarmfree local --run mine.toml --peers 8 --set run.iterations=50",
+    "swarmfree local --run mine.toml --init-from model --data DATASET",
 )
 BOOTSTRAP_EXAMPLES = _examples(
     "swarmfree bootstrap --run stdlib-small --host auto",
@@ -150,6 +151,7 @@ REPORT_EXAMPLES = _examples(
 SAMPLE_EXAMPLES = _examples(
     'swarmfree sample reports/first "def main("',
     'swarmfree sample reports/first "import " --tokens 400 --seed 7',
+    'swarmfree sample INVITE --prompt "def main(" --temperature 0',
 )
 EXPORT_EXAMPLES = _examples("swarmfree export INVITE --out model", "swarmfree export reports/first --out model")
 EVAL_EXAMPLES = _examples(
