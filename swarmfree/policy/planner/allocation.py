@@ -194,7 +194,7 @@ def _runs_of_stages(peers: Sequence[PeerProfile], manifest: Manifest, empty: Exe
     for name, needed in memory_bytes(plan, manifest).items():
         there = next(peer for peer in peers if peer.name == name).memory_bytes
         if needed > there:
-            stages = plan.stages_of()[name]
+            stages = plan.stages_of[name]
             raise PlanImpossible(
                 f"{len(peers)} peers for {len(empty.blocks)} stages: {name} would serve stages {stages[0]} to {stages[-1]}, "
                 f"which need {needed / 1e9:.2f} GB, and has {there / 1e9:.2f} GB"

@@ -68,8 +68,8 @@ def iteration_time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> Ite
 
 def iteration_bound(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
     """Like `iteration_time`, but the least that the compute can take on straight routes, with links
-    left out: every group of stages that share peers has its work divided by their speed, after the
-    shortest way to it and before the shortest way from it.
+    left out: every stage, and every group of stages that share peers, has its work divided by their
+    speed, after the shortest way to it and before the shortest way from it.
     """
     if plan.empty_stages:
         return NEVER
@@ -78,12 +78,25 @@ def iteration_bound(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> It
     there_s = [n * min(p.forward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
     back_s = [n * min(p.backward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
     compute_s = 0.0
-    for stages, names in _groups(plan):
+    alone = [([stage], set(names)) for stage, names in enumerate(plan.replicas)]
+    for stages, names in (*alone, *(group for group in _groups(plan) if len(group[0]) > 1)):
         speed = sum(1 / fleet.by_name[name].block_s for name in names)
         busy_s = manifest.batch.microbatches * sum(work[stage] for stage in stages) / speed
         first = min(stages)
         compute_s = max(compute_s, busy_s + sum(there_s[:first]) + sum(back_s[:first]))
     return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+
+
+PLAYED_MAX = 2_000
+"""Microbatches times stages, up to which an estimate plays the schedule: some tens of
+milliseconds.
+"""
+
+
+def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Play an iteration if it is a small one, else take its bound."""
+    small = manifest.batch.microbatches * len(plan.blocks) <= PLAYED_MAX
+    return (iteration_time if small else iteration_bound)(fleet, plan, manifest)
 
 
 def stage_work(manifest: Manifest, blocks: Sequence[int]) -> tuple[float, ...]:
@@ -93,7 +106,7 @@ def stage_work(manifest: Manifest, blocks: Sequence[int]) -> tuple[float, ...]:
 
 def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
     """Stages that share peers, directly or through others, and those peers."""
-    shared = {name for name, stages in plan.stages_of().items() if len(stages) > 1}
+    shared = {name for name, stages in plan.stages_of.items() if len(stages) > 1}
     found: list[tuple[list[int], set[str]]] = []
     for stage, names in enumerate(plan.replicas):
         tied = [group for group in found if not shared.isdisjoint(names) and not group[1].isdisjoint(names)]
@@ -108,7 +121,7 @@ def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[W
     """
     count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
     # A peer of several stages gives each of them a part of its time.
-    stages_of = plan.stages_of()
+    stages_of = plan.stages_of
     dealt = []
     for names in plan.replicas:
         took_s = [fleet.by_name[n].block_s * sum(work[s] for s in stages_of[n]) for n in names]
@@ -163,7 +176,7 @@ def commit_s(fleet: Fleet, plan: ExecutionPlan) -> float:
     """Seconds of messages from the coordinator to everybody and back; the coordinator is taken to
     be the nearest peer of stage 0.
     """
-    latencies = [fleet.by_name[name].latency_s for name in plan.stages_of()]
+    latencies = [fleet.by_name[name].latency_s for name in plan.stages_of]
     nearest_s = min(fleet.by_name[name].latency_s for name in plan.replicas[ENDS_STAGE])
     return COMMIT_ROUND_TRIPS * 2 * (nearest_s + max(latencies)) if len(latencies) > 1 else 0.0
 

@@ -99,7 +99,7 @@ class Fleet:
         return Fleet(tuple(peer for peer in self.peers if peer.name not in names), self.links)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExecutionPlan:
     """Which peers serve which stage. A peer may serve several.
 
@@ -111,7 +111,8 @@ class ExecutionPlan:
     blocks: tuple[int, ...]
     replicas: tuple[tuple[str, ...], ...]
 
-    def stages_of(self) -> dict[str, tuple[int, ...]]:
+    @cached_property
+    def stages_of(self) -> Mapping[str, tuple[int, ...]]:
         """Name -> the stages that this peer serves."""
         found: dict[str, list[int]] = {}
         for stage, names in enumerate(self.replicas):

@@ -9,16 +9,16 @@ and a stage that comes back worse than it was costs iterations.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, fits, moved, stage_needs
-from swarmfree.policy.planner.estimator import iteration_bound, memory_bytes, stage_work
+from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, fits, stage_needs
+from swarmfree.policy.planner.estimator import iteration_estimate, memory_bytes, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
+from swarmfree.policy.planner.moves import MovePeer, MovePlanner, stage_loads
 from swarmfree.policy.planner.transfer import keep_places
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import NO_STAGE
 
 STATE_FLOATS = 3
 """A copy of a stage is its weights and two moments."""
@@ -30,23 +30,8 @@ class Reroute:
 
 
 @dataclass(frozen=True, slots=True)
-class MovePeer:
-    """A peer goes to another stage.
-
-    Args:
-        peer: its name.
-        giver: the stage that it leaves; `NO_STAGE` for a standby.
-        taker: the stage that it goes to.
-    """
-
-    peer: str
-    giver: int
-    taker: int
-
-
-@dataclass(frozen=True, slots=True)
 class AdoptStage:
-    """A peer of a neighbour stage serves a lost stage as well."""
+    """A peer serves a lost stage as well as its own."""
 
     peer: str
     stage: int
@@ -54,7 +39,11 @@ class AdoptStage:
 
 @dataclass(frozen=True, slots=True)
 class AwaitNewcomer:
-    """The places stay empty until newcomers take them."""
+    """The places stay empty until newcomers take all of them.
+
+    Args:
+        seconds: expected.
+    """
 
     seconds: float
 
@@ -90,13 +79,14 @@ class RatedReaction:
     """One reaction, and what it is expected to cost.
 
     Args:
-        reactions: what is done; one, or several of a kind where several stages are lost.
+        reactions: what is done; one, or several of a kind.
         plan: who serves what then.
         transition_s: until then.
         meanwhile_s: seconds of an iteration during the transition; infinite while training stands
             still.
         iteration_s: seconds of an iteration afterwards.
         iterations_lost: see `StageRecovery`.
+        risk: iterations that the next failure is expected to cost, see `expected_loss`.
         score: iterations a second until the next failure.
     """
 
@@ -106,6 +96,7 @@ class RatedReaction:
     meanwhile_s: float
     iteration_s: float
     iterations_lost: float
+    risk: float
     score: float
 
     @property
@@ -113,9 +104,10 @@ class RatedReaction:
         """For an operator."""
         meanwhile = f", {self.meanwhile_s:.2f} s each meanwhile" if self.meanwhile_s < math.inf and self.transition_s else ""
         lost = f", {self.iterations_lost:.0f} iterations of learning lost" if self.iterations_lost else ""
+        risk = f", {self.risk:.1f} more at the next failure" if self.risk else ""
         return (
-            f"{self.transition_s:.1f} s of change{meanwhile}, then {self.iteration_s:.2f} s an iteration{lost}: "
-            f"{3600 * self.score:,.0f} iterations an hour until the next failure"
+            f"{self.transition_s:.1f} s of change{meanwhile}, then {self.iteration_s:.2f} s an iteration{lost}{risk}: "
+            f"{3600 * self.score:,.1f} iterations an hour until the next failure"
         )
 
 
@@ -143,19 +135,49 @@ def score(
     return (1 - share) / iteration_s + share / meanwhile_s - iterations_lost / seconds_to_failure
 
 
+def expected_loss(fleet: Fleet, plan: ExecutionPlan, recovery: StageRecovery, iteration_s: float) -> float:
+    """Iterations that the next failure is expected to cost: the chance that it hits a peer that
+    serves a stage alone, times what the recovery takes and loses.
+
+    It keeps each stage's risk in view: of two plans that are equally fast, the one in which fewer
+    stages hang on one peer is better.
+    """
+    rate = sum(peer.failures_per_hour for peer in fleet.peers)
+    if not rate or iteration_s == math.inf:
+        return 0.0
+    alone: dict[str, int] = {}
+    for names in plan.replicas:
+        if len(names) == 1:
+            alone[names[0]] = alone.get(names[0], 0) + 1
+    each = [(fleet.by_name[name].failures_per_hour / rate, stages) for name, stages in alone.items()]
+    return sum(chance * (recovery.seconds / iteration_s + stages * recovery.iterations_lost) for chance, stages in each)
+
+
 @dataclass(frozen=True, slots=True)
 class Outlook:
     """What a reaction depends on beside the plan.
 
     Args:
         recovery: of a stage that has no replica left.
-        newcomer_s: expected wait for a peer like the lost one; `NO_NEWCOMER` = none is expected.
+        newcomer_s: expected wait for one peer like the lost ones; `NO_NEWCOMER` = none is
+            expected.
         limits: on replicas; None = the manifest's.
+        horizon_s: G; None = the fleet's expected time to the next failure. In a fleet so large that
+            somebody dies during every change, that is too short: what counts then is how long a
+            plan is in use.
     """
 
     recovery: StageRecovery
     newcomer_s: float = NO_NEWCOMER
     limits: ReplicaLimits | None = None
+    horizon_s: float | None = None
+
+
+def copy_rounds(donors: int, takers: int) -> int:
+    """How many copies one after the other until all takers have a state, where everyone who has it
+    gives it to one at a time: ceil(log2((donors + takers) / donors)).
+    """
+    return math.ceil(math.log2((donors + takers) / donors))
 
 
 def options(
@@ -182,89 +204,60 @@ class _Chooser:
         self._fleet, self._plan = fleet.without(lost), plan.without(lost)
         self._manifest, self._outlook = manifest, outlook
         self._empty = self._plan.empty_stages
-        self._meanwhile_s = iteration_bound(self._fleet, self._plan, manifest).seconds
+        self._meanwhile_s = iteration_estimate(self._fleet, self._plan, manifest).seconds
+        self._work = stage_work(manifest, plan.blocks)
         self._sizes = [
             STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count) for stage, count in enumerate(plan.blocks)
         ]
-        limits = outlook.limits
-        self._limits = limits or ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max)
+        self._limits = outlook.limits or ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max)
         self._needs = stage_needs(manifest, plan.blocks, self._limits.sources_max)
 
-    def _option(self, reactions: Sequence[Reaction], plan: ExecutionPlan, transition_s: float, fleet: Fleet) -> RatedReaction:
-        iteration_s = iteration_bound(fleet, plan, self._manifest).seconds
-        lost = self._outlook.recovery.iterations_lost * len(self._empty)
-        value = score(transition_s, iteration_s, fleet.seconds_to_failure, self._meanwhile_s, lost)
-        return RatedReaction(tuple(reactions), plan, transition_s, self._meanwhile_s, iteration_s, lost, value)
+    def _rate(self, reactions: Sequence[Reaction], plan: ExecutionPlan, transition_s: float, fleet: Fleet) -> RatedReaction:
+        iteration_s = iteration_estimate(fleet, plan, self._manifest).seconds
+        recovery = self._outlook.recovery
+        lost = recovery.iterations_lost * len(self._empty)
+        risk = expected_loss(fleet, plan, recovery, iteration_s)
+        horizon_s = fleet.seconds_to_failure if self._outlook.horizon_s is None else self._outlook.horizon_s
+        value = score(transition_s, iteration_s, horizon_s, self._meanwhile_s, lost + risk)
+        return RatedReaction(tuple(reactions), plan, transition_s, self._meanwhile_s, iteration_s, lost, risk, value)
 
-    def _fill_s(self, name: str, stage: int) -> float:
-        """Seconds until a peer holds a stage: copied from all replicas at once, or recovered."""
-        donors = self._plan.replicas[stage]
-        if not donors:
-            return self._outlook.recovery.seconds
-        peer = self._fleet.by_name[name]
-        links = [self._fleet.link(donor, name) for donor in donors]
-        speed = min(peer.bytes_per_s, sum(link.bytes_per_s for link in links))
-        return max(link.latency_s for link in links) + self._sizes[stage] / speed
+    def _fill_s(self, takers: Mapping[int, Sequence[str]]) -> float:
+        """Seconds until these peers hold these stages: the first one of a lost stage has it
+        recovered, the others copy.
+        """
+        longest_s = 0.0
+        for stage, names in takers.items():
+            donors, copies = len(self._plan.replicas[stage]), len(names)
+            seconds = 0.0
+            if not donors:
+                seconds, donors, copies = self._outlook.recovery.seconds, 1, copies - 1
+            if copies:
+                slowest = min(self._whole.by_name[name].bytes_per_s for name in (*names, *self._plan.replicas[stage]))
+                seconds += copy_rounds(donors, copies) * self._sizes[stage] / slowest
+            longest_s = max(longest_s, seconds)
+        return longest_s
 
     def reroute(self) -> list[RatedReaction]:
-        return [] if self._empty else [self._option([Reroute()], self._plan, 0.0, self._fleet)]
+        return [] if self._empty else [self._rate([Reroute()], self._plan, 0.0, self._fleet)]
 
     def move(self) -> list[RatedReaction]:
-        """Standbys, or peers of rich stages, to the empty stages; where none is empty, to the
-        slowest.
-        """
-        plan, moves = self._plan, list[MovePeer]()
-        for taker in self._empty or (self._slowest(),):
-            if len(plan.replicas[taker]) >= self._limits.of(taker):
-                return []
-            found = self._best_move(plan, taker)
-            if found is None:
-                return []
-            moves.append(found)
-            if found.giver == NO_STAGE:
-                plan = plan.with_replicas({taker: (*plan.replicas[taker], found.peer)})
-            else:
-                plan = moved(plan, found.peer, found.giver, taker)
-        return [self._option(moves, plan, max(self._fill_s(m.peer, m.taker) for m in moves), self._fleet)]
+        """As few moves as training needs to go on, one at least; and as many as are worth while."""
+        planner = MovePlanner(self._fleet, self._plan, self._work, self._needs, self._limits)
+        if not (planner.fill() if self._empty else planner.help_slowest()):
+            return []
+        found = [self._rate_moves(planner)]
+        while planner.help_slowest():
+            pass
+        return [*found, self._rate_moves(planner)] if len(planner.moves) > len(found[0].reactions) else found
 
-    def _slowest(self) -> int:
-        ratios = self._ratios(self._plan)
-        return max(range(len(ratios)), key=lambda stage: (ratios[stage], -stage))
-
-    def _speeds(self, plan: ExecutionPlan) -> list[float]:
-        return [sum(1 / self._fleet.by_name[name].block_s for name in names) for names in plan.replicas]
-
-    def _ratios(self, plan: ExecutionPlan) -> list[float]:
-        work = stage_work(self._manifest, plan.blocks)
-        return [w / v if v else math.inf for w, v in zip(work, self._speeds(plan), strict=True)]
-
-    def _best_move(self, plan: ExecutionPlan, taker: int) -> MovePeer | None:
-        """The peer whose move leaves the slowest stage fastest; a standby before one that serves;
-        nobody who serves alone, or several stages.
-        """
-        work, speed, ratios = stage_work(self._manifest, plan.blocks), self._speeds(plan), self._ratios(plan)
-        slowest = sorted(range(len(ratios)), key=lambda stage: -ratios[stage])[:3]
-        stages_of = plan.stages_of()
-        best: tuple[float, int, str] | None = None
-        for peer in self._fleet.peers:
-            stages = stages_of.get(peer.name, ())
-            giver = stages[0] if stages else NO_STAGE
-            if len(stages) > 1 or giver == taker or not fits(peer, taker, self._needs):
-                continue
-            if stages and len(plan.replicas[giver]) == 1:
-                continue
-            gained = 1 / peer.block_s
-            after = max((ratios[s] for s in slowest if s not in {giver, taker}), default=0.0)
-            after = max(after, work[taker] / (speed[taker] + gained))
-            if stages:
-                after = max(after, work[giver] / (speed[giver] - gained))
-            best = min(best or (math.inf, 0, ""), (after, giver, peer.name))
-        return None if best is None else MovePeer(best[2], best[1], taker)
+    def _rate_moves(self, planner: MovePlanner) -> RatedReaction:
+        takers: dict[int, list[str]] = {}
+        for move in planner.moves:
+            takers.setdefault(move.taker, []).append(move.peer)
+        return self._rate(planner.moves, planner.plan, self._fill_s(takers), self._fleet)
 
     def adopt(self) -> list[RatedReaction]:
-        """Each empty stage to the fastest peer with room in the nearest stages that have one."""
-        if not self._empty:
-            return []
+        """Each empty stage to the peer that has room and the least to do."""
         plan, adoptions = self._plan, list[AdoptStage]()
         for stage in self._empty:
             peer = self._adopter(plan, stage)
@@ -272,32 +265,34 @@ class _Chooser:
                 return []
             adoptions.append(AdoptStage(peer.name, stage))
             plan = plan.with_replicas({stage: (peer.name,)})
-        return [self._option(adoptions, plan, self._outlook.recovery.seconds, self._fleet)]
+        takers = {adoption.stage: [adoption.peer] for adoption in adoptions}
+        return [self._rate(adoptions, plan, self._fill_s(takers), self._fleet)] if adoptions else []
 
     def _adopter(self, plan: ExecutionPlan, stage: int) -> PeerProfile | None:
-        needed, count = memory_bytes(plan, self._manifest), len(plan.blocks)
-        for distance in range(1, count):
-            # The ends follow the last stage.
-            neighbours = {(stage - distance) % count, (stage + distance) % count}
-            peers = [self._fleet.by_name[name] for name in sorted({name for s in neighbours for name in plan.replicas[s]})]
-            able = [p for p in peers if fits(p, stage, [needed[p.name] + size for size in self._needs])]
-            if able:
-                return min(able, key=lambda peer: (peer.block_s, peer.name))
-        return None
+        """The one with the least to do afterwards; of equal ones the nearest, which has kept what
+        crossed the boundary of the lost stage.
+        """
+        needed, loads = memory_bytes(plan, self._manifest), stage_loads(self._fleet, plan, self._work)
+        best: tuple[float, int, str] | None = None
+        for name, stages in plan.stages_of.items():
+            peer = self._fleet.by_name[name]
+            if not fits(peer, stage, [needed[name] + size for size in self._needs]):
+                continue
+            busy_s = sum(loads[own] for own in stages) + self._work[stage] * peer.block_s
+            distance = min(abs(own - stage) for own in stages)
+            best = min(best or (math.inf, 0, ""), (busy_s, distance, name))
+        return None if best is None else self._fleet.by_name[best[2]]
 
     def wait(self) -> list[RatedReaction]:
-        """The plan as it was, once newcomers have come that are like the lost."""
-        wait_s = self._outlook.newcomer_s
-        if wait_s == math.inf or self._fleet.peers == self._whole.peers:
+        """The plan as it was, once newcomers like the lost have come, one after the other."""
+        takers: dict[int, list[str]] = {}
+        for stage, names in enumerate(self._before.replicas):
+            if gone := [name for name in names if name not in self._fleet.by_name]:
+                takers[stage] = gone
+        wait_s = self._outlook.newcomer_s * sum(map(len, takers.values())) if takers else math.inf
+        if wait_s == math.inf:
             return []
-        lost = [(name, s) for name, stages in self._before.stages_of().items() for s in stages if name not in self._fleet.by_name]
-        fill_s = [self._newcomer_s(name, stage) for name, stage in lost]
-        return [self._option([AwaitNewcomer(wait_s)], self._before, wait_s + max(fill_s, default=0.0), self._whole)]
-
-    def _newcomer_s(self, name: str, stage: int) -> float:
-        if not self._plan.replicas[stage]:
-            return self._outlook.recovery.seconds
-        return self._sizes[stage] / self._whole.by_name[name].bytes_per_s
+        return [self._rate([AwaitNewcomer(wait_s)], self._before, wait_s + self._fill_s(takers), self._whole)]
 
     def replan(self) -> list[RatedReaction]:
         """A plan from nothing, taken with the fewest bytes."""
@@ -306,10 +301,10 @@ class _Chooser:
         except PlanImpossible:
             return []
         plan = keep_places(self._plan, fresh, self._fleet, self._sizes)
-        held = self._plan.stages_of()
-        lacking = [(name, s) for name, stages in plan.stages_of().items() for s in stages if s not in held.get(name, ())]
-        # Donors serve one copy after the other.
-        fill_s: dict[int, float] = {}
-        for name, stage in lacking:
-            fill_s[stage] = fill_s.get(stage, 0.0) + self._fill_s(name, stage)
-        return [self._option([Replan(len(lacking))], plan, max(fill_s.values(), default=0.0), self._fleet)]
+        held, takers = self._plan.stages_of, dict[int, list[str]]()
+        for name, stages in plan.stages_of.items():
+            for stage in stages:
+                if stage not in held.get(name, ()):
+                    takers.setdefault(stage, []).append(name)
+        moves = sum(map(len, takers.values()))
+        return [self._rate([Replan(moves)], plan, self._fill_s(takers), self._fleet)] if moves else []

@@ -102,7 +102,7 @@ def keep_places(old: ExecutionPlan, new: ExecutionPlan, fleet: Fleet, stage_byte
         fleet: the peers of the new plan.
         stage_bytes: index = stage; what a copy of it takes.
     """
-    held, wanted = old.stages_of(), new.stages_of()
+    held, wanted = old.stages_of, new.stages_of
     classes: dict[object, list[str]] = {}
     for peer in fleet.peers:
         classes.setdefault(replace(peer, name=""), []).append(peer.name)

@@ -118,7 +118,7 @@ def test_no_plan_is_faster_than_its_bound_or_holds_more_than_its_memory(
     played = list_schedule(chains(fleet, plan, manifest), credits)
     assert iteration_bound(fleet, plan, manifest).compute_s <= played.seconds * (1 + 1e-9)
     needed = memory_bytes(plan, manifest)
-    for name, stages in plan.stages_of().items():
+    for name, stages in plan.stages_of.items():
         held = played.held_max.get(name, 0)
         activations = max(stage_activation_bytes(manifest, stage, BLOCKS[stage]) for stage in stages)
         assert needed[name] >= held * activations + sum(28 * stage_parameters(MODEL, stage, BLOCKS[stage]) for stage in stages)

@@ -81,9 +81,9 @@ def test_equal_peers_keep_what_they_hold(data: st.DataObject) -> None:
     old, new, sizes = plan(data.draw(stages)), plan(data.draw(stages)), (5.0, 1.0, 1.0, 2.0)
     found = keep_places(old, new, fleet, sizes)
     assert [len(r) for r in found.replicas] == [len(r) for r in new.replicas]
-    held = old.stages_of()
-    copied = sum(sizes[s] for name, places in found.stages_of().items() for s in places if s not in held[name])
-    costs = copy_costs([new.stages_of()[n] for n in names], [held[n] for n in names], dict(enumerate(sizes)))
+    held = old.stages_of
+    copied = sum(sizes[s] for name, places in found.stages_of.items() for s in places if s not in held[name])
+    costs = copy_costs([new.stages_of[n] for n in names], [held[n] for n in names], dict(enumerate(sizes)))
     assert copied == sum(match.cost for match in least_copies(costs))
 
 
