@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"peer_status"},
     ),
     "lab": (
-        {"estimate", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}
+        {"estimate", "fleet_file", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}
         | {"reference_training", "stage_spells", "study_findings"},
         {"fork_server", "outcome"},
         {"starter", "summary"},

@@ -117,7 +117,8 @@ def _lacking(stage: int, needs: Sequence[int], peers: Sequence[PeerProfile]) -> 
     """Say which stage finds nobody."""
     largest = max((peer.memory_bytes for peer in peers), default=0)
     who = "a peer that can feed and has" if stage == ENDS_STAGE else "a peer with"
-    return f"stage {stage} needs {who} {needs[stage] / 1e9:.2f} GB, and the largest that is left has {largest / 1e9:.2f} GB"
+    there = f"the largest that is left has {largest / 1e9:.2f} GB" if peers else "nobody is left"
+    return f"stage {stage} needs {who} {needs[stage] / 1e9:.2f} GB, and {there}; more stages, or fewer credits or rows, take less"
 
 
 def _fill(

@@ -1,7 +1,8 @@
 """How long an iteration of a plan takes, and what memory each of its peers needs.
 
 A microbatch goes from its source through every stage and back, to whichever replica `router` deals
-it, and every device works through its list as `trainer.device` does. Then the replicas of each
+it; every device works through its list as `trainer.device` does, and every peer sends one tensor
+after the other. Then the replicas of each
 stage average, and the coordinator has the iteration committed.
 
 `iteration_time` plays the schedule and is what to believe; `iteration_bound` counts work against
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.averaging_rounds import SharedBlocks, averaging_rounds
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
@@ -95,8 +96,12 @@ milliseconds.
 
 def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
     """Play an iteration if it is a small one, else take its bound."""
-    small = manifest.batch.microbatches * len(plan.blocks) <= PLAYED_MAX
-    return (iteration_time if small else iteration_bound)(fleet, plan, manifest)
+    return (iteration_time if is_played(plan, manifest) else iteration_bound)(fleet, plan, manifest)
+
+
+def is_played(plan: ExecutionPlan, manifest: Manifest) -> bool:
+    """Whether an iteration is small enough to be played."""
+    return manifest.batch.microbatches * len(plan.blocks) <= PLAYED_MAX
 
 
 def stage_work(manifest: Manifest, blocks: Sequence[int]) -> tuple[float, ...]:
@@ -115,36 +120,46 @@ def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """What a peer sends through: it sends one tensor after the other, as a device computes."""
+
+    peer: str
+
+
 def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[Work]]:
     """The device work of every microbatch of an iteration, in order: embedding, the body, the head
-    with its backward, the body back. What the embedding costs is left out: it is a look-up.
+    with its backward, the body back; between two peers the sending, by the sender's `Uplink`. What
+    the embedding costs is left out: it is a look-up.
     """
     count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
     # A peer of several stages gives each of them a part of its time.
-    stages_of = plan.stages_of
     dealt = []
     for names in plan.replicas:
-        took_s = [fleet.by_name[n].block_s * sum(work[s] for s in stages_of[n]) for n in names]
+        took_s = [fleet.by_name[n].block_s * sum(work[s] for s in plan.stages_of[n]) for n in names]
         dealt.append([names[turn] for turn in interleave(speeds(took_s, count), count)])
-    routes = Routes.of(len(plan.blocks) - 1, swaps=manifest.recovery.swaps)
-    size = boundary_bytes(manifest)
+    routes, size = Routes.of(len(plan.blocks) - 1, swaps=manifest.recovery.swaps), boundary_bytes(manifest)
     found = []
     for microbatch in range(count):
         source = fleet.by_name[dealt[ENDS_STAGE][microbatch]]
-        route = [(fleet.by_name[dealt[s][microbatch]], work[s]) for s in routes.route(microbatch).stages]
+        body = [(fleet.by_name[dealt[s][microbatch]], work[s]) for s in routes.route(microbatch).stages]
         chain = [Work(source.name, 0.0, is_backward=False)]
-        at = source
-        for peer, blocks in route:
-            chain.append(Work(peer.name, peer.forward_s * blocks, False, fleet.link(at.name, peer.name).seconds(size)))
-            at = peer
-        chain.append(Work(source.name, source.block_s * work[ENDS_STAGE], True, fleet.link(at.name, source.name).seconds(size)))
-        at = source
-        for peer, blocks in reversed(route):
-            chain.append(Work(peer.name, peer.backward_s * blocks, True, fleet.link(at.name, peer.name).seconds(size)))
-            at = peer
-        chain.append(Work(source.name, 0.0, True, fleet.link(at.name, source.name).seconds(size)))
+        for peer, blocks in body:
+            _onward(chain, fleet, Work(peer.name, peer.forward_s * blocks, is_backward=False), size)
+        _onward(chain, fleet, Work(source.name, source.block_s * work[ENDS_STAGE], is_backward=True), size)
+        for peer, blocks in reversed(body):
+            _onward(chain, fleet, Work(peer.name, peer.backward_s * blocks, is_backward=True), size)
+        _onward(chain, fleet, Work(source.name, 0.0, is_backward=True), size)
         found.append(chain)
     return found
+
+
+def _onward(chain: list[Work], fleet: Fleet, work: Work, size: int) -> None:
+    """Add the way to the next piece of work, and the work."""
+    sender, link = str(chain[-1].device), fleet.link(str(chain[-1].device), str(work.device))
+    if link.bytes_per_s < math.inf:
+        chain.append(Work(Uplink(sender), size / link.bytes_per_s, work.is_backward))
+    chain.append(replace(work, link_s=link.latency_s))
 
 
 def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:

@@ -53,3 +53,12 @@ def stage_activation_bytes(manifest: Manifest, stage: int, blocks: int) -> int:
     model = manifest.model
     floats = 2 * model.vocabulary if stage == ENDS_STAGE else blocks * (8 * model.width + 3 * model.mlp_width)
     return FLOAT_BYTES * manifest.batch.rows * model.tokens_per_row * floats
+
+
+def block_flops(manifest: Manifest) -> float:
+    """Floating point operations of the forward of one microbatch through one block: 2 a token and
+    parameter, and 4 T D a token for attention. The way back takes twice as many.
+    """
+    model = manifest.model
+    tokens = manifest.batch.rows * model.tokens_per_row
+    return float(tokens * (2 * block_parameters(model) + 4 * model.tokens_per_row * model.width))

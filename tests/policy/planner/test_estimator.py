@@ -83,6 +83,18 @@ def test_links_cost_their_latency_and_their_bytes() -> None:
     assert boundary_bytes(one) == one.batch.rows * MODEL.tokens_per_row * MODEL.width * 4
 
 
+def test_a_peer_sends_one_tensor_after_the_other() -> None:
+    """The source of two replicas is what they wait for, where its way out takes ten seconds a
+    tensor and nobody else's takes any time.
+    """
+    size = boundary_bytes(MANIFEST)
+    fleet = fleet_of(peer("a", 1e3, size / 10), *(peer(name, 1e3) for name in "bcde"))
+    plan = ExecutionPlan(BLOCKS, (("a",), ("b", "e"), ("c",), ("d",)))
+    one, four = (dataclasses.replace(MANIFEST, batch=BatchSection(microbatches=count)) for count in (1, 4))
+    first_s, all_s = (iteration_time(fleet, plan, manifest).compute_s for manifest in (one, four))
+    assert all_s - first_s == pytest.approx(2 * 3 * 10, rel=0.1), "there, and with the gradient of the head"
+
+
 def test_averaging_moves_the_stage_twice_but_for_ones_own_part() -> None:
     """2 V (n - 1) / n bytes for each, and two ways of latency; stages average at the same time,
     those of one peer in turn.
