@@ -30,7 +30,9 @@ from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 OPTIONS_FILE = "local.json"
 REPORTS = Path("reports")
 LISTED_MAX = 4
-OPTIONS = {field: field for field in ("peers", "standbys", "respawn", "threads", "data", "data_is_bytes")} | {"kill": "kills"}
+OPTIONS = {field: field for field in ("peers", "standbys", "respawn", "threads", "data", "data_is_bytes", "init_from")} | {
+    "kill": "kills"
+}
 """Option as the command line calls it -> field of `LocalOptions`."""
 
 
@@ -46,6 +48,7 @@ class LocalOptions:
         threads: torch threads of each peer.
         data: text to learn from, wherever it is read from; empty = the default.
         data_is_bytes: whether its bytes are learned whatever they are.
+        init_from: folder of a model that it begins with; empty = none.
     """
 
     peers: int | None
@@ -55,6 +58,7 @@ class LocalOptions:
     threads: int
     data: str
     data_is_bytes: bool
+    init_from: str = ""
 
     def write(self, folder: Path) -> None:
         """Write them down.
@@ -78,7 +82,15 @@ class LocalOptions:
             options = cls(**found)
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}): the version of swarmfree that wrote it goes on") from error
-        types = {"peers": int, "standbys": int, "respawn": bool, "threads": int, "data": str, "data_is_bytes": bool}
+        types = {
+            "peers": int,
+            "standbys": int,
+            "respawn": bool,
+            "threads": int,
+            "data": str,
+            "data_is_bytes": bool,
+            "init_from": str,
+        }
         wrong = [name for name, kind in types.items() if type(getattr(options, name)) is not kind]
         if wrong or not all(isinstance(kill, str) for kill in options.kills):
             raise ConfigError(f"{path}: {', '.join(wrong) or 'kills'}: not what this version of swarmfree writes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,17 @@ import typer
 from typer.core import TyperCommand
 
 from swarmfree.cli.early_checks import require_lab
-from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.options import (
+    BytesOption,
+    DataOption,
+    DieOption,
+    InitFromOption,
+    Log,
+    LogOption,
+    RunOption,
+    SetOption,
+    bind_to_parent,
+)
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
 
 if TYPE_CHECKING:
@@ -30,19 +41,22 @@ class LocalCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+PeersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--peers",
+        metavar="N",
+        help="Peers that take places at once, at least one for each stage. Default: one for the ends, two for each other stage.",
+        show_default=False,
+    ),
+]
+
+
 def local(  # noqa: PLR0913 - one parameter per option
     ctx: typer.Context,
     *,
     run: RunOption = DEFAULT_RUN,
-    peers: Annotated[
-        int | None,
-        typer.Option(
-            "--peers",
-            metavar="N",
-            help="Peers that take places at once, at least one for each stage. Default: one for the ends, two for each other stage.",
-            show_default=False,
-        ),
-    ] = None,
+    peers: PeersOption = None,
     standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = STANDBYS,
     respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
     kill: Annotated[
@@ -72,6 +86,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     changes: SetOption = None,
     data: DataOption = "",
     data_is_bytes: BytesOption = False,
+    init_from: InitFromOption = "",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
     log: LogOption = Log.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", help="End with the whole summary, as in summary.txt.")] = False,
@@ -90,13 +105,13 @@ def local(  # noqa: PLR0913 - one parameter per option
     require_lab("local")
     from swarmfree.cli.kept_run import LocalOptions, absolute, open_kept  # noqa: PLC0415 - help is fast
 
-    typed = LocalOptions(peers, standbys, respawn, tuple(kill or ()), threads, absolute(data), data_is_bytes)
+    typed = LocalOptions(peers, standbys, respawn, tuple(kill or ()), threads, absolute(data), data_is_bytes, absolute(init_from))
     changes = changes or []
     if resume is None:
         raise typer.Exit(_begin(run, changes, out, typed, is_json=log is Log.JSON, is_verbose=verbose))
     kept = open_kept(resume)
     kept.require_same(typed, _given(ctx), out, run, changes)
-    is_json, source = log is Log.JSON, (str(kept.file),)
+    is_json, source = log is Log.JSON, (kept.file, ())
     raise typer.Exit(_run(kept.config.manifest, source, kept.folder, kept.keeping, is_json=is_json, is_verbose=verbose))
 
 
@@ -113,21 +128,24 @@ def _begin(run: Path, changes: list[str], out: Path | None, typed: LocalOptions,
     config = load_run(run, changes)
     count = peers_of(config.manifest) if typed.peers is None else typed.peers
     options = dataclasses.replace(typed, peers=count, data=typed.data or absolute(config.data_path))
-    source = (str(run), *(part for change in changes for part in ("--set", change)))
+    options = dataclasses.replace(options, init_from=typed.init_from or absolute(config.init_from))
+    source = run, tuple(changes)
     keeping = Keeping(options, is_named=out is not None)
     return _run(config.manifest, source, out, keeping, is_json=is_json, is_verbose=is_verbose)
 
 
-def _run(asked: Manifest, source: tuple[str, ...], out: Path | None, keeping: Keeping, *, is_json: bool, is_verbose: bool) -> int:
+def _run(
+    asked: Manifest, source: tuple[Path, Sequence[str]], out: Path | None, keeping: Keeping, *, is_json: bool, is_verbose: bool
+) -> int:
     from swarmfree.cli.local_run import LocalRun  # noqa: PLC0415 - help is fast
-    from swarmfree.lab.local_order import order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.local_order import named, order_of, run_arguments  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
 
     options = keeping.options
-    manifest = with_tokenizer(asked, options.data)
+    manifest = with_first_model(with_tokenizer(asked, options.data), options.init_from)
     if not options.data_is_bytes:
         require_text(options.data, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
-    data = ("--data", options.data) if options.data else ()
     order = order_of(
         manifest,
         out,
@@ -136,7 +154,14 @@ def _run(asked: Manifest, source: tuple[str, ...], out: Path | None, keeping: Ke
         standbys=options.standbys,
         respawn=options.respawn,
         kills=options.kills,
-        run_arguments=("--run", *source, *data, *(("--data-is-bytes",) if options.data_is_bytes else ())),
-        peer_arguments=("--threads", str(options.threads), *data),
+        run_arguments=(
+            *run_arguments(*source, options.data, options.init_from),
+            *(("--data-is-bytes",) if options.data_is_bytes else ()),
+        ),
+        peer_arguments=("--threads", str(options.threads), *named("--data", options.data)),
+        feeder_arguments=named("--init-from", options.init_from),
     )
-    return LocalRun(manifest, order, is_json=is_json, is_verbose=is_verbose, data_path=options.data, keeping=keeping).run()
+    text, first = options.data, options.init_from
+    return LocalRun(
+        manifest, order, is_json=is_json, is_verbose=is_verbose, data_path=text, init_from=first, keeping=keeping
+    ).run()

@@ -59,6 +59,7 @@ class LocalRun:
         is_json: bool,
         is_verbose: bool = False,
         data_path: str = "",
+        init_from: str = "",
         keeping: Keeping | None = None,
     ) -> None:
         """Open the report.
@@ -68,7 +69,8 @@ class LocalRun:
             order: what to start.
             is_json: one object a line, for machines.
             is_verbose: the whole summary at the end.
-            data_path: the text that is learnt from, for the config that the report keeps.
+            data_path, init_from: the text that is learnt from, and the folder of a model that it
+                begins with, for the config that the report keeps.
             keeping: what others need who go on with it; None = nothing is kept for them.
 
         Raises:
@@ -79,7 +81,7 @@ class LocalRun:
         self._has_paused = False
         self._lock = self._hold()
         self._events = EventLog(order.folder)
-        self._config = to_toml(manifest, data_path)
+        self._config = to_toml(manifest, data_path, init_from)
         self._is_json, self._is_verbose = is_json, is_verbose
         self._view: RunView | None = None
         self._trouble = ""
