@@ -22,8 +22,13 @@ def finish(name: str, work: Coroutine[Any, Any, Mapping[str, float]]) -> int:
     """
     try:
         found = asyncio.run(work)
-    except LiveFailed as error:
-        print(f"{name}: {error}", file=sys.stderr)
+    except (LiveFailed, ExceptionGroup) as error:
+        failed: Exception = error
+        while isinstance(failed, ExceptionGroup):  # it failed beside something else
+            failed = failed.exceptions[0]
+        if not isinstance(failed, LiveFailed):
+            raise
+        print(f"{name}: {failed}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

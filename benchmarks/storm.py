@@ -6,7 +6,10 @@ leaves it alone. With ``--all-at SECONDS`` everybody, the bootstrap node too, is
 long after the storm has begun, and started again two seconds later. It fails (exit code 1, one
 line) where training does not go on within 60 s of the last strike, where an iteration was committed
 twice with different losses, or where more was done again than what came after the last complete set
-of snapshots. Progress goes to stderr; the last line is one JSON object:
+of snapshots. Where a stage was made from something else than its own state, since all who held it
+had died, what comes after it has another loss, and only counts.
+
+Progress goes to stderr; the last line is one JSON object:
 
 - *kills*, *restarts*, and how many *iterations* were committed in all;
 - *to_commit_s*: from the last strike to the next commit of an iteration that nobody had done;
@@ -14,7 +17,8 @@ of snapshots. Progress goes to stderr; the last line is one JSON object:
 - *resumed*: how often the run went on from snapshots; *redone*: how many iterations were done again
   in all, and *redone_max* at once, where *redone_bound* is what the last complete sets allow;
 - *twice*: iterations that were committed under two lineages; *twice_bit_equal* of them with the
-  same loss to the bit, and *twice_difference*, the largest relative difference among the others.
+  same loss to the bit, *twice_made_anew* after a stage that was made anew, and *twice_difference*,
+  the largest relative difference among the others.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from benchmarks.live import BOOTSTRAP, LiveFailed, LiveSwarm
 from swarmfree.lab.swarm import FORK_SERVER_COMMAND
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.config import to_toml
-from swarmfree.protocol.events import IterationCommitted, Note
+from swarmfree.protocol.events import IterationCommitted, Note, StageBuilt
 from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
@@ -66,6 +70,8 @@ SAME = 1e-6
 order.
 """
 TEXT_BYTES = 1 << 20
+LOOK_S = 0.2
+RESUMED = "the run goes on with iteration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,35 @@ def committed_twice(commits: Sequence[IterationCommitted]) -> dict[int, float]:
     return {iteration: (max(found) - min(found)) / max(found) for iteration, found in several.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The run went on from snapshots.
+
+    Args:
+        time_s: Unix, when the bootstrap node said so.
+        first: iteration that is done first.
+        lost: iterations that came after the newest set which was whole on all disks.
+    """
+
+    time_s: float
+    first: int
+    lost: int
+
+
+def made_anew(built: Sequence[tuple[float, StageBuilt]], resumed: Sequence[Resumed], iteration: int) -> bool:
+    """Whether before this iteration, that was done again, a stage was made from something else than
+    its own state, where not each time that it was done: but for what went on from a set of
+    snapshots, which has to begin with that set.
+    """
+    first = max((one.first for one in resumed if one.first <= iteration), default=0)
+    since_s = max((one.time_s for one in resumed if one.first <= iteration), default=0.0)
+    return any(
+        first <= event.iteration <= iteration and (event.iteration > first or time_s < since_s)
+        for time_s, event in built
+        if event.action != "Copy" and not event.exact
+    )
+
+
 def newest_set(folder: Path, fingerprint: str) -> SnapshotSet | None:
     """What lies on all disks: the set from which the run has to go on."""
     offers = {}
@@ -120,7 +155,7 @@ class Storm:
     Attributes:
         kills, restarts: how many.
         struck_s: when the last one was started again; Unix time.
-        deaths: of everybody: the newest whole set then, and how many iterations came after it.
+        resumed: each time that the run went on from snapshots.
     """
 
     def __init__(self, swarm: LiveSwarm, folder: Path, seed: int, all_at_s: float) -> None:
@@ -128,7 +163,7 @@ class Storm:
         self._swarm, self._folder, self._draw, self._all_at_s = swarm, folder, random.Random(seed), all_at_s
         self.kills = self.restarts = 0
         self.struck_s = 0.0
-        self.deaths: list[tuple[SnapshotSet, int]] = []
+        self.resumed: list[Resumed] = []
 
     async def blow(self) -> None:
         """Kill and start again until the time is over and all are back."""
@@ -150,6 +185,21 @@ class Storm:
                     restarts.create_task(self._again_later(name), name=f"start {name} again")
         self.struck_s = time.time()
 
+    async def follow(self) -> None:
+        """Keep what lay on all disks each time that the run goes on from snapshots, until
+        cancelled.
+        """
+        while True:
+            said = [(time_s, e.text) for time_s, e in self._swarm.told(Note, name=BOOTSTRAP) if RESUMED in e.text]
+            for time_s, text in said[len(self.resumed) :]:
+                say(text)
+                point = newest_set(self._folder, self._swarm.fingerprint)
+                assert point is not None, "it goes on from one"
+                furthest = max(event.iteration for _, event in self._swarm.told(IterationCommitted))
+                lost = furthest + 1 - point.iteration if not point.missing else 0
+                self.resumed.append(Resumed(time_s, int(text.split("iteration ")[1].split(",")[0]), lost))
+            await asyncio.sleep(LOOK_S)
+
     def _strike(self, name: str) -> None:
         self._swarm.kill(name)
         self.kills += 1
@@ -168,11 +218,7 @@ class Storm:
             self._strike(name)
         for name in (BOOTSTRAP, *there):
             await self._swarm.ended(name)
-        point = newest_set(self._folder, self._swarm.fingerprint)
-        say(f"all are dead; newest set on their disks: {point}")
-        if point is not None and not point.missing:
-            furthest = max(event.iteration for _, event in self._swarm.told(IterationCommitted))
-            self.deaths.append((point, furthest + 1 - point.iteration))
+        say(f"all are dead; newest set on their disks: {newest_set(self._folder, self._swarm.fingerprint)}")
         await asyncio.sleep(AWAY_S)
         await self._swarm.start_bootstrap()
         for name in there:
@@ -207,12 +253,15 @@ async def measure(seed: int, all_at_s: float) -> dict[str, float]:
             await swarm.until("two sets of snapshots", lambda: furthest() > 2 * EVERY, UP_WITHIN_S)
             say(f"iteration {furthest()} is committed: the storm begins")
             begun_s, storm = time.time(), Storm(swarm, folder, seed, all_at_s)
-            await storm.blow()
-            last = furthest()
-            say(f"the storm is over; iteration {last} is committed, {storm.kills} kills")
-            await swarm.until(f"iteration {last + 1}, after the storm", lambda: furthest() > last, ON_WITHIN_S)
-            to_commit_s = time.time() - storm.struck_s
-            await swarm.until("ten more, after the storm", lambda: furthest() > last + EVERY, ON_WITHIN_S)
+            async with asyncio.TaskGroup() as watching:
+                following = watching.create_task(storm.follow(), name="follow")
+                await storm.blow()
+                last = furthest()
+                say(f"the storm is over; iteration {last} is committed, {storm.kills} kills")
+                await swarm.until(f"iteration {last + 1}, after the storm", lambda: furthest() > last, ON_WITHIN_S)
+                to_commit_s = time.time() - storm.struck_s
+                await swarm.until("ten more, after the storm", lambda: furthest() > last + EVERY, ON_WITHIN_S)
+                following.cancel()
             return figures(swarm, storm, begun_s, to_commit_s)
 
 
@@ -226,15 +275,14 @@ def figures(swarm: LiveSwarm, storm: Storm, begun_s: float, to_commit_s: float) 
     commits = [event for _, event in said]
     times = [begun_s, *(time_s for time_s, event in said if event.seconds > 0 and time_s > begun_s)]
     again, twice = done_again(commits), committed_twice(commits)
-    resumed = [event.text for _, event in swarm.told(Note, begun_s, BOOTSTRAP) if "the run goes on with" in event.text]
-    for line in resumed:
-        say(line)
-    different = {iteration: by for iteration, by in twice.items() if by > SAME}
+    built = list(swarm.told(StageBuilt))
+    anew = {iteration for iteration in twice if made_anew(built, storm.resumed, iteration)}
+    different = {iteration: by for iteration, by in twice.items() if by > SAME and iteration not in anew}
     if different:
         raise LiveFailed(f"committed twice, with different losses: {different}")
-    bound = sum(count for _, count in storm.deaths)
+    bound = sum(one.lost for one in storm.resumed)
     redone = sum(one.count for one in again)
-    if storm.deaths and redone > bound:
+    if storm.resumed and redone > bound:
         raise LiveFailed(f"{redone} iterations were done again, where the last whole sets allow {bound}: {again}")
     return {
         "kills": storm.kills,
@@ -242,13 +290,14 @@ def figures(swarm: LiveSwarm, storm: Storm, begun_s: float, to_commit_s: float) 
         "iterations": max(e.iteration for e in commits) + 1,
         "to_commit_s": round(to_commit_s, 2),
         "longest_gap_s": round(max(after - before for before, after in itertools.pairwise(times)), 2),
-        "resumed": len(resumed),
+        "resumed": len(storm.resumed),
         "redone": redone,
         "redone_max": max((one.count for one in again), default=0),
         "redone_bound": bound,
         "twice": len(twice),
         "twice_bit_equal": sum(not by for by in twice.values()),
-        "twice_difference": max(twice.values(), default=0.0),
+        "twice_made_anew": len(anew),
+        "twice_difference": max((by for iteration, by in twice.items() if iteration not in anew), default=0.0),
     }
 
 

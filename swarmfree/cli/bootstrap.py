@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from swarmfree.cli.options import (
     DataOption,
     DieOption,
     HostOption,
+    InitFromOption,
     Log,
     LogOption,
     NodeAnnounceOption,
@@ -37,6 +39,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     data: DataOption = "",
     *,
     data_is_bytes: BytesOption = False,
+    init_from: InitFromOption = "",
     changes: SetOption = None,
     folder: NodeFolderOption = "",
     host: HostOption = "127.0.0.1",
@@ -62,19 +65,24 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
     from swarmfree.wire.addresses import split_host  # noqa: PLC0415 - help is fast
     from swarmfree.wire.own_address import reach_of  # noqa: PLC0415 - help is fast
     from swarmfree.wire.port_check import require_listening  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
+    text, first = data or config.data_path, init_from or config.init_from
+    if first:
+        model = with_first_model(with_tokenizer(config.manifest, text), first).model
+        config = replace(config, manifest=replace(config.manifest, model=model), init_from=first)
     require_folder("--folder", Path(folder).expanduser() if folder else Path.home())
     listens = reach_of(host, (), is_announced=bool(announce)).host
     announced = split_host(announce) if announce else ("", 0)
     # A taken port may be that of a node that has just been killed: that is waited for
     require_listening(listens, relay_port)
     if not data_is_bytes:
-        require_text(data or config.data_path, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary)
+        require_text(text, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary)
     founding = Founding(
         config,
         folder,

@@ -24,6 +24,7 @@ from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_run import SystemClock
 from swarmfree.cli.process import allow_handles
 from swarmfree.cli.run_tickets import RunTickets, run_tickets
+from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.protocol.config import RunConfig, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
@@ -34,6 +35,7 @@ from swarmfree.protocol.peer_limits import DEFAULT_LIMITS
 from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.tokens import require_enough
 from swarmfree.trainer.end_watch import EndWatch
 from swarmfree.trainer.founder_watch import FoundersWatch
@@ -61,9 +63,10 @@ def beginning_words(manifest: Manifest) -> str:
     """Say how many peers a run needs before it begins."""
     feeding = min(manifest.stages.replicas_min, manifest.replicas_max(0))
     plural = "s" * (manifest.stage_count != 1)
+    weights = " and the weights that it begins with (--init-from)" if manifest.model.init_digests else ""
     return (
         f"{manifest.stage_count} stage{plural}, so training begins with {manifest.peers_min} peers, "
-        f"of which {feeding} must have the run's text"
+        f"of which {feeding} must have the run's text{weights}"
     )
 
 
@@ -250,6 +253,7 @@ class Founding:
             "iteration": founder.iteration,
             "lineage": founder.lineage,
             "spent": founder.spent,
+            "is_whole": founder.is_whole,
             "begun": begun or self._has_begun(manifest),
             "over": over or self._is_over(manifest),
         }
@@ -259,6 +263,7 @@ class Founding:
         content = self._read_json(FOUNDER_FILE)
         number, peer_id = content.get("number"), content.get("founder")
         iteration, lineage, spent = content.get("iteration"), content.get("lineage"), content.get("spent", 0)
+        is_whole = content.get("is_whole", False)
         if content.get("run") != manifest.fingerprint():
             return None
         if (
@@ -268,9 +273,10 @@ class Founding:
             or type(iteration) is not int
             or not isinstance(lineage, str)
             or type(spent) is not int
+            or type(is_whole) is not bool
         ):
             raise ConfigError(f"{self._folder / FOUNDER_FILE} is damaged; delete it, and what it says is made again")
-        return Founder(number, peer_id, iteration, lineage, spent)
+        return Founder(number, peer_id, iteration, lineage, spent, is_whole)
 
     # ---- what is kept ----------------------------------------------------------------------------
 
@@ -355,11 +361,12 @@ class Founding:
         kept = self._kept_manifest(path)
         if kept is not None:
             self._require_same_run(kept)
+            self._with_init_digests(kept)
             if self._data or self._config.data_path:
                 self._complete(kept.organiser, kept.data)
             return kept
         assert organiser is not None, "a new run has a key drawn for it"
-        manifest = self._complete(organiser.peer_id, self._config.manifest.data)
+        manifest = self._with_init_digests(self._complete(organiser.peer_id, self._config.manifest.data))
         write_whole(path, manifest.canonical())
         return manifest
 
@@ -373,8 +380,26 @@ class Founding:
                 f"{path} is damaged ({error}); choose another --folder, or delete it and the run begins anew"
             ) from error
 
+    def _with_init_digests(self, manifest: Manifest) -> Manifest:
+        """The manifest with the digests of the weights in the folder that was named, if one was.
+
+        Raises:
+            ConfigError: it has others already.
+        """
+        path, known = self._config.init_from, manifest.model.init_digests
+        if not path:
+            return manifest
+        found = FirstWeightsOf(manifest, open_llama(path).read).digests()
+        if known and found != known:
+            raise ConfigError(f"{path}: not the weights that the run begins with: digest {found[:12]}, {known[:12]} expected")
+        return dataclasses.replace(manifest, model=dataclasses.replace(manifest.model, init_digests=found))
+
     def _require_same_run(self, kept: Manifest) -> None:
         asked = self._config.manifest
+        # Shapes and digests are those of the folder, which is not needed any more
+        model = dataclasses.replace(asked.model, init_digests=kept.model.init_digests) if self._config.init_from else kept.model
+        if kept.model.init_digests:
+            asked = dataclasses.replace(asked, model=model)
         held, wanted = dataclasses.asdict(kept), dataclasses.asdict(asked)
         compared = [(name, key) for name, section in held.items() if isinstance(section, dict) for key in section]
         other = [

@@ -5,7 +5,7 @@ holds.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, bind_to_parent
 from swarmfree.lab.runs import CHAOS_RUN
+
+if TYPE_CHECKING:
+    from swarmfree.protocol.config import RunConfig
 
 
 def chaos(  # noqa: PLR0913 - one parameter per option
@@ -65,10 +68,11 @@ def chaos(  # noqa: PLR0913 - one parameter per option
     bind_to_parent(parent)
     require_lab("chaos")
     from swarmfree.cli.chaos_run import ChaosChoices, ChaosRun  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.local_order import run_arguments  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
-    text = data or config.data_path
+    _require_drawn(config)
     choices = ChaosChoices(
         duration_s=60.0 * minutes,
         seed=seed,
@@ -79,7 +83,14 @@ def chaos(  # noqa: PLR0913 - one parameter per option
         wipes=wipe_stages,
         spares_ends=spare_ends,
         kinds=tuple(kind.strip() for kind in kinds.split(",") if kind.strip()),
-        data=text,
+        data=data or config.data_path,
     )
-    run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
-    raise typer.Exit(ChaosRun(config.manifest, choices, out, run_arguments).run())
+    raise typer.Exit(ChaosRun(config.manifest, choices, out, run_arguments(run, changes or ())).run())
+
+
+def _require_drawn(config: RunConfig) -> None:
+    """What is struck is compared with one process alone, which draws the first weights."""
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+
+    if config.init_from or config.manifest.model.init_digests:
+        raise ConfigError("model.init_from: what is struck begins with weights that are drawn; leave it out")

@@ -29,9 +29,11 @@ def show(run: RunOption, changes: SetOption = None) -> None:
     from swarmfree.protocol.config import limits_to_toml, load_run, to_toml  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.peer_limits import DEFAULT_LIMITS  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import with_tokenizer  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())
-    typer.echo(to_toml(found.manifest, found.data_path), nl=False)
+    typer.echo(to_toml(found.manifest, found.data_path, found.init_from), nl=False)
     typer.echo("".join(f"\n#{' ' if line else ''}{line}" for line in ["", *limits_to_toml(DEFAULT_LIMITS)]))
-    for line in needs(with_tokenizer(found.manifest, found.data_path), peers_of(found.manifest) + STANDBYS):
+    manifest = with_first_model(with_tokenizer(found.manifest, found.data_path), found.init_from)
+    for line in needs(manifest, peers_of(found.manifest) + STANDBYS):
         typer.echo(f"swarmfree local: {line}", err=True)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmfree.cli.options import PatienceOption, PeerFolderOption
+from swarmfree.cli.options import INVITE_BEGINS, PatienceOption, PeerFolderOption, TokenizerOption
 from swarmfree.cli.sample import weights_folder
 
 if TYPE_CHECKING:
-    from swarmfree.protocol.manifest import Manifest
     from swarmfree.wire.invite import Invite
 
-INVITE_BEGINS = "swarmfree1"
 SPARE_BYTES = 1 << 20
 """For config, tokenizer, index and card."""
 
@@ -27,14 +25,7 @@ def export(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model, new or empty.", show_default=False)],
-    tokenizer: Annotated[
-        str,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH",
-            help="tokenizer.json of the dataset that the run learns from, or the dataset's folder; a run of bytes needs none.",
-        ),
-    ] = "",
+    tokenizer: TokenizerOption = "",
     patience: PatienceOption = 20.0,
     folder: PeerFolderOption = "",
 ) -> None:
@@ -68,43 +59,16 @@ def export(
     raise typer.Exit(run_until_told(lambda: _export_live(invite, out, tokenizer, patience, asker_folder(invite, folder))))
 
 
-def _tokenizer_of(manifest: Manifest, path: str) -> bytes:
-    """The run's tokenizer.json; empty where the run learns bytes, or none is named.
-
-    Raises:
-        ConfigError: it is not there, or not the run's.
-        SwarmfreeError: it cannot be read.
-    """
-    import hashlib  # noqa: PLC0415 - help is fast
-
-    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.atomic_files import told_in_one_line  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
-
-    expected = manifest.data.tokenizer_hash
-    if not path or not expected:
-        return b""
-    file = Path(path).expanduser()
-    file = file / TOKENIZER_FILE if file.is_dir() else file
-    if not file.is_file():
-        raise ConfigError(f"--tokenizer {path}: no tokenizer there; the {TOKENIZER_FILE} of the dataset, or its folder, expected")
-    with told_in_one_line(file, "reading"):
-        content = file.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != expected:
-        raise ConfigError(f"--tokenizer {file}: its hash is {found[:12]}, but the run's tokenizer has {expected[:12]}")
-    return content
-
-
 async def _export_live(invite: Invite, out: Path, tokenizer: str, patience_s: float, identity_folder: str) -> int:
-    from swarmfree.cli.export_live import LiveExport  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.export_live import LiveExport, tokenizer_of  # noqa: PLC0415 - help is fast
     from swarmfree.cli.run_access import open_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.model_folder import ModelOrigin, made_whole, require_room, write_card  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import FolderWeights  # noqa: PLC0415 - help is fast
 
     async with open_run(invite, patience_s, identity_folder) as access:
-        manifest, ticket = access.manifest, invite.ticket
-        tokens = _tokenizer_of(manifest, tokenizer)
-        live = LiveExport(access, ticket.shown_by(access.asker.peer_id) if ticket is not None else b"", _say)
+        manifest = access.manifest
+        tokens = tokenizer_of(manifest, tokenizer)
+        live = LiveExport(access, access.shown_by(invite.ticket), _say)
         require_room(out, live.size_bytes + SPARE_BYTES)
         found = await live.run()
     with made_whole(out) as place:
@@ -132,9 +96,8 @@ async def _export_live(invite: Invite, out: Path, tokenizer: str, patience_s: fl
 def _export_report(report: Path, out: Path) -> int:
     import shutil  # noqa: PLC0415 - help is fast
 
-    from swarmfree.model.layout import layout_of  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.errors import SwarmfreeError  # noqa: PLC0415 - help is fast
-    from swarmfree.protocol.manifest import Manifest, StagesSection  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.weight_shapes import weight_shapes  # noqa: PLC0415 - help is fast
     from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line  # noqa: PLC0415 - help is fast
     from swarmfree.storage.model_folder import (  # noqa: PLC0415 - help is fast
         CARD_NAME,
@@ -148,9 +111,7 @@ def _export_report(report: Path, out: Path) -> int:
 
     weights = weights_folder(report)
     model, tensors = read_weights(weights)
-    manifest = Manifest(model=model, stages=StagesSection(body=1))
-    slots = [slot for stage in range(manifest.stage_count) for slot in layout_of(manifest, stage).slots]
-    expected, found = {slot.name: slot.shape for slot in slots}, {name: array.shape for name, array in tensors.items()}
+    expected, found = weight_shapes(model), {name: array.shape for name, array in tensors.items()}
     if found != expected:
         wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
         raise SwarmfreeError(

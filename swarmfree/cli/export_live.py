@@ -9,10 +9,12 @@ before all of it was here, everything is begun anew at the iteration that has co
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from swarmfree.cli.run_access import RunAccess
@@ -21,12 +23,24 @@ from swarmfree.model.layout import FLOAT_BYTES, layout_of
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.part_batches import state_batch
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import CallFailed, Excluded, ProtocolViolation, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import (
+    CallFailed,
+    ConfigError,
+    Excluded,
+    ProtocolViolation,
+    RefusalKind,
+    Refused,
+    RunEnded,
+    SwarmfreeError,
+)
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
 from swarmfree.protocol.names import NEWEST, Endpoint, Member
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.storage.atomic_files import told_in_one_line
+from swarmfree.storage.dataset import TOKENIZER_FILE
 
 TRIES = 12
 """Of one iteration each."""
@@ -321,6 +335,27 @@ class LiveExport:
                     f"what {givers} gave of stage {stage} has not the digest {entry.state_digest[:12]} that the record of "
                     f"iteration {record.iteration} names"
                 )
+
+
+def tokenizer_of(manifest: Manifest, path: str) -> bytes:
+    """The run's tokenizer.json; empty where the run learns bytes, or none is named.
+
+    Raises:
+        ConfigError: it is not there, or not the run's.
+        SwarmfreeError: it cannot be read.
+    """
+    expected = manifest.data.tokenizer_hash
+    if not path or not expected:
+        return b""
+    file = Path(path).expanduser()
+    file = file / TOKENIZER_FILE if file.is_dir() else file
+    if not file.is_file():
+        raise ConfigError(f"--tokenizer {path}: no tokenizer there; the {TOKENIZER_FILE} of the dataset, or its folder, expected")
+    with told_in_one_line(file, "reading"):
+        content = file.read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != expected:
+        raise ConfigError(f"--tokenizer {file}: its hash is {found[:12]}, but the run's tokenizer has {expected[:12]}")
+    return content
 
 
 async def _all(ask: Callable[[Endpoint], Awaitable[T | None]], peers: Sequence[Endpoint]) -> list[T]:

@@ -8,22 +8,34 @@ from typing import Annotated
 import typer
 
 from swarmfree.cli.early_checks import require_lab
-from swarmfree.cli.options import BytesOption, DataOption, DieOption, Log, LogOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.options import (
+    BytesOption,
+    DataOption,
+    DieOption,
+    InitFromOption,
+    Log,
+    LogOption,
+    RunOption,
+    SetOption,
+    bind_to_parent,
+)
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
+
+PeersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--peers",
+        metavar="N",
+        help="Peers that take places at once, at least one for each stage. Default: one for the ends, two for each other stage.",
+        show_default=False,
+    ),
+]
 
 
 def local(  # noqa: PLR0913 - one parameter per option
     *,
     run: RunOption = DEFAULT_RUN,
-    peers: Annotated[
-        int | None,
-        typer.Option(
-            "--peers",
-            metavar="N",
-            help="Peers that take places at once, at least one for each stage. Default: one for the ends, two for each other stage.",
-            show_default=False,
-        ),
-    ] = None,
+    peers: PeersOption = None,
     standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = STANDBYS,
     respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
     kill: Annotated[
@@ -43,6 +55,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     changes: SetOption = None,
     data: DataOption = "",
     data_is_bytes: BytesOption = False,
+    init_from: InitFromOption = "",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
     log: LogOption = Log.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", help="End with the whole summary, as in summary.txt.")] = False,
@@ -61,15 +74,15 @@ def local(  # noqa: PLR0913 - one parameter per option
     require_lab("local")
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
 
     config = load_run(run, changes or ())
     manifest = with_tokenizer(config.manifest, text := data or config.data_path)
+    manifest = with_first_model(manifest, first := init_from or config.init_from)
     if not data_is_bytes:
         require_text(text, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
-    run_arguments = ("--run", str(run), *(part for change in changes or () for part in ("--set", change)))
-    data_arguments = ("--data", text) if text else ()
     from swarmfree.cli.local_run import LocalRun  # noqa: PLC0415 - help is fast
-    from swarmfree.lab.local_order import order_of  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.local_order import named, order_of, run_arguments  # noqa: PLC0415 - help is fast
 
     order = order_of(
         manifest,
@@ -78,7 +91,10 @@ def local(  # noqa: PLR0913 - one parameter per option
         standbys=standbys,
         respawn=respawn,
         kills=tuple(kill or ()),
-        run_arguments=(*run_arguments, *data_arguments, *(("--data-is-bytes",) if data_is_bytes else ())),
-        peer_arguments=("--threads", str(threads), *data_arguments),
+        run_arguments=(*run_arguments(run, changes or (), text, first), *(("--data-is-bytes",) if data_is_bytes else ())),
+        peer_arguments=("--threads", str(threads), *named("--data", text)),
+        feeder_arguments=named("--init-from", first),
     )
-    raise typer.Exit(LocalRun(manifest, order, is_json=log is Log.JSON, is_verbose=verbose, data_path=text).run())
+    raise typer.Exit(
+        LocalRun(manifest, order, is_json=log is Log.JSON, is_verbose=verbose, data_path=text, init_from=first).run()
+    )

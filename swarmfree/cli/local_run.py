@@ -46,7 +46,14 @@ class LocalRun:
     """One local swarm and its audience."""
 
     def __init__(
-        self, manifest: Manifest, order: SwarmOrder, *, is_json: bool, is_verbose: bool = False, data_path: str = ""
+        self,
+        manifest: Manifest,
+        order: SwarmOrder,
+        *,
+        is_json: bool,
+        is_verbose: bool = False,
+        data_path: str = "",
+        init_from: str = "",
     ) -> None:
         """Open the report.
 
@@ -55,14 +62,15 @@ class LocalRun:
             order: what to start.
             is_json: one object a line, for machines.
             is_verbose: the whole summary at the end.
-            data_path: the text that is learnt from, for the config that the report keeps.
+            data_path, init_from: the text that is learnt from, and the folder of a model that it
+                begins with, for the config that the report keeps.
 
         Raises:
             ReportError: it cannot be opened.
         """
         self._manifest, self._order = manifest, order
         self._events = EventLog(order.folder)
-        self._config = to_toml(manifest, data_path)
+        self._config = to_toml(manifest, data_path, init_from)
         self._is_json, self._is_verbose = is_json, is_verbose
         self._view: RunView | None = None
         self._trouble = ""

@@ -29,7 +29,7 @@ def new(
     found = load_run(run_file(DEFAULT_RUN), (f"run.name={name}",))
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(to_toml(found.manifest, found.data_path))
+            file.write(to_toml(found.manifest, found.data_path, found.init_from))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
     typer.echo(f"{path} written; to train it here: swarmfree local --run {path}")

@@ -59,6 +59,15 @@ DataOption = Annotated[
         show_default=False,
     ),
 ]
+InitFromOption = Annotated[
+    str,
+    typer.Option(
+        "--init-from",
+        metavar="DIR",
+        help="Begin with the weights of a LLaMA that lies here as Hugging Face's transformers write it; its config says the model's shapes.",
+        show_default=False,
+    ),
+]
 BytesOption = Annotated[
     bool,
     typer.Option("--data-is-bytes", help="Take --data as it is: its bytes are learned, be they text or not.", show_default=False),
@@ -107,6 +116,16 @@ DiskOption = Annotated[
         min=0,
         help="Keep at most so much for others on disk, what lies in memory counted; the run's limit (recovery.kept_mb_max) holds where it is "
         "smaller.",
+        show_default=False,
+    ),
+]
+INVITE_BEGINS = "swarmfree1"
+TokenizerOption = Annotated[
+    str,
+    typer.Option(
+        "--tokenizer",
+        metavar="PATH",
+        help="With an invite: tokenizer.json of the dataset that the run learns from, or the dataset's folder; a run of bytes needs none.",
         show_default=False,
     ),
 ]

@@ -20,6 +20,7 @@ from swarmfree.cli.options import (
     FeedOption,
     GrpcPortOption,
     HostOption,
+    InitFromOption,
     InviteArgument,
     Libp2pPortOption,
     LimitOption,
@@ -47,6 +48,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     *,
     folder: PeerFolderOption = "",
     data: DataOption = "",
+    init_from: InitFromOption = "",
     feed: FeedOption = True,
     standby: StandbyOption = False,
     threads: ThreadsOption = 1,
@@ -79,13 +81,11 @@ def peer(  # noqa: PLR0913 - one parameter per option
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
     _require_own_folder(folder)
-    if feed:
-        require_files(data)
+    _require_files(data if feed else "", init_from)
     reach = _reach(host, announce, relay, port, decoded.entry_points)
     from swarmfree.cli.peer_order import PeerOrder, local_config  # noqa: PLC0415 - help is fast
     from swarmfree.cli.peer_start import PeerStart  # noqa: PLC0415 - help is fast
@@ -93,6 +93,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     local = local_config(
         folder=folder,
         data_path=data,
+        init_from=init_from,
         can_feed=feed,
         standby=standby,
         threads=threads,
@@ -121,6 +122,17 @@ def _require_own_folder(folder: str) -> None:
     own = Path(folder or "~/.swarmfree/peer").expanduser()
     require_folder("--folder", own)
     require_unused(own)
+
+
+def _require_files(data: str, init_from: str) -> None:
+    """What was named is there, and can be used as far as that is seen at once."""
+    from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
+
+    require_files(data)
+    if init_from:
+        from swarmfree.storage.llama_folder import open_llama  # noqa: PLC0415 - help is fast
+
+        open_llama(init_from)
 
 
 def _reach(host: str, announce: str, relay: RelayChoice, port: int, entry_points: Sequence[str]) -> Reach:

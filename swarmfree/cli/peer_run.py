@@ -28,16 +28,19 @@ from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
 from swarmfree.cli.process import give_back_memory, load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
+from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.policy.data_order import SequenceOrder, sequence_count
 from swarmfree.protocol.engine_port import Engine
-from swarmfree.protocol.errors import DataError, InviteError
+from swarmfree.protocol.errors import ConfigError, DataError, InviteError
 from swarmfree.protocol.events import DirectoryReplaced, Note
 from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Journal, Ports, Tokens
+from swarmfree.protocol.weight_shapes import weight_shapes
 from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
 from swarmfree.storage.blob_store import FolderShelf
 from swarmfree.storage.corpus import prepare_corpus
+from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.snapshot_store import BucketSnapshots
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens
@@ -146,6 +149,7 @@ class PeerLife:
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
+            first_weights = await asyncio.to_thread(self._first_weights, manifest, tokens, journal)
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
             papers_lease_s = manifest.timing.papers_lease_s
@@ -180,6 +184,7 @@ class PeerLife:
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
                 snapshots=self._snapshots,
                 snapshot_store=self._store(manifest, self._snapshots),
+                first_weights=first_weights,
             )
             self._tell_tickets_end(journal)
             settle_garbage()
@@ -287,6 +292,27 @@ class PeerLife:
         ticket = self._order.invite.ticket
         passed_on = ticket if ticket is not None and not ticket.holder else None
         return encode_invite(Invite(self._order.invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX], passed_on))
+
+    def _first_weights(self, manifest: Manifest, tokens: Tokens | None, journal: Journal) -> FirstWeightsOf | None:
+        """The weights that the run begins with, None where others give them.
+
+        Raises:
+            ConfigError: the folder that was named has others.
+        """
+        path = self._order.local.init_from
+        if not path:
+            if manifest.model.init_digests and tokens is not None:
+                journal.tell(Note("has not the weights that the run begins with (--init-from), so it does not found the run"))
+            return None
+        if not manifest.model.init_digests:
+            raise ConfigError(f"--init-from {path}: the run draws its first weights; leave --init-from out")
+        found = open_llama(path)
+        first_weights = FirstWeightsOf(manifest, found.read)
+        if weight_shapes(found.model) != weight_shapes(manifest.model) or first_weights.digests() != manifest.model.init_digests:
+            raise ConfigError(
+                f"--init-from {path}: not the weights that the run begins with; name their folder, or leave --init-from out"
+            )
+        return first_weights
 
     def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
         """The run's corpus, None where this peer is no source.

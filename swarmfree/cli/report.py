@@ -132,7 +132,7 @@ def models_of(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _sample(when: str, place: Path) -> dict[str, str]:
-    from swarmfree.cli.sample import written  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.writer import written  # noqa: PLC0415 - help is fast
 
     text = "".join(written(place, SAMPLE_PROMPT, tokens=SAMPLE_TOKENS, temperature=0.7, seed=0))
     return {"when": when, "prompt": SAMPLE_PROMPT, "text": text}

@@ -19,6 +19,7 @@ from swarmfree.wire.invite import Invite
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.own_address import own_address
+from swarmfree.wire.ticket import Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class RunAccess:
     admission: Admission
     network: GrpcNetwork
     asker: Identity
+
+    def shown_by(self, ticket: Ticket | None) -> bytes:
+        """The ticket as `asker` shows it; empty for none."""
+        return ticket.shown_by(self.asker.peer_id) if ticket is not None else b""
 
 
 def asker_folder(invite: Invite, folder: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from swarmfree.cockpit.observed_events import ObservedEvent, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.last_words import remove_empty
-from swarmfree.lab.local_order import order_of
+from swarmfree.lab.local_order import named, order_of, run_arguments
 from swarmfree.lab.report import CONFIG_FILE, EventLog, write_summary, write_whole
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of, run_file
 from swarmfree.lab.summary import summarise
@@ -28,6 +28,7 @@ from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit
 from swarmfree.protocol.config import load_run, to_toml
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.storage.corpus import with_tokenizer
+from swarmfree.storage.llama_folder import with_first_model
 
 EVENTS_MAX = 100_000
 """Events that a reader of `events` may be behind; the oldest are dropped then."""
@@ -50,7 +51,7 @@ class Swarm:
         state: what is known of the swarm now, folded from all events so far.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter per choice
         self,
         run: str | Path = DEFAULT_RUN,
         *,
@@ -58,6 +59,7 @@ class Swarm:
         standbys: int = STANDBYS,
         changes: Sequence[str] = (),
         data: str = "",
+        init_from: str = "",
         folder: str | Path | None = None,
         respawn: bool = False,
         threads: int = 1,
@@ -70,6 +72,8 @@ class Swarm:
             standbys: peers that wait for a lost stage.
             changes: ``section.key=value`` each, over what the file says.
             data: text to learn from, a file or a folder; empty = what the run names.
+            init_from: folder of a LLaMA that the run begins with; empty = what the run names, if
+                any.
             folder: of the report, new or empty; None = ``reports/NAME-DATE-TIME``.
             respawn: start a killed peer again, as itself.
             threads: torch threads of each peer.
@@ -79,19 +83,19 @@ class Swarm:
         """
         file = run_file(Path(run))
         config = load_run(file, changes)
-        text = data or config.data_path
-        data_arguments = ("--data", text) if text else ()
-        self.manifest = with_tokenizer(config.manifest, text)
-        self._toml = to_toml(self.manifest, text)
+        text, first = data or config.data_path, init_from or config.init_from
+        self.manifest = with_first_model(with_tokenizer(config.manifest, text), first)
+        self._toml = to_toml(self.manifest, text, first)
         self._order = order_of(
-            config.manifest,
+            self.manifest,
             Path(folder) if folder is not None else None,
-            peers=peers_of(config.manifest) if peers is None else peers,
+            peers=peers_of(self.manifest) if peers is None else peers,
             standbys=standbys,
             respawn=respawn,
             kills=(),
-            run_arguments=("--run", str(file), *(part for change in changes for part in ("--set", change)), *data_arguments),
-            peer_arguments=("--threads", str(threads), *data_arguments),
+            run_arguments=run_arguments(file, changes, text, first),
+            peer_arguments=("--threads", str(threads), *named("--data", text)),
+            feeder_arguments=named("--init-from", first),
         )
         self.folder = self._order.folder
         self._readers: list[deque[ObservedEvent]] = []

@@ -5,6 +5,7 @@ and as Python does.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from swarmfree.lab.kill_script import Population, check_kills, parse_kill
@@ -16,7 +17,18 @@ from swarmfree.protocol.manifest import Manifest
 PATIENCE_S = 60
 
 
-def order_of(
+def run_arguments(run: Path, changes: Sequence[str], data: str = "", init_from: str = "") -> tuple[str, ...]:
+    """What a bootstrap node is told of a run: its file, each change, text and first weights."""
+    said = (part for change in changes for part in ("--set", change))
+    return ("--run", str(run), *said, *named("--data", data), *named("--init-from", init_from))
+
+
+def named(option: str, value: str) -> tuple[str, ...]:
+    """An option and its value; nothing where there is none."""
+    return (option, value) if value else ()
+
+
+def order_of(  # noqa: PLR0913 - one parameter per choice
     manifest: Manifest,
     out: Path | None,
     *,
@@ -26,6 +38,7 @@ def order_of(
     kills: tuple[str, ...],
     run_arguments: tuple[str, ...],
     peer_arguments: tuple[str, ...],
+    feeder_arguments: tuple[str, ...] = (),
 ) -> SwarmOrder:
     """Make the order of a local swarm, and check it before anything is started.
 
@@ -58,6 +71,7 @@ def order_of(
         do_standbys_feed=True,
         run_arguments=run_arguments,
         peer_arguments=(*peer_arguments, "--patience", str(PATIENCE_S)),
+        feeder_arguments=feeder_arguments,
         kills=script,
         seed=manifest.run.seed,
         respawn=respawn,

@@ -92,6 +92,7 @@ class SwarmOrder:
         feeder_count: the first so many peers may be sources.
         run_arguments: for the bootstrap node: which run.
         peer_arguments: for every peer.
+        feeder_arguments: for each that may be a source.
         kills: the script; `seed` places its strikes.
         own_arguments: what one process gets besides, by its name.
         do_standbys_feed: whether standbys may become sources, so that they can rebuild stage 0.
@@ -113,6 +114,7 @@ class SwarmOrder:
     feeder_count: int = 1
     run_arguments: tuple[str, ...] = ()
     peer_arguments: tuple[str, ...] = ()
+    feeder_arguments: tuple[str, ...] = ()
     own_arguments: Callable[[str], tuple[str, ...]] = _nothing
     do_standbys_feed: bool = False
     do_joiners_feed: bool = False
@@ -279,7 +281,7 @@ class LocalSwarm:
         feeds = {"standby": order.do_standbys_feed, "joiner": order.do_joiners_feed}.get(
             role, int(number or 0) <= order.feeder_count
         )
-        choices = (*(() if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
+        choices = (*(order.feeder_arguments if feeds else ("--no-feed",)), *(("--standby",) if role == "standby" else ()))
         weights = ("--weights", str(order.folder / "weights"))
         peer = ("peer", self._invite, *weights, *choices, *order.peer_arguments)
         try:

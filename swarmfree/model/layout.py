@@ -3,9 +3,6 @@ parts.
 
 A pure function of the manifest and the stage number, without torch, so that a peer knows the parts
 of a stage that it does not hold. It allocates nothing and moves nothing.
-
-Letters: ``D`` width, ``H`` heads, ``K`` key-value heads, ``E`` head width, ``F`` MLP width, ``V``
-vocabulary.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.weight_shapes import block_shapes, ends_shapes
 
 LINE_FLOATS = 16
 """Every parameter and every part starts at a multiple of so many floats: 64 bytes, one cache line.
@@ -93,33 +91,6 @@ def _up_to_line(floats: int) -> int:
     return -(-floats // LINE_FLOATS) * LINE_FLOATS
 
 
-def _block_shapes(manifest: Manifest, block: int) -> list[tuple[str, tuple[int, ...]]]:
-    model = manifest.model
-    width, mlp_width = model.width, model.mlp_width
-    kv_width = model.width // model.heads * model.kv_heads
-    shapes: dict[str, tuple[int, ...]] = {
-        "self_attn.q_proj": (width, width),
-        "self_attn.k_proj": (kv_width, width),
-        "self_attn.v_proj": (kv_width, width),
-        "self_attn.o_proj": (width, width),
-        "mlp.gate_proj": (mlp_width, width),
-        "mlp.up_proj": (mlp_width, width),
-        "mlp.down_proj": (width, mlp_width),
-        "input_layernorm": (width,),
-        "post_attention_layernorm": (width,),
-    }
-    return [(f"model.layers.{block}.{name}.weight", shape) for name, shape in shapes.items()]
-
-
-def _ends_shapes(manifest: Manifest) -> list[tuple[str, tuple[int, ...]]]:
-    model = manifest.model
-    return [
-        ("model.embed_tokens.weight", (model.vocabulary, model.width)),
-        ("model.norm.weight", (model.width,)),
-        ("lm_head.weight", (model.vocabulary, model.width)),
-    ]
-
-
 def _place(shapes: Iterable[tuple[str, tuple[int, ...]]], start: int) -> tuple[list[Slot], int]:
     slots: list[Slot] = []
     for name, shape in shapes:
@@ -150,13 +121,13 @@ def layout_of(manifest: Manifest, stage: int) -> Layout:
     assert 0 <= stage < manifest.stage_count, f"stage {stage} of {manifest.stage_count}"
     floats_max = manifest.ring.part_bytes // FLOAT_BYTES
     if stage == ENDS_STAGE:
-        slots, size = _place(_ends_shapes(manifest), 0)
+        slots, size = _place(ends_shapes(manifest.model).items(), 0)
         return Layout(stage, tuple(slots), tuple(_cut(0, 0, size, floats_max)), size)
     all_slots: list[Slot] = []
     parts: list[Part] = []
     size = 0
     for index, block in enumerate(manifest.blocks_of(stage)):
-        slots, stop = _place(_block_shapes(manifest, block), size)
+        slots, stop = _place(block_shapes(manifest.model, block).items(), size)
         all_slots += slots
         parts += _cut(index, size, stop, floats_max)
         size = stop

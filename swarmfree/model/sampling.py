@@ -7,7 +7,7 @@ of training had.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,12 @@ from numpy.typing import NDArray
 from swarmfree.model.llama import Llama
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import ModelSection
+
+
+def arrays_of(stages: Iterable[Mapping[str, tuple[tuple[int, ...], bytes]]]) -> dict[str, NDArray[np.float32]]:
+    """Hugging Face name -> float32 array, of stages as `Engine.export` gives them."""
+    tensors = (tensor for stage in stages for tensor in stage.items())
+    return {name: np.frombuffer(data, "<f4").reshape(shape).copy() for name, (shape, data) in tensors}
 
 
 def llama_of(model: ModelSection, weights: Mapping[str, NDArray[np.float32]]) -> Llama:

@@ -32,9 +32,11 @@ def most_build_s(action: BuildAction, manifest: Manifest) -> float:
     """
     flat_s = PIECES * manifest.timing.join_wait_s
     match action:
-        case Fresh() | Stay():
+        case Stay():
             return flat_s
-        case Copy() | CopyKept() | CopyNeighbour() | Merge() | Replay() | Restore():
+        case Fresh() if not manifest.init_digest(action.stage):
+            return flat_s
+        case Fresh() | Copy() | CopyKept() | CopyNeighbour() | Merge() | Replay() | Restore():
             model = manifest.model
             ends = (2 * model.vocabulary + 1) * model.width
             parameters = ends if action.stage == ENDS_STAGE else body_parameters(manifest)

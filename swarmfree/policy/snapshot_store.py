@@ -20,22 +20,20 @@ FETCHED_WITHIN_S = 20.0
 """So may a peer that is to fetch a stage."""
 
 
-def is_turn(me: str, replicas: Sequence[str], present: Collection[str], turn: int, waited_s: float) -> bool:
-    """Whether this replica copies its stage to the store now: one does at once, the next one when
-    that has died, or after `TAKEN_OVER_S` if it still is not there.
+def turns_before(me: str, replicas: Sequence[str], present: Collection[str], turn: int) -> list[str]:
+    """Those whose turn to copy their stage to the store comes before this replica's: it copies once
+    each of them has had `TAKEN_OVER_S`, or is gone; one copies at once.
 
     Args:
         me: peer id.
         replicas: peer ids of those that stepped to this snapshot, in any order.
-        present: peer ids of those that are members now.
+        present: peer ids of those that are members now, and have copied what was theirs before.
         turn: number of the snapshot, so that replicas take turns.
-        waited_s: since it was written.
     """
     order = sorted(set(replicas) | {me})
     first = turn % len(order)
     order = order[first:] + order[:first]
-    before = [peer for peer in order[: order.index(me)] if peer in present]
-    return waited_s >= TAKEN_OVER_S * len(before)
+    return [peer for peer in order[: order.index(me)] if peer in present]
 
 
 def removed_before(stored: Collection[HeldSnapshot], stage_count: int, past: Mapping[int, str]) -> int:

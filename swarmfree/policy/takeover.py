@@ -53,6 +53,7 @@ class Takeover:
         records: older ones that the successor keeps, which say who had a place.
         called: stage -> others that hold its state on their disks, where a run goes on from
             snapshots: they are waited for.
+        is_whole: each of those stages was there when this successor was named.
     """
 
     term: Term
@@ -68,6 +69,7 @@ class Takeover:
     past: Mapping[int, str]
     called: Mapping[int, tuple[Endpoint, ...]] = field(default_factory=dict)
     records: tuple[Record, ...] = ()
+    is_whole: bool = False
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
         """List the members that promised, senior first, each with its place or the state that it

@@ -38,11 +38,11 @@ from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.protocol.peer_limits import PeerLimits
 
 MANIFEST_SIZE_BYTES_MAX = 1 << 16
-_DATA_PATH = "data.path"
+_DATA_PATH, _INIT_FROM = "data.path", "model.init_from"
 _ORGANISER = "organiser"
 _REVISION = "revision"
 _LIMITS = "limits."
-_LOCAL_PATHS = frozenset({"folder", "data_path", "weights_folder"})
+_LOCAL_PATHS = frozenset({"folder", "data_path", "init_from", "weights_folder"})
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -55,10 +55,13 @@ class RunConfig:
         data_path: file or folder of text on this machine, empty = the default corpus. A machine's
             choice, so it is not in the manifest. Where the run file says it, it is relative to the
             folder of that file; in an override, to the working folder.
+        init_from: folder of a LLaMA on this machine that the run begins with, empty = first weights
+            are drawn; as `data_path`.
     """
 
     manifest: Manifest
     data_path: str = ""
+    init_from: str = ""
 
 
 def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -74,10 +77,14 @@ def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     file = Path(path)
     config = read_run(read_text(file), str(file), overrides)
-    chosen_here = any(override.partition("=")[0].strip() == _DATA_PATH for override in overrides)
-    if config.data_path and not chosen_here:
-        return dataclasses.replace(config, data_path=str(file.parent / Path(config.data_path).expanduser()))
-    return config
+    chosen_here = {override.partition("=")[0].strip() for override in overrides}
+
+    def placed(path: str, key: str) -> str:
+        return str(file.parent / Path(path).expanduser()) if path and key not in chosen_here else path
+
+    return dataclasses.replace(
+        config, data_path=placed(config.data_path, _DATA_PATH), init_from=placed(config.init_from, _INIT_FROM)
+    )
 
 
 def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -107,8 +114,8 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
     for override in overrides:
         path, value_text = split_override(override, known)
         values[path] = typed(types[path], value_text, path, source)
-    data_path, organiser = values.pop(_DATA_PATH, ""), values.pop(_ORGANISER, "")
-    return RunConfig(_build(values, organiser, source), data_path)
+    data_path, init_from, organiser = (values.pop(key, "") for key in (_DATA_PATH, _INIT_FROM, _ORGANISER))
+    return RunConfig(_build(values, organiser, source), data_path, init_from)
 
 
 def run_keys() -> tuple[str, ...]:
@@ -159,7 +166,7 @@ def manifest_from_bytes(content: bytes) -> Manifest:
     return manifest
 
 
-def to_toml(manifest: Manifest, data_path: str = "") -> str:
+def to_toml(manifest: Manifest, data_path: str = "", init_from: str = "") -> str:
     """Write a manifest as a run file with a comment for each key; `read_run` reads the same
     back.
     """
@@ -171,6 +178,11 @@ def to_toml(manifest: Manifest, data_path: str = "") -> str:
         lines += ["", f"# {_summary(kind)}", f"[{name}]"]
         if name == "data" and data_path:
             lines += ["# This machine's file or folder of text; not part of the manifest.", f"path = {toml_value(data_path)}"]
+        if name == "model" and init_from:
+            lines += [
+                "# This machine's folder of the LLaMA that the run begins with; not part of the manifest. Its config says the shapes.",
+                f"init_from = {toml_value(init_from)}",
+            ]
         lines += _entries(record, {field.name: field.default for field in dataclasses.fields(kind)})
     return "\n".join(lines) + "\n"
 
@@ -254,7 +266,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 def _run_types() -> dict[str, Any]:
     """Type of every key of a run config, by path."""
     types = {f"{section}.{key}": kind for section, record in SECTIONS.items() for key, kind in types_of(record).items()}
-    return types | {_DATA_PATH: str, _ORGANISER: str}
+    return types | {_DATA_PATH: str, _INIT_FROM: str, _ORGANISER: str}
 
 
 def _build(values: Mapping[str, Any], organiser: str, source: ConfigSource) -> Manifest:

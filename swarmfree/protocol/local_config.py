@@ -35,6 +35,8 @@ class LocalConfig:
         threads: torch threads of the device.
         data_path: file or folder of training text; empty = Python's own standard library; see
             `can_feed`.
+        init_from: folder of the LLaMA that the run begins with, where this machine has it; empty =
+            other peers give what this one needs.
         can_feed: offer to be a source.
         standby: wait for a lost stage instead of taking a place at once.
         cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
@@ -58,6 +60,7 @@ class LocalConfig:
     dht_port: int = 0
     threads: int = 1
     data_path: str = ""
+    init_from: str = ""
     can_feed: bool = True
     standby: bool = False
     cache_bytes_max: int = 1 << 30

@@ -21,6 +21,9 @@ from swarmfree.protocol.names import PROTOCOL_REVISION
 PAPERS_LEASES = 4
 BYTES = 256
 STALL_FACTOR = 1.5
+INIT_DIGEST_DIGITS = 32
+"""128 bits, so that those of a hundred stages fit a value."""
+_INIT_DIGEST = re.compile(rf"[0-9a-f]{{{INIT_DIGEST_DIGITS}}}")
 _STORE_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 
 
@@ -68,6 +71,11 @@ class RunSection:
 class ModelSection:
     """A LLaMA. Shapes: width D, heads H, key-value heads K, head width E = D / H, MLP width F,
     vocabulary V, tokens per row T.
+
+    Args:
+        init_digests: of a run that begins with given weights, the first 32 hex digits of each
+            stage's state digest, with commas between them; filled in by `bootstrap` from the folder
+            that `init_from` names. Empty = first weights are drawn.
     """
 
     width: int = 128
@@ -80,6 +88,7 @@ class ModelSection:
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     init_std: float = 0.02
+    init_digests: str = ""
 
     def __post_init__(self) -> None:
         _positive("model", self, "width", "blocks", "heads", "kv_heads", "mlp_width", "tokens_per_row", "vocabulary")
@@ -395,11 +404,21 @@ class Manifest:
                 f"stages.body = {self.stages.body}: recovery.mode = checkfree+ swaps the first two and the last two body stages "
                 f"and needs {SWAP_STAGES_MIN} of them; take checkfree, or more stages"
             )
+        digests = self.model.init_digests.split(",") if self.model.init_digests else []
+        if digests and not (len(digests) == self.stage_count and all(map(_INIT_DIGEST.fullmatch, digests))):
+            raise ConfigError(
+                f"model.init_digests: {len(digests)} digests; {INIT_DIGEST_DIGITS} hex digits for each of {self.stage_count} stages "
+                "expected, as `swarmfree bootstrap --init-from` fills them in"
+            )
 
     @property
     def stage_count(self) -> int:
         """All stages, the ends included."""
         return self.stages.body + 1
+
+    def init_digest(self, stage: int) -> str:
+        """How the digest of a stage's first state begins; empty where first weights are drawn."""
+        return self.model.init_digests.split(",")[stage] if self.model.init_digests else ""
 
     @property
     def tokens_per_iteration(self) -> int:

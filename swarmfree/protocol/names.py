@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 18
+PROTOCOL_REVISION = 19
 ENDS_STAGE = 0
 NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero
@@ -85,6 +85,8 @@ class Founder:
         iteration: that the run goes on with, from snapshots; 0 = it begins.
         lineage: of the last record before that iteration; empty where the run begins.
         spent: orders up to this number were given before: nobody obeys them any more.
+        is_whole: somebody who was there had each stage of what it goes on from: one that is away
+            again is waited for.
     """
 
     number: int
@@ -92,6 +94,7 @@ class Founder:
     iteration: int = 0
     lineage: str = ""
     spent: int = 0
+    is_whole: bool = False
 
     @property
     def short(self) -> str:

@@ -212,6 +212,19 @@ class Tokens(Protocol):
         ...
 
 
+class FirstWeights(Protocol):
+    """The weights that a run begins with, on this peer's disk."""
+
+    async def read(self, stage: int, parts: range) -> tuple[list[bytes], tuple[str, ...]]:
+        """Some parts of a stage, float32 little endian, and the hex digests of their moments, which
+        are zero: two for each part.
+
+        Raises:
+            SwarmfreeError: the disk refuses.
+        """
+        ...
+
+
 class Weights(Protocol):
     """Stores a stage's weights, at the end of a run or when a person asks for them earlier."""
 
@@ -344,6 +357,7 @@ class Ports:
             served.
         snapshots: None for a peer whose state dies with it.
         snapshot_store: None where the run has none.
+        first_weights: None where first weights are drawn, or this peer's disk has not got them.
     """
 
     network: Network
@@ -358,3 +372,4 @@ class Ports:
     spare_engine: Callable[[], Engine]
     snapshots: Snapshots | None = None
     snapshot_store: SnapshotStore | None = None
+    first_weights: FirstWeights | None = None

@@ -216,9 +216,11 @@ class Mischief:
         hearing since the last iteration began.
 
         Nobody, where a side that loses has ended before the one that goes on was in its last
-        iteration: that one is not through.
+        iteration: that one is not through; nor where a side that loses waits in vain.
         """
         if self.plan is not None and self.plan.iteration < self._setup.manifest.run.iterations - 1:
+            return []
+        if self.plan is not None and self._cast.waits_in_vain(self.plan):
             return []
         if not self._is_hard:
             return self.members()

@@ -166,6 +166,10 @@ class Checks:
         """A lineage has all iterations of the run."""
         return bool(self._chain.complete(self._manifest.run.iterations))
 
+    def has_won(self, plan: Plan) -> bool:
+        """Whether a plan stands on a record of the lineage that has all iterations and wins."""
+        return plan.lineage in self._chain.complete(self._manifest.run.iterations).values()
+
     def violated(self, invariant: str, text: str) -> None:
         """Keep the first violation."""
         if self.violation is None:

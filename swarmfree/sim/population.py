@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
+from swarmfree.protocol.plan import Plan
 from swarmfree.sim.bootstrap import Bootstrap
 from swarmfree.sim.partitions import Break
 from swarmfree.sim.peer_ports import WALL_START_S, WORK_SPREAD_MAX, DeviceError
@@ -445,6 +446,14 @@ class Cast:
         self._later(delay_s, peer_id, can_feed=life.can_feed, standby=life.standby, address=address)
 
     # -- ending
+    def waits_in_vain(self, plan: Plan) -> bool:
+        """Whether the side of this plan has lost a stage, and the run is over without that side, so
+        that nobody comes.
+        """
+        living = {life.member for life in self.lives.values() if life.is_alive}
+        has_lost = any(living.isdisjoint(replica.endpoint.member for replica in replicas) for replicas in plan.replicas)
+        return has_lost and not self._is_open and not self._stage.checks.has_won(plan)
+
     def is_written(self, stage: int) -> bool:
         """Whether anybody has written this stage's weights."""
         return any(written == stage for written, _ in self._stage.written)

@@ -20,7 +20,7 @@ import json
 import re
 from datetime import timedelta
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
@@ -103,9 +103,12 @@ class BucketSnapshots:
             data = _data_key(key, sha256)
             await self._put(data, file)
         record = {"run": self._run, "data": data, "size_bytes": size_bytes, "sha256": sha256}
-        if not await self._create(key, json.dumps(record).encode()):
+        content = json.dumps(record).encode()
+        if not await self._write(key, content, "create"):
             first = await self._record(key)
-            if first is not None and first["data"] != data:  # of two writers the other one was first
+            if first is None:  # what is there says nothing: else no set of this iteration were whole, ever
+                await self._write(key, content, "overwrite")
+            elif first["data"] != data:  # of two writers the other one was first
                 await self._delete([data])
 
     async def fetch(self, held: HeldSnapshot) -> None:
@@ -219,15 +222,15 @@ class BucketSnapshots:
             place = f"{self._prefix}/{key}"
             await obstore.put_async(store, place, file, chunk_size=PART_SIZE_BYTES, max_concurrency=PARTS_AT_ONCE)
 
-    async def _create(self, key: str, content: bytes) -> bool:
-        """Write it unless it is there; whether it was not."""
+    async def _write(self, key: str, content: bytes, mode: Literal["create", "overwrite"]) -> bool:
+        """Write a record; False where it is to be created and there is one."""
         import obstore  # noqa: PLC0415 - only where a run has a store
         from obstore.exceptions import AlreadyExistsError  # noqa: PLC0415 - as above
 
         store = self._store()
         with self._told(f"writing {key}"):
             try:
-                await obstore.put_async(store, f"{self._prefix}/{key}", content, mode="create")
+                await obstore.put_async(store, f"{self._prefix}/{key}", content, mode=mode)
             except AlreadyExistsError:
                 return False
         return True

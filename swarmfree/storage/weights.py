@@ -192,7 +192,7 @@ def _write_index(folder: Path, stage_count: int, fingerprint: str) -> bool:
     total_size_bytes = 0
     for stage in range(stage_count):
         name = stage_file_name(stage, stage_count)
-        header = _read_header(folder / name)
+        header = read_header(folder / name)
         if header is None or header.pop("__metadata__", {}).get(_RUN_KEY) != fingerprint:
             return False
         for tensor, entry in header.items():
@@ -212,7 +212,7 @@ def _join(folder: Path) -> None:
     if (folder / INDEX_NAME).is_file() or not (folder / CONFIG_NAME).is_file():
         return
     if found := next(_stage_files(folder), None):
-        header = _read_header(folder / found[0]) or {}
+        header = read_header(folder / found[0]) or {}
         if fingerprint := header.get("__metadata__", {}).get(_RUN_KEY):
             _write_index(folder, int(found[2]), fingerprint)
 
@@ -261,7 +261,7 @@ def run_of(folder: Path) -> str:
     try:
         with told_in_one_line(folder, "reading"):
             names = sorted(set(json.loads((folder / INDEX_NAME).read_bytes())["weight_map"].values()))
-        found = {str(((_read_header(folder / name) or {}).get("__metadata__") or {}).get(_RUN_KEY, "")) for name in names}
+        found = {str(((read_header(folder / name) or {}).get("__metadata__") or {}).get(_RUN_KEY, "")) for name in names}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{folder}: not the weights of a swarmfree run: {error}") from error
     if len(found) != 1 or "" in found:
@@ -298,7 +298,7 @@ def _model_of(config: dict[str, Any]) -> ModelSection:
     )
 
 
-def _read_header(file: Path) -> dict[str, Any] | None:
+def read_header(file: Path) -> dict[str, Any] | None:
     """The JSON header of a safetensors file; None where there is no such file."""
     with told_in_one_line(file, "reading"):
         try:

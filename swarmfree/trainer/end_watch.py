@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 
+from swarmfree.policy.resume import resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import GetPlan, PlanAnswer
 from swarmfree.protocol.ports import Directory, Network
+from swarmfree.trainer.founder_watch import ask_plans
 
 LOOKS_PER_LEASE = 10
 """A peer's last announcement stays in the directory for a lease, also when the peer has ended."""
 ASKED_MAX = 256
+BACK_SHARE = 0.5
+"""Of `join_wait_s`, after which the run would go on from what those have who are back: a true end
+is told of before.
+"""
 
 
 class EndWatch:
@@ -27,7 +31,9 @@ class EndWatch:
     done, one by a peer that leaves since all weights are written: where all die before that, the
     run goes on from snapshots. Nobody may announce a stage with fewer iterations, and nobody that
     answers a call may still have a plan, a record or a coordinator. So as long as one honest member
-    lives and can be called, no false announcement ends the run for newcomers.
+    lives and can be called, no false announcement ends the run for newcomers. Where all have died,
+    and are back with snapshots of each stage, the run goes on from those, whoever says that it is
+    over.
 
     Args:
         directory: of the organiser.
@@ -39,7 +45,7 @@ class EndWatch:
         """No stage has been seen at its end."""
         self._directory, self._network, self._manifest = directory, network, manifest
         self._done: set[int] = set()
-        self._is_written = False
+        self._is_written, self._looks_back = False, 0
 
     async def keep(self) -> None:
         """Run until the run is over."""
@@ -58,20 +64,16 @@ class EndWatch:
         return not await self._is_anybody_left(announced)
 
     async def _is_anybody_left(self, announced: tuple[Announcement, ...]) -> bool:
-        """Whether anybody answers that still has a part in the run."""
-        found: list[PlanAnswer] = []
-
-        async def ask(announcement: Announcement) -> None:
-            silence_s = self._manifest.timing.silence_s / 2
-            try:
-                reply = await self._network.call(announcement.endpoint, GetPlan(), silence_s=silence_s)
-            except CallFailed:
-                return
-            found.append(reply.expect(PlanAnswer))
-
+        """Whether anybody answers that still has a part in the run, or those who answer can go on
+        from what lies on their disks; where they lack stages, others may be about to come back.
+        """
         # Those who served first: nobody is pushed out of their number by newcomers
         first = sorted(announced, key=lambda a: a.state is not PeerState.SERVING)
-        async with asyncio.TaskGroup() as group:
-            for announcement in first[:ASKED_MAX]:
-                group.create_task(ask(announcement))
-        return any(answer.plan is not None or answer.coordinator is not None or answer.records for answer in found)
+        timing = self._manifest.timing
+        answers = await ask_plans(self._network, first[:ASKED_MAX], timing.silence_s / 2)
+        if any(answer.plan is not None or answer.coordinator is not None or answer.records for answer in answers.values()):
+            return True
+        point, _ = resume_point({peer: answer.snapshots for peer, answer in answers.items()}, self._manifest.stage_count)
+        self._looks_back += point is not None
+        waited_s = self._looks_back * timing.lease_s / LOOKS_PER_LEASE
+        return point is not None and (not point.missing or waited_s < BACK_SHARE * timing.join_wait_s)

@@ -27,12 +27,12 @@ from swarmfree.protocol.errors import (
     RunEnded,
 )
 from swarmfree.protocol.events import Note, Waiting
-from swarmfree.protocol.messages import GIVEN_UP, GetPlan, Hello, Place, PlanAnswer, Promise
+from swarmfree.protocol.messages import GIVEN_UP, GetPlan, HeldSnapshot, Hello, Place, PlanAnswer, Promise
 from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
-from swarmfree.trainer.member.member import TICK_S, StageMember
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.tasks import Tasks, each
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
@@ -44,6 +44,8 @@ MISSING_SILENCES = 1.5
 """For so many `coordinator_silence_s` a founder waits for a stage of what was named; the bootstrap
 names another one after 2.5 of them.
 """
+LEFT_OVER_SILENCES = 2.5
+"""For so many a member hears nobody before it waits to be named anew."""
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is
 wrong, and not an address.
@@ -69,12 +71,12 @@ class Membership:
         keeping: Tasks,
         lead: Lead,
         load: Load | None = None,
-        are_stored: Callable[[], Awaitable[bool]] | None = None,
+        are_stored: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
         coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
-        or the newest one for None, where there is one on this peer's disk. `are_stored` looks
-        whether the run's store has any.
+        or the newest one for None, where there is one on this peer's disk. `are_stored` says
+        why the run may have begun by what its store has; nothing where it has not.
         """
         self._context, self._load, self._are_stored = context, load, are_stored
         self._stage_member = stage_member
@@ -307,10 +309,12 @@ class Membership:
         has_asked = self._all_answered or self._rounds >= (FOUND_ROUNDS if is_first else FOUND_ROUNDS_LATER)
         if self._has_begun or not has_asked or self._stage_member.replica_state.has_begun:
             return False
-        if self._context.manifest.recovery.snapshot_every and any(a.snapshots for a in (await self._plans(others)).values()):
+        # A run that was paused has snapshots, whatever the manifest says
+        may_be_kept = self._context.manifest.recovery.snapshot_every or self._context.ports.directory.order() is not None
+        if may_be_kept and any(a.snapshots for a in (await self._plans(others)).values()):
             return False  # it has begun before: who founded it may come back without its disk
-        if self._are_stored is not None and await self._are_stored():
-            self._say("the run has begun: the store has snapshots of it, and the bootstrap names who goes on from them")
+        if self._are_stored is not None and (why := await self._are_stored()):
+            self._say(why)
             return False
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
@@ -330,6 +334,9 @@ class Membership:
             if not self._are_led:
                 self._say(WAITS_FROM_DISK)
             return False
+        if self._is_left_over(founder):
+            self._began_under = founder.number  # it may have led by this one, and does not again
+            await self._load_snapshot(founder)
         if replica_state.stage == NO_STAGE:
             await self._load_snapshot(founder)
         await self._hold_named()
@@ -356,14 +363,34 @@ class Membership:
             seniority=(me,),
             past=dict(replica_state.past),
             called=called,
+            is_whole=founder.is_whole,
         )
         return not await self._lead(takeover)
 
     def _is_beyond(self, founder: Founder) -> bool:
-        """Whether what is held from the disk goes on from what this genesis names."""
+        """Whether what is held from the disk goes on from what this genesis names, and nobody is
+        heard who leads from there.
+        """
         replica_state = self._stage_member.replica_state
+        heard = replica_state.promised if self._stage_member.hears_coordinator else None
+        if heard is not None and heard.term.number >= founders_term(founder.number) and heard.iteration == founder.iteration:
+            return False
         goes_on = replica_state.past.get(founder.iteration) == founder.lineage
         return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
+
+    def _is_left_over(self, founder: Founder) -> bool:
+        """Whether this peer went on from what the genesis names, and has heard nobody for long,
+        nor stored any record since: it has lost nothing where it holds that from its disk again,
+        and another one may be named, whom those that are back follow.
+        """
+        replica_state, snapshots = self._stage_member.replica_state, self._context.ports.snapshots
+        held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
+        is_as_named = (held.iteration, held.lineage) == (founder.iteration, founder.lineage)
+        if replica_state.is_from_disk or not is_as_named or replica_state.promises.sealed is not None:
+            return False
+        silent_s = self._stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
+        is_alone = silent_s >= LEFT_OVER_SILENCES * self._context.timing.coordinator_silence_s
+        return is_alone and snapshots is not None and held in snapshots.held()
 
     async def _hold_named(self) -> None:
         """Hold what the newest genesis names, where this peer holds something else from its disk:

@@ -443,7 +443,11 @@ class Peer:
             seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,
             # Who stands by founds no run that others would: it offers to feed with its second word,
             # or once it knows of a coordinator.
+            # A run that begins with given weights is founded by who has them
             can_feed=context.ports.tokens is not None
+            and (
+                not context.manifest.model.init_digests or context.ports.first_weights is not None or replica_state.iteration > 0
+            )
             and (not context.local.standby or self.has_announced or replica_state.coordinator is not None),
             revision=PROTOCOL_REVISION,
             expires_s=context.ports.clock.wall_s() + context.timing.lease_s,

@@ -17,6 +17,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import Founder, Member
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Clock, Network
 from swarmfree.trainer.founder_watch import OrganisersDirectory, ask_plans
 
@@ -89,13 +90,14 @@ class ResumeWatch:
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
         # Others may be about to come with something later
-        for_later_s = timing.coordinator_silence_s if is_later_there else 0.0
+        leadless_s = Patience.of(timing, 1).leadless_s
+        for_later_s = leadless_s if is_later_there else 0.0
         if now_s - self._changed_s < (timing.join_wait_s if point.missing else timing.silence_s + for_later_s):
             self._say(self._waits_for(point))
             return
         present = await self._directory.founder()
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
-        if is_named and now_s - self._named_s < Patience.of(timing, 1).leadless_s and self._named_s:
+        if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
         await self._name(point, present, announced)
         self._named_s = self._clock.now_s()
@@ -110,10 +112,15 @@ class ResumeWatch:
             f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {len(point.holders)} peers{lost}, "
             f"under {announced[chosen].endpoint.member} (genesis {number})"
         )
-        # Else an order to pause that was obeyed after that set was written would be so again
+        # Else an order to pause that was obeyed after that set was written would be so again; one
+        # to stop was not, since the run is not over
         order = self._directory.order()
         spent = max(int(self._clock.wall_s()), order.number if order is not None else 0)
-        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent))
+        is_new = order is not None and order.number > (present.spent if present is not None else 0)
+        if order is not None and order.halt is Halting.STOP and is_new:
+            spent = order.number - 1
+            self._say("the order to stop has not ended the run, since all died first: it is obeyed as soon as the run goes on")
+        await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent, not point.missing))
 
     def _waits_for(self, point: SnapshotSet) -> str:
         stages = ", ".join(map(str, point.missing))

@@ -49,6 +49,7 @@ class SnapshotFetcher:
         self._keeper, self._load = keeper, load
         self._store = context.ports.snapshot_store
         self._told = ""
+        self._silent_since_s: float | None = None
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
         self._seen_s = 0.0
@@ -60,9 +61,19 @@ class SnapshotFetcher:
         """
         return tuple(held for held in self._keeper.held() if held.iteration >= self._hidden_before)
 
-    async def are_stored(self) -> bool:
-        """Whether the store has anything of this run: then nobody begins it from nothing."""
-        return bool(await self._stored())
+    async def are_stored(self) -> str:
+        """Why nobody begins this run from nothing: the store has something of it, or has not said
+        for less than `join_wait_s` whether it has. Else nothing.
+        """
+        if await self._stored():
+            return "the run has begun: the store has snapshots of it, and the bootstrap names who goes on from them"
+        if self._silent_since_s is None or self._store is None:
+            return ""
+        where, wait_s = self._store.where, self._context.timing.join_wait_s
+        if self._context.now_s() - self._silent_since_s < wait_s:
+            return f"waits for {where} to say whether it has snapshots of this run, for {wait_s:g} s at most"
+        self._context.tell(Note(f"begins the run anew: {where} has not said for {wait_s:g} s whether it has snapshots of it"))
+        return ""
 
     async def keep(self) -> None:
         """Run for ever: while nobody leads, fetch what is missing on all disks."""
@@ -133,6 +144,8 @@ class SnapshotFetcher:
         """What the store has; nothing where it does not say so in time, which is told of once."""
         if self._store is None:
             return ()
+        since_s = self._silent_since_s if self._silent_since_s is not None else self._context.now_s()
+        self._silent_since_s = since_s
         try:
             async with asyncio.timeout(ANSWERED_WITHIN_S):
                 stored = await self._store.stored()
@@ -142,7 +155,7 @@ class SnapshotFetcher:
         except TimeoutError:
             self._say(f"no snapshot is fetched, and those on disks count alone: {self._store.where} says nothing")
             return ()
-        self._told = ""
+        self._told, self._silent_since_s = "", None
         return stored
 
     def _say(self, what: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from swarmfree.policy.snapshot_store import is_turn, removed_before
+from swarmfree.policy.snapshot_store import TAKEN_OVER_S, removed_before, turns_before
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import HeldSnapshot
@@ -41,10 +41,14 @@ class SnapshotUploader:
         self._due: _Due | None = None
         self._offered = Signal()
         self._is_failing = False
+        self._left_to: dict[HeldSnapshot, str] = {}
+        self._unable = set[str]()
 
     def offer(self, held: HeldSnapshot) -> None:
         """This one lies on the disk, and comes before any that still waits."""
-        self._due = _Due(held, self._members(held.stage), self._context.now_s())
+        self._due = due = _Due(held, self._members(held.stage), self._context.now_s())
+        if before := self._turns_before(due):
+            self._left_to[held] = before[0]
         self._offered.tell()
 
     async def keep(self) -> None:
@@ -78,15 +82,23 @@ class SnapshotUploader:
 
     async def _prune(self) -> None:
         assert self._store is not None, "something was copied"
-        past = self._stage_member.replica_state.past
-        before = removed_before(await self._store.stored(), self._context.manifest.stage_count, past)
+        past, stored = self._stage_member.replica_state.past, await self._store.stored()
+        # Whose copy is not there by now is passed over next time, and asked again the time after:
+        # where snapshots are frequent nobody waits long enough to take its turn
+        self._unable = {peer for held, peer in self._left_to.items() if held not in stored}
+        self._left_to = {}
+        before = removed_before(stored, self._context.manifest.stage_count, past)
         if before:
             await self._store.prune(before)
 
     def _is_turn(self, due: _Due) -> bool:
+        return self._context.now_s() - due.written_s >= TAKEN_OVER_S * len(self._turns_before(due))
+
+    def _turns_before(self, due: _Due) -> list[str]:
+        """Those that are to copy this one before this peer does."""
         turn = due.held.iteration // max(1, self._context.manifest.recovery.snapshot_every)
-        waited_s = self._context.now_s() - due.written_s
-        return is_turn(self._context.me.peer_id, due.replicas, self._members(due.held.stage), turn, waited_s)
+        present = set(self._members(due.held.stage)) - self._unable
+        return turns_before(self._context.me.peer_id, due.replicas, present, turn)
 
     def _members(self, stage: int) -> tuple[str, ...]:
         """Peer ids of those that serve a stage by the newest plan."""

@@ -32,7 +32,7 @@ from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
 
 GENESIS_SIZE_BYTES_MAX = 4096
-_PURPOSE = "swarmfree genesis 5"
+_PURPOSE = "swarmfree genesis 6"
 NUMBER_MAX = 10**9
 _LINEAGE = re.compile("[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class Genesis:
         signature: of `signed_bytes`, by the bootstrap node.
         iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
         spent: orders up to this number were given before.
+        is_whole: each stage of what it goes on from was there.
     """
 
     fingerprint: str
@@ -62,10 +63,11 @@ class Genesis:
     iteration: int = 0
     lineage: str = ""
     spent: int = 0
+    is_whole: bool = False
 
     def signed_bytes(self) -> bytes:
-        """What the signature covers: purpose, fingerprint, number, founder, iteration, lineage and
-        spent orders as canonical JSON.
+        """What the signature covers: purpose, fingerprint, number, founder, iteration, lineage,
+        spent orders and whether the set is whole, as canonical JSON.
         """
         words: dict[str, str | int] = {
             "purpose": _PURPOSE,
@@ -75,13 +77,14 @@ class Genesis:
             "iteration": self.iteration,
             "lineage": self.lineage,
             "spent": self.spent,
+            "is_whole": self.is_whole,
         }
         return _canonical(words)
 
     @property
     def named(self) -> Founder:
         """Whom it names, and for what."""
-        return Founder(self.number, self.founder, self.iteration, self.lineage, self.spent)
+        return Founder(self.number, self.founder, self.iteration, self.lineage, self.spent, self.is_whole)
 
     def counts_more_than(self, other: Genesis | None) -> bool:
         """Whether peers that read both follow this one; an organiser that gave two the same number
@@ -101,6 +104,7 @@ class Genesis:
                 "iteration": self.iteration,
                 "lineage": self.lineage,
                 "spent": self.spent,
+                "is_whole": self.is_whole,
                 "key": base64.b64encode(self.key).decode(),
                 "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
@@ -126,7 +130,7 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
-    where = founder.iteration, founder.lineage, founder.spent
+    where = founder.iteration, founder.lineage, founder.spent, founder.is_whole
     unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"", *where)
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
@@ -187,10 +191,13 @@ def _parsed(content: bytes) -> Genesis:
     if not isinstance(values, dict):
         raise TypeError("an object is expected")
     number, iteration, spent = values.pop("number"), values.pop("iteration"), values.pop("spent")
+    is_whole = values.pop("is_whole")
     if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
         raise TypeError("a number and texts are expected")
     if type(iteration) is not int or iteration < 0 or type(spent) is not int or not 0 <= spent <= TALLY_MAX:
         raise TypeError("an iteration from 0 on is expected, and the number of an order")
+    if type(is_whole) is not bool:
+        raise TypeError("whether the set is whole is yes or no")
     return Genesis(
         values["fingerprint"],
         number,
@@ -201,6 +208,7 @@ def _parsed(content: bytes) -> Genesis:
         iteration,
         values["lineage"],
         spent,
+        is_whole,
     )
 
 

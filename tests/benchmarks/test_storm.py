@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.storm import Again, committed_twice, done_again
-from swarmfree.protocol.events import IterationCommitted
+import pytest
+
+from benchmarks.storm import Again, Resumed, committed_twice, done_again, made_anew
+from swarmfree.protocol.events import IterationCommitted, StageBuilt
 
 
 def commit(iteration: int, loss: float, lineage: str, seconds: float = 1.0) -> IterationCommitted:
@@ -19,3 +21,24 @@ def test_what_is_done_again_is_counted_from_the_furthest_commit() -> None:
     again = [*once, commit(0, 3.0, "a", seconds=0.0), commit(1, 2.0, "x"), commit(2, 1.5, "y"), commit(3, 1.0, "z")]
     assert done_again(again) == (Again(1, 2),)
     assert committed_twice(again) == {1: 0.0, 2: 0.5 / 1.5}
+
+
+@pytest.mark.parametrize(
+    ("time_s", "at", "action", "exact", "excused"),
+    [
+        (5.0, 13, "Restore", False, True),  # before all died: what is done again has the stage as it was
+        (5.0, 10, "Merge", False, True),  # after the snapshot was written
+        (5.0, 9, "Merge", False, False),  # which the set has
+        (5.0, 16, "Restore", False, False),  # later
+        (5.0, 13, "Replay", True, False),  # bit for bit
+        (5.0, 13, "Copy", False, False),
+        (15.0, 10, "CopyNeighbour", False, False),  # what goes on from a set begins with it
+        (15.0, 12, "CopyNeighbour", False, True),
+    ],
+)
+def test_a_loss_is_excused_by_a_stage_that_was_made_anew(
+    time_s: float, at: int, action: str, *, exact: bool, excused: bool
+) -> None:
+    """The run has gone on with iteration 10 at 10 s; iteration 15 was done before and after."""
+    built = [(time_s, StageBuilt(1, at, action, "Qm", 1.0, 0, "", exact))]
+    assert made_anew(built, [Resumed(1.0, 2, 0), Resumed(10.0, 10, 6), Resumed(20.0, 30, 0)], 15) == excused

@@ -20,9 +20,15 @@ from typer.testing import CliRunner, Result
 
 import swarmfree
 from swarmfree.cli.main import app
+from swarmfree.cli.sample_live import take_writer
+from swarmfree.lab.runs import run_file
+from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import continue_text, llama_of
-from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.config import load_run
+from swarmfree.protocol.manifest import Manifest, RunSection
+from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.weights import FolderWeights, read_weights
+from swarmfree.wire.invite import decode_invite
 from tests.model.model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 transformers = pytest.importorskip("transformers")
@@ -157,11 +163,27 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(exported: Path, tmp_path: Pa
         assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_live_swarm_is_taken_out_while_a_peer_dies(tmp_path: Path) -> None:
-    """All stages are of one committed iteration, with the digests that its record names; the swarm
-    goes on meanwhile, and transformers load what came out.
+def first_model(folder: Path) -> str:
+    """A folder of a model of `stdlib-small`, drawn from another seed, and the digests of its stages
+    in that run.
     """
-    async with swarmfree.Swarm("stdlib-small", standbys=0, folder=tmp_path / "report", threads=1) as swarm:
+    run = load_run(run_file(Path("stdlib-small"))).manifest
+    ring = EngineRing(dataclasses.replace(run, run=RunSection(seed=5)))
+    weights = FolderWeights(folder, run)
+    for stage, engine in enumerate(ring.engines):
+        weights.write(stage, engine.export())
+    return FirstWeightsOf(run, open_llama(str(folder)).read).digests()
+
+
+async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_dies(tmp_path: Path) -> None:
+    """Every stage begins with the model's weights, though one peer alone has them on its disk. What
+    is taken out is of one committed iteration, with the digests that its record names; the swarm
+    goes on meanwhile, writes text, and transformers load what came out.
+    """
+    digests = first_model(tmp_path / "first")
+    async with swarmfree.Swarm(
+        "stdlib-small", standbys=0, init_from=str(tmp_path / "first"), folder=tmp_path / "report", threads=1
+    ) as swarm:
         await swarm.wait(iteration=0)
         invite = (tmp_path / "report" / "invite").read_text().strip()
         out = tmp_path / "model"
@@ -175,8 +197,13 @@ async def test_a_live_swarm_is_taken_out_while_a_peer_dies(tmp_path: Path) -> No
         swarm.kill(name=victim)
         said, told = await export.communicate()
         assert export.returncode == 0, (first, told)
+        writer = await take_writer(decode_invite(invite), "", 60.0, 20.0, "")
+        assert "".join(writer.write("def ", tokens=5, temperature=0.0, seed=0))
         committed = swarm.state.committed_count
         await swarm.wait(iteration=committed + 1)
+    events = map(json.loads, (tmp_path / "report" / "events.jsonl").read_text().splitlines())
+    built = {e["stage"]: e["state_digest"][:32] for e in events if e["kind"] == "StageBuilt" and not e["iteration"]}
+    assert ",".join(built[stage] for stage in range(len(built))) == digests
     assert "at iteration" in said.decode()
     model = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="sdpa")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
+import hashlib
 from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from swarmfree.cli import export_live
+from swarmfree.cli import export_live, sample_live
 from swarmfree.cli.export_live import TRIES, LiveExport
 from swarmfree.cli.run_access import RunAccess
+from swarmfree.cli.sample_live import live_writer
+from swarmfree.cli.writer import Writer, written
 from swarmfree.policy.part_batches import given
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import ConfigError, Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
+from swarmfree.protocol.manifest import DataSection
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, Request, State
 from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.storage.dataset_tokenizer import END_OF_TEXT, train_tokenizer
+from swarmfree.storage.weights import FolderWeights
+from swarmfree.wire.invite import Invite, encode_invite
+from swarmfree.wire.organiser import draw_organiser
 from tests.builders import make_entry, make_record
 from tests.model.model_world import MODELS, EngineRing, manifest_of
 
@@ -33,12 +46,13 @@ class Run:
         iteration: that all states are ready for.
         dead, liars: of replicas, by name.
         steps_after: after so many answered states the run steps on, once; 0 = never.
+        hangs: nobody gives a state.
         asked: how many states each was asked for.
     """
 
     def __init__(self) -> None:
         """Right before iteration 1 commits."""
-        self.ring = EngineRing(MANIFEST)
+        self.ring, self.manifest = EngineRing(MANIFEST), MANIFEST
         self.dead: set[str] = set()
         self.liars: set[str] = set()
         self.steps_after = 0
@@ -47,7 +61,7 @@ class Run:
         self.lines: list[str] = []
         self.records = [self.record(0, GENESIS_LINEAGE)]
         self.names = {f"{stage}{which}": stage for stage in range(MANIFEST.stage_count) for which in "ab"}
-        self.copying = False
+        self.copying = self.hangs = False
 
     def record(self, iteration: int, before: str) -> Record:
         """A record that names the digests of the states."""
@@ -98,6 +112,8 @@ class Run:
                     raise Refused(RefusalKind.NOT_YET, "later")
                 return Reply(RecordAnswer(self.records[-1 if iteration == NEWEST else iteration]))
             case GetState():
+                if self.hangs:
+                    await asyncio.sleep(60)
                 return self.state(name, request)
             case _:
                 raise AssertionError(request)
@@ -120,18 +136,23 @@ class Run:
         digests = tuple(digest for part in parts for digest in engine.digest_part(part)[1:])
         return Reply(State(engine.part_count(request.stage), request.iteration, sizes_of(pieces), digests), pieces=pieces)
 
-    def export(self) -> LiveExport:
-        """From this run."""
+    def access(self) -> RunAccess:
+        """A way into this run."""
         refusal = None if self.admits else "no ticket"
         directory = SimpleNamespace(announcements=self.announcements, founder=self.founder, is_over=self.ended)
         access = SimpleNamespace(
             directory=directory,
-            manifest=MANIFEST,
+            manifest=self.manifest,
             admission=SimpleNamespace(refusal=lambda *_: refusal),
             network=SimpleNamespace(call=self.call),
             asker=SimpleNamespace(peer_id="me"),
+            shown_by=lambda _: b"",
         )
-        return LiveExport(cast("RunAccess", access), b"", self.lines.append)
+        return cast("RunAccess", access)
+
+    def export(self) -> LiveExport:
+        """From this run."""
+        return LiveExport(self.access(), b"", self.lines.append)
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +217,47 @@ async def test_a_run_that_gives_nothing_is_one_line(change: dict[str, Any], kind
         setattr(run, name, value)
     with pytest.raises(kind, match=words):
         await run.export().run()
+
+
+def writer(run: Run, monkeypatch: pytest.MonkeyPatch, *, within_s: float = 60.0, tokenizer: str = "") -> Writer:
+    """What `swarmfree sample INVITE` writes with."""
+
+    @contextlib.asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[RunAccess]:
+        yield run.access()
+
+    monkeypatch.setattr(sample_live, "open_run", opened)
+    invite = encode_invite(Invite(MANIFEST.fingerprint(), (f"/ip4/127.0.0.1/tcp/1/p2p/{draw_organiser().peer_id}",)))
+    return live_writer(invite, tokenizer, within_s, 1.0, "")
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "tokens"])
+def test_a_live_run_writes_what_its_export_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> None:
+    """Greedy text is the same token for token, and comes piece by piece."""
+    run, content = Run(), b""
+    if tokenizer == "tokens":
+        content = train_tokenizer(iter(["one two three two one " * 9]), 257 + 20)
+        (tmp_path / "tokenizer.json").write_bytes(content)
+        data = DataSection(vocabulary=277, tokenizer_hash=hashlib.sha256(content).hexdigest(), end_of_text=END_OF_TEXT)
+        model = dataclasses.replace(MANIFEST.model, vocabulary=280)
+        run.manifest = dataclasses.replace(MANIFEST, data=data, model=model)
+        run.ring = EngineRing(run.manifest)
+    weights = FolderWeights(tmp_path / "export", run.manifest, content)
+    for stage, engine in enumerate(run.ring.engines):
+        weights.write(stage, engine.export())
+    wanted = {"tokens": 12, "temperature": 0.0, "seed": 0}
+    live = writer(run, monkeypatch, tokenizer=str(tmp_path))
+    pieces = list(live.write("12 ", **wanted))  # type: ignore[arg-type]
+    assert pieces == list(written(tmp_path / "export", "12 ", **wanted))  # type: ignore[arg-type]
+    assert len(pieces) > 2 and live.end == (0 if content else None)
+
+
+def test_a_sample_that_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How far it came in time is said, and that a tokenizer has to be named."""
+    run = Run()
+    run.hangs = True
+    with pytest.raises(SwarmfreeError, match=r"did not come within 0.05 s \(--within\): iteration 1: 4 stages"):
+        writer(run, monkeypatch, within_s=0.05)
+    run.manifest = dataclasses.replace(MANIFEST, data=DataSection(name="books", vocabulary=80, tokenizer_hash="f" * 64))
+    with pytest.raises(ConfigError, match=r"dataset books: name its tokenizer\.json with --tokenizer"):
+        writer(run, monkeypatch)

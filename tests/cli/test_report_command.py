@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from swarmfree.cli.main import app
 from swarmfree.cli.report import sample_lines
-from swarmfree.cli.sample import written
+from swarmfree.cli.writer import written
 from swarmfree.cockpit.observed_events import observed_event_to_json
 from swarmfree.lab.kept_weights import BEFORE
 from swarmfree.lab.report import EVENTS_FILE

@@ -744,6 +744,13 @@ def whatever_the_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_waits_for_others", careless)
 
 
+def stage_on_a_disk_that_is_away(patch: pytest.MonkeyPatch) -> None:
+    """A stage of the snapshots that a run goes on from is made anew where its holder has just died
+    once more.
+    """
+    patch.setattr(Leadership, "is_on_whole_set", False)
+
+
 def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:
     """A stage is made anew by a coordinator that is about to give way (3.4)."""
     expects = PartitionMerge.expects_members

@@ -91,12 +91,13 @@ def deaf_to(*kinds: type[Request], but: Endpoint = SIBLING) -> Callable[[Endpoin
     return one
 
 
-def lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool = False) -> T:
+def lead(story: Callable[[Alone, Coordinator], Awaitable[T]], *, forced: bool = False, whole: bool = False) -> T:
     """The last coordinator is gone, and this one goes on with three members of four."""
 
     async def main(alone: Alone) -> T:
         alone.line.answer = answer
-        return await story(alone, Coordinator(alone.context, alone.tasks, _inheritance(forced=forced)))
+        inherited = replace(_inheritance(forced=forced), is_whole=whole)
+        return await story(alone, Coordinator(alone.context, alone.tasks, inherited))
 
     return play(main, second_life(D))
 
@@ -193,6 +194,25 @@ def rival_that_gives_way() -> object:
         return found
 
     return lead(story)
+
+
+def lost_stage_of_a_whole_set() -> object:
+    """The run goes on from snapshots, each stage of which was there or not, and one is lost:
+    whether it is made from another stage, kept as it was before or as it is now, or copied at once;
+    and the first of these before and after `join_wait_s`, and at once after a record.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        made, waits = CopyNeighbour(1, D, 2, "stage 1 is an end of the body"), coordinator.assignment._waits_for_others
+        found = [not waits(action) for action in (made, Stay(1, -1, "older"), Stay(1, 0, "as it is"), Copy(1, (D,), "copy it"))]
+        begun_s, join_wait_s = alone.context.now_s(), alone.context.timing.join_wait_s
+        for waited_s in (join_wait_s - 1.0, join_wait_s, 0.0):
+            coordinator.assignment._begun_s = begun_s - waited_s
+            found.append(not waits(made))
+        coordinator.lead.decide(record())
+        return [*found, not waits(made)]
+
+    return [lead(story, whole=whole) for whole in (False, True)]
 
 
 def rival_that_never_gives_way() -> object:

@@ -189,6 +189,11 @@ ROWS = (
     Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, False, True, False]),
     Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),
     Row(removals_lead.whatever_the_way, tables_lead.ways_that_wait_for_members, ["CopyKept", "Restore", "Stay", "CopyNeighbour"]),
+    Row(
+        removals_lead.stage_on_a_disk_that_is_away,
+        tables_lead.lost_stage_of_a_whole_set,
+        [[True] * 8, [False, False, True, True, False, True, False, True]],
+    ),
     Row(removals_lead.nothing_anew_before_giving_way, tables_lead.stage_lost_before_giving_way, [False, True]),
     Row(removals_lead.lead_of_a_stranger, tables_roster.rivals_that_had_a_place_and_not, [True, False, True]),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),

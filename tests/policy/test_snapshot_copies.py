@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, TAKEN_OVER_S, is_turn, removed_before, to_fetch
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S, removed_before, to_fetch, turns_before
 from swarmfree.protocol.messages import HeldSnapshot
 from tests.policy.test_resume import L, M, held
 
@@ -16,17 +16,16 @@ REPLICAS = ("a", "b", "c")
 @given(st.integers(0, 50), st.sets(st.sampled_from(REPLICAS), min_size=1))
 def test_of_the_replicas_that_live_one_copies_at_once(turn: int, living: set[str]) -> None:
     """The same for all; with nobody dead they take turns, and each one does after a while."""
-    first = [peer for peer in sorted(living) if is_turn(peer, REPLICAS, living, turn, 0.0)]
-    assert len(first) == 1
+    before = {peer: turns_before(peer, REPLICAS, living, turn) for peer in sorted(living)}
+    assert sorted(len(others) for others in before.values()) == list(range(len(living)))
+    first = [peer for peer, others in before.items() if not others]
     assert living < set(REPLICAS) or first == [REPLICAS[turn % 3]]
-    later = [peer for peer in sorted(living) if is_turn(peer, REPLICAS, living, turn, TAKEN_OVER_S)]
-    assert len(later) == min(2, len(living))
-    assert all(is_turn(peer, REPLICAS, living, turn, 2 * TAKEN_OVER_S) for peer in living)
+    assert all(others[0] == first[0] for others in before.values() if others)
 
 
 def test_who_is_in_no_plan_copies_what_it_has() -> None:
     """A replica that nobody names is alone."""
-    assert is_turn("d", (), (), 7, 0.0)
+    assert not turns_before("d", (), (), 7)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Seal
+import pytest
+
+from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Heartbeat, Open, Request, Seal
 from swarmfree.protocol.names import Member
 from swarmfree.sim.bootstrap import PEER_ID
 from swarmfree.sim.rehearsal import RehearsalResult
@@ -134,25 +136,40 @@ def test_who_was_away_when_others_went_on_does_not_lead_from_before_that() -> No
     assert len(lines(result, "TookOver")) == 1
 
 
-def test_who_holds_something_later_goes_back_to_what_was_named() -> None:
-    """Of the newest set one stage is there only, since other disks were slow. Its holder may get a
-    place before it has read from where the run goes on.
+class SlowDisks(Script):
+    """Of the newest set one stage is there only, since other disks were slow. All die; its holder
+    may do so once more as who is named asks it.
     """
 
-    class SlowDisks(Script):
-        blows = everybody_dies(7)
-        are_slow = False
+    def __init__(self, *, falls: bool) -> None:
+        """Nobody has died."""
+        self._blows, self._are_slow, self.holder = everybody_dies(7), False, ""
+        self._falls = falls
 
-        def see(self, director: Director, moment: Moment) -> None:
-            if isinstance(moment.request, Seal) and moment.request.record.iteration == 5 and not self.are_slow:
-                self.are_slow = True
-                for member in set(director.peers()) - set(director.members(1)):
-                    director.slow_disk(member, 1e4, 600.0)
-            self.blows.see(director, moment)
+    def see(self, director: Director, moment: Moment) -> None:
+        """All but the members of stage 1 write for long."""
+        if isinstance(moment.request, Seal) and moment.request.record.iteration == 5 and not self._are_slow:
+            self._are_slow, self.holder = True, director.members(1)[0].peer_id
+            for member in set(director.peers()) - set(director.members(1)):
+                director.slow_disk(member, 1e4, 600.0)
+        self._blows.see(director, moment)
+        is_asked = isinstance(moment.request, GetPlan) and moment.sender.member.peer_id != PEER_ID and moment.outcome is None
+        if self._blows.struck and self._falls and is_asked and moment.receiver.member.peer_id == self.holder:
+            self._falls = False
+            director.kill(moment.receiver.member)
 
-    result = play(lasting(swarm(replicas=1, standbys=0), 12, 2), SlowDisks())
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_who_holds_something_later_goes_back_to_what_was_named(*, falls: bool) -> None:
+    """It may get a place before it has read from where the run goes on, or begin its life after
+    that was named.
+    """
+    script = SlowDisks(falls=falls)
+    away = replace(STEADY, replace_min_s=2.0, replace_max_s=2.0)
+    result = play(lasting(swarm(replicas=1, standbys=0, faults=away), 12, 2), script)
     assert lines(result, "the run goes on with iteration 4, from snapshots of 4 peers")
-    assert not rebuilt(result)
+    assert all("no step is lost" in line for line in rebuilt(result))
+    assert not script._falls
 
 
 def test_who_went_on_once_does_not_do_so_again_of_itself() -> None:
@@ -195,28 +212,63 @@ def test_all_die_between_the_last_commit_and_the_weights() -> None:
 
 
 class HolderFalls(Script):
-    """All die; as who is named asks the others, one that alone holds a stage of the named set dies
-    once more, and comes back.
+    """All die; as who is named asks the others, or calls them once it leads, one that alone holds a
+    stage of the named set dies once more, and comes back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Request]) -> None:
         """Nobody has died."""
-        self._blows, self.fallen = everybody_dies(5), list[Member]()
+        self._blows, self._kind, self.fallen = everybody_dies(5), kind, list[Member]()
 
     def see(self, director: Director, moment: Moment) -> None:
         """Who is named asks everybody for its plan."""
         self._blows.see(director, moment)
-        is_asked = isinstance(moment.request, GetPlan) and moment.sender.member.peer_id != PEER_ID
+        is_asked = isinstance(moment.request, self._kind) and moment.sender.member.peer_id != PEER_ID
         if self._blows.struck and not self.fallen and is_asked and moment.outcome is None:
             self.fallen.append(moment.receiver.member)
             director.kill(moment.receiver.member)
 
 
-def test_who_is_away_for_a_moment_with_a_stage_of_the_set_is_waited_for() -> None:
-    """Its stage is not made anew: it comes back with what was named."""
-    script = HolderFalls()
-    slow = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+@pytest.mark.parametrize(("kind", "away_s"), [(GetPlan, 3.0), (GetPlan, 12.0), (Heartbeat, 12.0)])
+def test_who_is_away_for_a_moment_with_a_stage_of_the_set_is_waited_for(kind: type[Request], away_s: float) -> None:
+    """Its stage is not made anew: it comes back with what was named, though it is away for longer
+    than who is named waits before it leads, or dies once that one leads.
+    """
+    script = HolderFalls(kind)
+    slow = replace(STEADY, replace_min_s=away_s, replace_max_s=away_s)
     result = play(lasting(swarm(replicas=1, standbys=2, faults=slow), 8, 2), script)
     assert script.fallen
     assert lines(result, "the run goes on with iteration 4, from snapshots")
+    assert not rebuilt(result)
+
+
+class LeftOver(Script):
+    """All die; as a member has promised the first plan of who is named, all others die once more,
+    or all but who leads.
+    """
+
+    def __init__(self, *, leads: bool) -> None:
+        """Nobody has died."""
+        self._blows, self._leads, self.left = everybody_dies(5), leads, list[Member]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """It has the plan from then on."""
+        self._blows.see(director, moment)
+        is_promised = isinstance(moment.request, Open) and moment.outcome is not None
+        if self._blows.struck and not self.left and is_promised and moment.sender.member != moment.receiver.member:
+            self.left.append(moment.sender.member if self._leads else moment.receiver.member)
+            director.kill(*(peer for peer in director.peers() if peer not in self.left))
+
+
+@pytest.mark.parametrize(("leads", "named"), [(False, 2), (True, 1)])
+def test_who_is_left_over_before_anything_is_decided_waits_for_the_others(*, leads: bool, named: int) -> None:
+    """It holds what was named. A member could go on alone after half a minute, with stages that it
+    makes anew, and waits to be named again instead; who leads is found by those that come back.
+    """
+    script = LeftOver(leads=leads)
+    slow = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+    result = play(lasting(swarm(replicas=1, standbys=2, faults=slow), 8, 2), script)
+    assert script.left
+    assert len(lines(result, "the run goes on with iteration 4, from snapshots")) == named
+    assert len(lines(result, "TookOver")) == named
     assert not rebuilt(result)

@@ -170,3 +170,28 @@ def test_who_was_left_behind_in_a_hard_ending_may_wait_for_newcomers_twice() -> 
         mischief = Mischief(setup, (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
         assert mischief.end_grace_s >= least_s * timing.join_wait_s + timing.split_wait_s
         scene.loop.close()
+
+
+def test_a_side_that_lost_a_stage_after_the_end_of_the_run_waits_in_vain() -> None:
+    """Nobody is sent once one side has all iterations: where the other one lacks a stage then, it
+    cannot end. The side that won has only weights to wait for, and one that lacks nothing goes on.
+    """
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    won = "1" * 64
+    checks = SimpleNamespace(has_won=lambda plan: plan.lineage == won)
+    stage = SimpleNamespace(hub=scene.hub, loop=scene.loop, checks=checks)
+    troupe = Cast(cast("Any", stage), cast("Any", None), cast("Any", silent), random.Random)
+    lives = {Member(name, "1"): SimpleNamespace(is_alive=True, member=Member(name, "1")) for name in ("one", "two", "three")}
+    troupe.lives = cast("dict[Any, Life]", lives)
+    stages = tuple(tuple(Replica(Endpoint(Member(name, "1"), ())) for name in names) for names in (("one", "two"), ("three",)))
+    lost, winning = (
+        Plan(Position(Term(1, Member("one", "1")), 5, 0, 1), "0" * 16, lineage, stages, (), None, 4)
+        for lineage in ("0" * 64, won)
+    )
+    lives[Member("two", "1")].is_alive = False
+    for left, is_open, found in ((True, False, False), (False, True, False), (False, False, True)):
+        lives[Member("three", "1")].is_alive = left
+        troupe._is_open = is_open
+        assert troupe.waits_in_vain(lost) is found
+        assert not troupe.waits_in_vain(winning)
+    scene.loop.close()

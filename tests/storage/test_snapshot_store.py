@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
 import obstore
 import pytest
@@ -242,9 +243,9 @@ async def test_who_was_second_removes_its_own_file_only(endpoint: FaultyEndpoint
     await disk.write(snapshot, LARGE, ())
 
     class Late(BucketSnapshots):
-        async def _create(self, key: str, content: bytes) -> bool:
+        async def _write(self, key: str, content: bytes, mode: Literal["create", "overwrite"]) -> bool:
             await first.upload(HELD)
-            return await super()._create(key, content)
+            return await super()._write(key, content, mode)
 
     await Late(url(tmp_path), disk, RUN).upload(HELD)
     assert await first.stored() == (HELD,)
@@ -267,6 +268,21 @@ async def test_what_was_changed_in_the_bucket_is_refused_by_name(endpoint: Fault
         await theirs.fetch(HELD)
     assert await theirs.stored() == ()
     assert not list(disk._folder.iterdir())
+
+
+async def test_a_record_that_says_nothing_is_written_again(endpoint: FaultyEndpoint, tmp_path: Path) -> None:
+    """Else its set would never be whole, and each upload would take itself for done."""
+    store = await store_of(tmp_path, parts=[b"\1" * 8, b"\2" * 8])
+    await store.upload(HELD)
+    key = next(key for key in await store._objects() if key.endswith(".json"))
+    for content in (b"", b"{", b"[]", b"x" * 5000):
+        await obstore.put_async(store._store(), f"{store._prefix}/{key}", content)
+        _, theirs = newcomer(tmp_path)
+        assert await theirs.stored() == ()
+        await store.upload(HELD)
+        assert await theirs.stored() == (HELD,)
+        await theirs.fetch(HELD)
+    assert len(await store._objects()) == 2
 
 
 async def test_old_sets_go_and_may_come_again(endpoint: FaultyEndpoint, tmp_path: Path) -> None:

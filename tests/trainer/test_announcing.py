@@ -120,18 +120,30 @@ def test_a_coordinator_tells_by_its_own_past_whether_others_follow_it() -> None:
 
 def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
     """With its first word a standby would be taken for the run's founder; with the second, or once
-    it knows of a coordinator, it offers to feed.
+    it knows of a coordinator, it offers to feed. A run that begins with given weights is founded by
+    who has them.
     """
 
     async def story(alone: Alone) -> None:
         stage_member = SimpleNamespace(
             replica_state=alone.replica_state, stage_replica=SimpleNamespace(seconds_per_microbatch=0.0)
         )
-        cases = ((True, None, False, False), (True, A, False, True), (True, None, True, True), (False, None, False, True))
-        for standby, coordinator, has_announced, offered in cases:
+        drawn = alone.context.manifest
+        given = replace(drawn, model=replace(drawn.model, init_digests=",".join(["0" * 32] * drawn.stage_count)))
+        cases = (
+            (drawn, None, True, None, False, False),
+            (drawn, None, True, A, False, True),
+            (drawn, None, True, None, True, True),
+            (drawn, None, False, None, False, True),
+            (given, None, False, None, False, False),
+            (given, object(), False, None, False, True),
+        )
+        for manifest, first_weights, standby, coordinator, has_announced, offered in cases:
             local = replace(alone.context.local, standby=standby)
-            ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock)
-            context = SimpleNamespace(local=local, ports=ports, here=alone.context.here, timing=alone.context.timing)
+            ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock, first_weights=first_weights)
+            context = SimpleNamespace(
+                local=local, ports=ports, here=alone.context.here, timing=alone.context.timing, manifest=manifest
+            )
             alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=coordinator)
             peer = SimpleNamespace(context=context, stage_member=stage_member, has_announced=has_announced, ending=RUNS)
             assert Peer._announcement(cast("Any", peer)).can_feed is offered

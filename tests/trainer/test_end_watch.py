@@ -11,10 +11,10 @@ import pytest
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerUnreachable, RunEnded
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import PlanAnswer
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Reply
-from swarmfree.trainer.end_watch import EndWatch
+from swarmfree.trainer.end_watch import LOOKS_PER_LEASE, EndWatch
 from swarmfree.trainer.membership import Membership
 from tests.mutants.alone import Alone, play
 
@@ -118,6 +118,34 @@ async def test_a_member_that_answers_holds_the_word_back(world: World, answer: P
     assert not await world.is_over()
     del world.answers["QmMember"]
     assert await world.is_over()
+
+
+def snapshot(stage: int) -> PlanAnswer:
+    """Of a peer that waits to be named, with this stage on its disk."""
+    return PlanAnswer(None, "", snapshots=(HeldSnapshot(stage, 50, "a" * 64),))
+
+
+async def test_a_stranger_does_not_end_a_run_whose_peers_are_back(world: World) -> None:
+    """All have died, and wait to be named with each stage on their disks, which they tell of and
+    nothing else; false announcements of all stages change nothing, however long that takes.
+    """
+    for stage in range(world._watch._manifest.stage_count):
+        world.show(f"QmBack{stage}", NO_STAGE, 0)
+        world.answers[f"QmBack{stage}"] = snapshot(stage)
+    for _ in range(100):
+        assert not await world.is_over()
+
+
+async def test_a_straggler_holds_a_true_end_up_for_a_while_only(world: World) -> None:
+    """Its snapshots are not of each stage: others may be about to come back, but the word is given
+    before the run would go on from what one alone has.
+    """
+    world.show("QmStraggler", NO_STAGE, 0)
+    world.answers["QmStraggler"] = snapshot(1)
+    timing = world._watch._manifest.timing
+    looks = [await world.is_over() for _ in range(int(timing.join_wait_s / timing.lease_s * LOOKS_PER_LEASE))]
+    assert not looks[0]
+    assert looks[-1]
 
 
 async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(world: World) -> None:

@@ -28,13 +28,13 @@ async def leads(number: int, *shown: Any, is_stored: bool = False) -> bool:
         led.append(True)
         return False
 
-    async def are_stored() -> bool:
-        return is_stored
+    async def are_stored() -> str:
+        return "the store has snapshots of it" if is_stored else ""
 
     context = SimpleNamespace(
         manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=0)),
         me=ME,
-        ports=SimpleNamespace(directory=SimpleNamespace(founder=named)),
+        ports=SimpleNamespace(directory=SimpleNamespace(founder=named, order=lambda: None)),
         tell=lambda _: None,
     )
     replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE, is_from_disk=False)

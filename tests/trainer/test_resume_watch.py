@@ -100,14 +100,24 @@ async def test_orders_that_were_given_before_are_spent(unix_s: float, given: int
     assert [founder.spent for founder in await world.look(TIMING.silence_s + 2 * LOOK_S)] == [spent]
 
 
+async def test_an_order_to_stop_that_all_did_not_outlive_is_obeyed_afterwards() -> None:
+    """The run is not over: what was taken for obeyed is said to be due, once."""
+    world = World(**WHOLE)
+    world.unix_s, world.given = 5000.0, Order(4000, Halting.STOP)
+    assert [founder.spent for founder in await world.look(TIMING.silence_s + 2 * LOOK_S)] == [3999]
+    assert len([said for said in world.said if "the order to stop has not ended the run" in said]) == 1
+    world.named.append(Founder(3, "a", spent=4000))
+    assert [founder.spent for founder in await world.look(2 * TIMING.coordinator_silence_s + 200)][:1] == [5000]
+
+
 async def test_a_set_with_every_stage_is_gone_on_from() -> None:
     """Soon, with a later number, by one of its holders that can feed; another one where that leads
     nobody.
     """
     world = World(body=holds(1), other=holds(2), feeds=holds(0), feeds_too=holds(0))
-    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "feeds", 50, L)]
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "feeds", 50, L, is_whole=True)]
     assert await world.look(2 * TIMING.coordinator_silence_s) == []
-    assert await world.look(2 * TIMING.coordinator_silence_s) == [Founder(3, "feeds_too", 50, L)]
+    assert await world.look(2 * TIMING.coordinator_silence_s) == [Founder(3, "feeds_too", 50, L, is_whole=True)]
 
 
 async def test_who_leads_or_is_led_is_left_alone() -> None:
@@ -119,7 +129,7 @@ async def test_who_leads_or_is_led_is_left_alone() -> None:
     world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=50)
     assert await world.look(200.0) == []
     world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=49)  # others decided one without it
-    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
@@ -129,12 +139,12 @@ async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:
     world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(2 * TIMING.lease_s) == []
-    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
     world = World(**WHOLE)
     world.there["gone"] = announced("gone", serves=True)
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == []
     del world.there["gone"]
-    assert await world.look(2 * LOOK_S) == [Founder(2, "a", 50, L)]
+    assert await world.look(2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_a_stage_that_is_missing_is_waited_for() -> None:
@@ -157,7 +167,8 @@ async def test_a_later_set_is_waited_for_a_moment() -> None:
     told = world.answers.pop("b")
     assert await world.look(LOOK_S) == []
     world.answers["b"] = told
-    assert await world.look(TIMING.coordinator_silence_s) == [Founder(2, "a", 50, L)]
+    assert await world.look(2.5 * TIMING.coordinator_silence_s - 3 * LOOK_S) == []
+    assert await world.look(3 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
 async def test_what_can_be_read_no_more_is_not_gone_on_from() -> None:

@@ -14,6 +14,7 @@ from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.member import queries
@@ -192,13 +193,16 @@ async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
     assert found is None or all(endpoints == (other.endpoint,) for endpoints in found.values())
 
 
-@pytest.mark.parametrize(("genesis", "every", "founds"), [(1, 50, False), (2, 50, False), (1, 0, True), (2, 0, True)])
+@pytest.mark.parametrize(
+    ("genesis", "every", "order", "founds"),
+    [(1, 50, None, False), (2, 50, None, False), (1, 0, None, True), (2, 0, None, True), (1, 0, Order(9, Halting.PAUSE), False)],
+)
 @pytest.mark.parametrize("snapshots", [(), (OLD,)])
 async def test_who_founded_and_lost_its_disk_founds_no_second_run(
-    genesis: int, every: int, *, founds: bool, snapshots: tuple[HeldSnapshot, ...]
+    genesis: int, every: int, order: Order | None, *, founds: bool, snapshots: tuple[HeldSnapshot, ...]
 ) -> None:
     """Nobody that it has asked for a place knows of the run; somebody who is announced holds some
-    of it on a disk.
+    of it on a disk, which a pause writes also where the manifest wants no snapshots.
     """
     led: list[object] = []
 
@@ -215,7 +219,11 @@ async def test_who_founded_and_lost_its_disk_founds_no_second_run(
     me = Endpoint(Member("QmMe", "0" * 16), ("/memory/me",))
     state = SimpleNamespace(is_from_disk=False, has_begun=False, stage=NO_STAGE)
     here = SimpleNamespace(
-        _context=SimpleNamespace(me=me.member, manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=every))),
+        _context=SimpleNamespace(
+            me=me.member,
+            manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=every)),
+            ports=SimpleNamespace(directory=SimpleNamespace(order=lambda: order)),
+        ),
         _stage_member=SimpleNamespace(replica_state=state),
         _founder=founder,
         _plans=plans,

@@ -111,15 +111,26 @@ async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
 
 
 async def test_a_store_that_refuses_is_told_of_once() -> None:
-    """And has nothing that keeps anybody from beginning the run."""
+    """It keeps nobody from beginning the run for longer than `join_wait_s`: it may have snapshots
+    of it, or the run may be a new one.
+    """
     world = World((OLD,), (NEW,))
-    assert await world.fetcher.are_stored()
+    assert "the store has snapshots of it" in await world.fetcher.are_stored()
     world.refuses = "s3://bucket: nobody answers"
-    for _ in range(3):
+    for world.now_s in (10.0, 30.0, 69.0):
         await world.fetcher._look()
-        assert not await world.fetcher.are_stored()
+        assert await world.fetcher.are_stored() == (
+            "waits for s3://bucket to say whether it has snapshots of this run, for 60 s at most"
+        )
     assert world.told == ["no snapshot is fetched, and those on disks count alone: s3://bucket: nobody answers"]
+    world.now_s = 70.0
+    assert not await world.fetcher.are_stored()
+    assert world.told[1:] == ["begins the run anew: s3://bucket has not said for 60 s whether it has snapshots of it"]
     assert world.fetcher.offered() == (OLD,)
+    world.refuses, world.there = "", []
+    assert not await world.fetcher.are_stored()
+    world.refuses = "s3://bucket: nobody answers"
+    assert await world.fetcher.are_stored(), "it has answered meanwhile: its silence begins anew"
 
 
 async def test_who_has_got_a_place_meanwhile_keeps_what_it_holds() -> None:

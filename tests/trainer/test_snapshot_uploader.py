@@ -147,6 +147,22 @@ async def test_another_replica_copies_it_where_the_first_one_has_died() -> None:
         await world.store.until(1)
 
 
+async def test_the_turn_of_one_that_cannot_copy_is_taken_at_once() -> None:
+    """Where snapshots come before its turn is taken over; it is asked again the time after."""
+    world = World("first", "me")
+    world.store.opens.set()
+    begun = dict[int, bool]()
+    async with running(world.uploader.keep()):
+        for iteration in (20, 30, 40, 50, 60, 70, 80):
+            world.now_s += TAKEN_OVER_S - 1
+            world.uploader.offer(held(iteration))
+            await asyncio.sleep(0.02)
+            begun[iteration] = held(iteration) in world.store.there
+            if iteration == 60:
+                world.store.there.append(held(60))  # by then the other one can
+    assert begun == {20: False, 30: True, 40: True, 50: True, 60: False, 70: True, 80: False}
+
+
 async def test_old_sets_go_after_a_new_one_is_whole() -> None:
     """All before the last two."""
     world = World()

@@ -184,7 +184,7 @@ class Assignment:
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
-            if self._opened:
+            if self._opened and not self._waits_for_disks:
                 await self._move_spares()
             self.start_joins()
             work = self._work()
@@ -363,7 +363,19 @@ class Assignment:
         """Whether a stage would be made anew, whatever the way, before somebody that may hold
         something better has said hello.
         """
-        return self._waits_for_a_keeper(action) or (not isinstance(action, Copy) and self._partition_merge.expects_members())
+        if isinstance(action, Copy):
+            return False
+        is_as_it_was = isinstance(action, Stay) and action.iteration == self._lead.iteration
+        waits_for_disks = self._waits_for_disks and not is_as_it_was
+        return waits_for_disks or self._waits_for_a_keeper(action) or self._partition_merge.expects_members()
+
+    @property
+    def _waits_for_disks(self) -> bool:
+        """Whether somebody who holds a stage of a whole set of snapshots, and has died once more,
+        may still come back with it.
+        """
+        waited_s = self._context.now_s() - self._begun_s
+        return self._lead.is_on_whole_set and waited_s < self._context.timing.join_wait_s
 
     def _waits_for_a_keeper(self, action: BuildAction) -> bool:
         """Whether the ends would be drawn anew before a keeper of a copy, that merely paused, has
@@ -434,6 +446,8 @@ class Assignment:
         lost = name != "Copy"
         if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
             self._last_holder[stage] = cut_off
+            if isinstance(action, Copy):  # it was waited for already
+                limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
@@ -506,6 +520,9 @@ class Assignment:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it
         is the builder's fault or the holder's.
         """
+        if isinstance(action, Copy) and not is_endless:
+            self._failed(participant, action, is_final=False)
+            return  # it reaches the silent holder no more than this peer does
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
         else:
@@ -576,17 +593,21 @@ class Assignment:
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
+        # A look that is shorter than the way there and back would never see the answer
+        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2) if limit_s is not None else None
         done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
+        if isinstance(request.action, Copy):
+            done += 1  # that it makes room does not say that anything comes
         while True:
             try:
-                async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
+                async with asyncio.timeout(look_s):
                     return await self._ask(participant, request)
             except TimeoutError:
                 if limit_s is not None and any(g.is_heard for g in self._roster.holders(request.action.stage)):
                     return None
                 now_s = self._context.now_s()
-                if participant.work_done != done:
+                if participant.work_done > done:
                     done, since_s = participant.work_done, now_s
                 if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue

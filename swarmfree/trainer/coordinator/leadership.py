@@ -68,11 +68,13 @@ class Leadership:
         self.attempt, self.may_force, self.is_sealing = 0, False, False
         self.excluded: tuple[str, ...] = ()
         self.named: dict[str, int] = {}
+        self._whole_after: Record | None = None
         if inherited is not None:
             self.term, revision, plan = inherited.term, inherited.revision, inherited.plan
             self.present = Present(inherited.iteration, inherited.lineage, inherited.record)
             self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
             self.past |= inherited.past
+            self._whole_after = inherited.record if inherited.is_whole else None
             self._name((endpoint.member for endpoint in inherited.promises), inherited.iteration)
             for record in (*inherited.records, inherited.record):
                 self._name(record.electorate if record is not None else (), record.iteration if record is not None else 0)
@@ -101,6 +103,13 @@ class Leadership:
     def is_open(self) -> bool:
         """Whether nothing is sealed yet, and nothing is about to be."""
         return self.decided is None and self.sealed is None and not self.is_sealing
+
+    @property
+    def is_on_whole_set(self) -> bool:
+        """Whether the run goes on from snapshots of which each stage was there, and nothing is
+        decided since.
+        """
+        return self._whole_after is not None and self.decided is self._whole_after
 
     def may_have_decided(self, present: Present) -> bool:
         """Whether a record may have been sent out since this was the present iteration: who has

@@ -5,26 +5,31 @@ plan.
 from __future__ import annotations
 
 from swarmfree.policy.part_batches import given, state_batch
-from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
 from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.pieces import sizes_of
-from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.ports import FirstWeights, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE
+from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
 
 
 async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     """Return parts of the state at the iteration asked for, or at the present one without a
-    lineage.
+    lineage; of what the run begins with, whoever has it on its disk.
 
     Whoever exports is no builder: nothing waits for it, and no stage beside this one is lost.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
     """
-    replica_state = stage_member.replica_state
+    replica_state, first_weights = stage_member.replica_state, stage_member.context.ports.first_weights
+    is_first = request.to_export and request.weights_only and (request.iteration, request.lineage) == (0, GENESIS_LINEAGE)
+    if is_first and stage_member.context.manifest.model.init_digests and first_weights is not None:
+        return await _get_first_weights(stage_member.context, first_weights, request)
     if replica_state.stage == request.stage and replica_state.iteration < request.iteration:
         await replica_state.moved.wait(stage_member.context.timing.hold_s)
     if replica_state.stage != request.stage:
@@ -32,18 +37,12 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     if replica_state.iteration < request.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}")
     engine = stage_member.context.ports.engine
-    if request.part not in range(engine.part_count(request.stage)):
-        raise Refused(
-            RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {engine.part_count(request.stage)}"
-        )
+    parts = _parts_of(stage_member.context, request)
     if not request.to_export:
         replica_state.gave_s = stage_member.context.now_s()
     if request.weights_only and not request.to_export and replica_state.wanted != replica_state.lineage:
         replica_state.wanted = replica_state.lineage
         replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
-
-    batch = state_batch(stage_member.context.manifest, weights_only=request.weights_only)
-    parts = given(request.count, batch, request.part, engine.part_count(request.stage))
 
     def read() -> tuple[int, str, list[bytes]]:
         data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
@@ -60,6 +59,29 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
     return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces), digests), pieces=pieces)
+
+
+async def _get_first_weights(context: Context, first_weights: FirstWeights, request: GetState) -> Reply:
+    """Return parts of what the run begins with, from the disk: of any stage, at any time."""
+    parts = _parts_of(context, request)
+    try:
+        pieces, digests = await first_weights.read(request.stage, parts)
+    except SwarmfreeError as error:
+        raise Refused(RefusalKind.FAILED, str(error)) from error
+    return Reply(State(context.ports.engine.part_count(request.stage), 0, sizes_of(pieces), digests), pieces=pieces)
+
+
+def _parts_of(context: Context, request: GetState) -> range:
+    """The parts that one answer gives.
+
+    Raises:
+        Refused: `failed`, there is no such part.
+    """
+    part_count = context.ports.engine.part_count(request.stage)
+    if request.part not in range(part_count):
+        raise Refused(RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {part_count}")
+    batch = state_batch(context.manifest, weights_only=request.weights_only)
+    return given(request.count, batch, request.part, part_count)
 
 
 async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:

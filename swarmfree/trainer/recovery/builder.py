@@ -22,13 +22,13 @@ from swarmfree.policy.recovery import donor_block
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.events import Placed
+from swarmfree.protocol.events import Note, Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
 from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint, Term
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import Record
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.recovery.activation_log import ActivationLog
@@ -42,6 +42,8 @@ PARTS_IN_FLIGHT = 3
 CALLS_IN_FLIGHT = 2
 """To each donor, of some parts each."""
 ASKS = 6
+GIVERS_MAX = 64
+"""Of first weights."""
 FINAL = frozenset({RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
 """What a coordinator has to know of a build that failed: it is not to be tried in the same way
 again.
@@ -212,13 +214,57 @@ class Builder:
                 if held.stage != stage or not self._is_kept(request, action):
                     raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
             case Fresh(salt=salt):
-                await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
+                await self._begin(building, stage, salt)
             case Copy() | CopyKept() | CopyNeighbour() | Merge() | Replay() | Restore() as action:
                 await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
                 return await self._make_of_others(request, building, action)
             case _ as action:
                 assert_never(action)
         return request.iteration, request.record
+
+    async def _begin(self, building: Building, stage: int, salt: int) -> None:
+        """Hold first weights: those that the manifest names the digests of, else drawn ones.
+
+        A stage that is made anew later is drawn where nobody has the former any more.
+        """
+        engine, device = self._context.ports.engine, self._stage_member.device
+        if self._context.manifest.init_digest(stage):
+            try:
+                await self._take_first_weights(building, stage)
+            except CallFailed as error:
+                if salt == 0:
+                    raise
+                self._context.tell(Note(f"stage {stage} is drawn: {error}"))
+            else:
+                return
+        await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
+
+    async def _take_first_weights(self, building: Building, stage: int) -> None:
+        """Have the weights that the run begins with from whoever has them, this peer first: who can
+        feed a run that begins has them.
+
+        Raises:
+            CallFailed: nobody has them, or what was given has another digest.
+        """
+        engine, device, ports = self._context.ports.engine, self._stage_member.device, self._context.ports
+        announced = sorted(await ports.directory.announcements(), key=lambda a: (not a.can_feed, a.endpoint.member))
+        others = [a.endpoint for a in announced if a.endpoint.member != self._context.me][:GIVERS_MAX]
+        expected, last = self._context.manifest.init_digest(stage), "nobody else is announced"
+        for giver in (*((self._context.here,) if ports.first_weights is not None else ()), *others):
+            await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
+            try:
+                await self._parts(stage, lambda parts, giver=giver: self._first_parts(building, giver, stage, parts))  # type: ignore[misc]
+            except CallFailed as error:
+                last = str(error)
+                continue
+            if (found := await device.run(Rank.BOOKS, 0, engine.state_digest)).startswith(expected):
+                return
+            last = f"what {giver.member} gave has the digest {found[: len(expected)]}, not {expected}"
+        raise Refused(RefusalKind.FAILED, f"nobody gives the weights that the run begins with (peer --init-from): {last}")
+
+    async def _first_parts(self, building: Building, giver: Endpoint, stage: int, parts: range) -> None:
+        asked = GetState(stage, 0, GENESIS_LINEAGE, parts.start, weights_only=True, count=len(parts), to_export=True)
+        await self._write(parts, await self._get_parts(building, giver, asked), weights_only=True)
 
     async def _make_of_others(
         self, request: Build, building: Building, action: Copy | CopyKept | CopyNeighbour | Merge | Replay | Restore
