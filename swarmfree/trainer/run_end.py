@@ -118,7 +118,10 @@ class RunEnd:
         try:
             await self._stage_member.device.run(Rank.BOOKS, 0, export)
         except CallFailed as error:
-            self._context.tell(Note(f"the weights of stage {replica_state.stage} are not kept: {error.__cause__ or error}"))
+            reason = error.__cause__ or error
+            # Who asked has taken the folder meanwhile, with this stage as a sibling wrote it
+            if not isinstance(reason.__cause__, FileNotFoundError):
+                self._context.tell(Note(f"the weights of stage {replica_state.stage} are not kept: {reason}"))
 
     async def _write(self, stage: int) -> str:
         ports, device = self._context.ports, self._stage_member.device

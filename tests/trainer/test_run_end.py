@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
 from swarmfree.sim.integer_engine import IntegerEngine
@@ -112,6 +113,31 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
 
     play(story)
     assert written == [(1, 3), (2, 5)]
+
+
+@pytest.mark.parametrize(("refusal", "is_told"), [(FileNotFoundError(2, "no such file"), False), (OSError(28, "full"), True)])
+def test_a_folder_of_kept_weights_that_was_taken_meanwhile_is_no_news(refusal: OSError, *, is_told: bool) -> None:
+    """Who asked moves a whole model away while another replica still writes the same; a disk that
+    refuses is told.
+    """
+    notes: list[Event] = []
+
+    class Disk:
+        def write(self, *_: object) -> str:
+            raise SwarmfreeError("writing failed") from refusal
+
+    class Notes:
+        def tell(self, event: Event) -> None:
+            notes.append(event)
+
+    async def story(alone: Alone) -> None:
+        context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk(), journal=Notes()))
+        ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
+        alone.replica_state.stage, alone.replica_state.iteration = 1, 3
+        await ending.keep()
+
+    play(story)
+    assert bool(notes) == is_told
 
 
 def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
