@@ -311,7 +311,9 @@ def _finished(order: PreparationOrder, settings: dict[str, Any]) -> Dataset | No
 
 
 def _require_same(order: PreparationOrder, kept: dict[str, Any], settings: dict[str, Any], what: str) -> None:
-    other = [key.replace("_", " ") for key, value in settings.items() if kept.get(key) != value]
+    # What is left out in one of the two counts as well, as --pack
+    differ = [key for key in kept | settings if kept.get(key) != settings.get(key)]
+    other = ["pack" if key == "row_tokens" else key.replace("_", " ") for key in differ]
     if other:
         raise ConfigError(
             f"--out {order.out}: {what} that was made of other {', '.join(other)}; name another folder, or delete this one"
