@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from swarmfree.storage.scored_text import ScoredText
 
 WHOLE = 0
+SAY_S = 5.0
+SMALL = 10_000_000
+"""Parameters up to which one thread computes: two that wait for each other on a busy machine took
+55 s instead of 7.
+"""
 
 
 def evaluate(
@@ -66,17 +73,39 @@ def evaluate(
         raise ConfigError(
             f"{folder}: its tokenizer has {tokenizer.vocabulary} tokens, and its model {section.vocabulary}; they do not belong together"
         )
-    from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - torch takes seconds to load
-    from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
+    import torch  # noqa: PLC0415 - it takes seconds to load
+
+    from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - as torch
+    from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as torch
 
     text = held_out_of(dataset, tokenizer) if dataset is not None else text_of(data, held_out_percent, tokenizer)
     try:
         tokens = text.tokens
         begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
-        found = text_loss(llama_of(section, weights), tokens, text.size_bytes - begins)
+        llama = llama_of(section, weights)
+        if sum(each.numel() for each in llama.parameters()) <= SMALL:
+            torch.set_num_threads(1)
+        found = text_loss(llama, tokens, text.size_bytes - begins, _Speaker(len(tokens) - 1, time.monotonic()).say)
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)
+
+
+class _Speaker:
+    """How far it is: a line on stderr every few seconds."""
+
+    def __init__(self, tokens: int, begun_s: float) -> None:
+        self._tokens, self._begun_s, self._said_s = tokens, begun_s, begun_s
+
+    def say(self, done: int) -> None:
+        """Tell it, where it is time."""
+        now_s = time.monotonic()
+        if now_s - self._said_s < SAY_S:
+            return
+        self._said_s = now_s
+        left_s = (now_s - self._begun_s) * (self._tokens - done) / done
+        sys.stderr.write(f"{done:,} of {self._tokens:,} tokens, {left_s:,.0f} s left\n")
+        sys.stderr.flush()
 
 
 def _tell(found: TextScore, text: ScoredText, held_out_percent: int, *, as_json: bool) -> None:

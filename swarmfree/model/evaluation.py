@@ -5,7 +5,7 @@ cross-entropy of each token in float32, added up in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,9 @@ class TextScore:
         return self.nats / math.log(2) / self.text_bytes
 
 
-def text_loss(llama: Llama, tokens: NDArray[np.integer], text_bytes: int) -> TextScore:
+def text_loss(
+    llama: Llama, tokens: NDArray[np.integer], text_bytes: int, hear: Callable[[int], None] = lambda _: None
+) -> TextScore:
     """Loss of a text, cut into rows as training cuts it: each row has T inputs and T targets, and
     shares one token with the next; the last one may be shorter.
 
@@ -57,6 +59,7 @@ def text_loss(llama: Llama, tokens: NDArray[np.integer], text_bytes: int) -> Tex
         llama: the model.
         tokens: of the whole text, one-dimensional.
         text_bytes: that all but the first of them stand for.
+        hear: is told after each pass how many tokens are predicted by then.
 
     Raises:
         DataError: the text is shorter than one row, or has tokens that the model has not.
@@ -66,10 +69,12 @@ def text_loss(llama: Llama, tokens: NDArray[np.integer], text_bytes: int) -> Tex
         raise DataError(f"too short: {len(tokens):,} tokens; one row of this model needs {length + 1:,}")
     if int(tokens.max()) >= (vocabulary := llama.lm_head.out_features):
         raise DataError(f"has token {int(tokens.max())}; this model knows {vocabulary} of them")
-    nats = 0.0
+    nats, done = 0.0, 0
     with torch.inference_mode():
         for rows in _rows(tokens, length):
             nats += llama.token_losses(torch.from_numpy(rows.astype(np.int64))).double().sum().item()
+            done += rows.shape[0] * (rows.shape[1] - 1)
+            hear(done)
     return TextScore(len(tokens) - 1, text_bytes, nats)
 
 

@@ -226,7 +226,9 @@ def test_eval_of_a_dataset_is_that_of_its_held_out_half(dataset: Path, tmp_path:
     said, half = json.loads(done.stdout), json.loads((dataset / "index.json").read_text())["val"]
     tokens = held_out_text(corpus).read(0, half["tokens"])
     first = len(TextTokenizer((dataset / "tokenizer.json").read_bytes(), "").decode(tokens[:1].tolist()).encode())
-    found = text_loss(llama_of(*read_weights(folder)), tokens, half["text_bytes"] - first)
+    heard: list[int] = []
+    found = text_loss(llama_of(*read_weights(folder)), tokens, half["text_bytes"] - first, heard.append)
+    assert heard == sorted(set(heard)) and heard[-1] == found.tokens
     assert (said["loss"], said["bits_per_byte"]) == (found.loss, found.bits_per_byte)
     assert said["tokens"] == half["tokens"] - 1
     copy = tmp_path / "copy"
