@@ -9,7 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from swarmfree.cli.bootstrap_node import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
 from swarmfree.cli.event_output import TextJournal
@@ -17,6 +19,8 @@ from swarmfree.protocol.config import RunConfig
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder, Member
+from swarmfree.protocol.weight_shapes import weight_shapes
+from swarmfree.storage.weights import llama_config
 from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
 
 
@@ -77,6 +81,37 @@ def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: 
         _founding(folder, small_manifest, text)._manifest(organiser)
 
 
+def test_a_folder_keeps_the_weights_that_its_run_begins_with(
+    tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey
+) -> None:
+    """They are named by their digests; other ones are refused, and nobody needs them later. How
+    long a row is stays the run's, so another length is another run.
+    """
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(llama_config(small_manifest)))
+
+    def lay(value: float) -> None:
+        shapes = weight_shapes(small_manifest.model).items()
+        save_file({name: np.full(shape, value, "<f4") for name, shape in shapes}, model / "model.safetensors")
+
+    def made(init_from: Path | str, manifest: Manifest = small_manifest) -> Manifest:
+        founding = _founding(tmp_path / "node", manifest, text)
+        founding._config = dataclasses.replace(founding._config, init_from=str(init_from))
+        return founding._manifest(organiser)
+
+    lay(1.0)
+    first = made(model)
+    assert len(first.model.init_digests.split(",")) == small_manifest.stage_count
+    assert made(model) == made("") == first
+    short = dataclasses.replace(small_manifest.model, tokens_per_row=small_manifest.model.tokens_per_row - 1)
+    with pytest.raises(ConfigError, match=r"differs from it in model\.tokens_per_row"):
+        made("", dataclasses.replace(small_manifest, model=short))
+    lay(2.0)
+    with pytest.raises(ConfigError, match="not the weights that the run begins with: digest"):
+        made(model)
+
+
 def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(
     tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey
 ) -> None:
@@ -104,7 +139,7 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
     assert founding._kept_founder(small_manifest) is None
     founding._keep_founder(small_manifest, Founder(2, "QmFounder"))
     assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
-    later = Founder(3, "QmFounder", 50, "a" * 64)  # from where a run goes on belongs to it
+    later = Founder(3, "QmFounder", 50, "a" * 64, is_whole=True)  # from where a run goes on belongs to it
     founding._keep_founder(small_manifest, later)
     assert founding._kept_founder(small_manifest) == later
     assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None
