@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,7 @@ from swarmfree.wire.invite import decode_invite
 E = TypeVar("E")
 
 BOOTSTRAP = "bootstrap"
+HERE = ""
 UP_WITHIN_S = 90.0
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 8
@@ -127,18 +128,34 @@ class LiveSwarm:
         text_file: what is learned from.
         fork_server: how to start what forks the peers; empty = each loads all that it needs by
             itself, as on a machine of its own.
+        hosts: name of a host -> what stands before a command that runs there; none = all runs here.
 
     Attributes:
         said: all events, in the order in which they were heard.
         invite: of the run.
     """
 
-    def __init__(self, folder: Path, run_file: Path, text_file: Path, fork_server: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run_file: Path,
+        text_file: Path,
+        fork_server: Sequence[str] = (),
+        hosts: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         """Nothing started."""
         self.said: list[Said] = []
         self.invite = ""
         self._folder, self._run_file, self._text_file = folder, run_file, text_file
-        self._starter = Starter((sys.executable, "-m", "swarmfree"), fork_server, folder / "fork-server.txt")
+        self._starters = {
+            host: Starter(
+                (*before, sys.executable, "-m", "swarmfree"),
+                (*before, *fork_server) if fork_server else (),
+                folder / f"fork-server{host and '-'}{host}.txt",
+            )
+            for host, before in (hosts or {HERE: ()}).items()
+        }
+        self._bootstrap_host = next(iter(self._starters))
         self._children: dict[str, Child] = {}
         self._below: set[psutil.Process] = set()
         self._spent_s: dict[int, float] = {}
@@ -147,7 +164,8 @@ class LiveSwarm:
     async def __aenter__(self) -> Self:
         """Start the bootstrap node."""
         try:
-            await self._starter.begin()
+            for starter in self._starters.values():
+                await starter.begin()
             await self.start_bootstrap()
         except BaseException:
             await self.close()
@@ -167,31 +185,40 @@ class LiveSwarm:
             if child.is_alive:
                 self._below.update(descendants(child.pid))
         await stop_children(list(self._children.values()), STOP_GRACE_S)
-        await self._starter.end()
+        for starter in self._starters.values():
+            await starter.end()
         end_processes(self._below)
 
     # ---- peers -----------------------------------------------------------------------------------
 
     async def start_bootstrap(self) -> None:
-        """Start the bootstrap node, again where it was killed, and wait for its invite."""
+        """Start the bootstrap node at the first host, again where it was killed, and wait for its
+        invite.
+        """
         self.invite = ""
-        await self._start(BOOTSTRAP, "bootstrap", "--run", str(self._run_file), "--data", str(self._text_file))
+        host = self._bootstrap_host
+        reach = ("--host", "auto") if host else ()
+        await self._start(BOOTSTRAP, host, "bootstrap", "--run", str(self._run_file), "--data", str(self._text_file), *reach)
         await self.until("an invite", lambda: bool(self.invite))
 
-    async def start(self, name: str, *, feeds: bool = False, cores: Collection[int] = ()) -> float:
+    async def start(
+        self, name: str, *, feeds: bool = False, cores: Collection[int] = (), host: str = HERE, more: Sequence[str] = ()
+    ) -> float:
         """Start a peer of one torch thread.
 
         Args:
             name: of its folder and log; the same name again is another life of the same peer.
             feeds: it may be a source.
             cores: it and what it starts run on these alone; none = the system decides.
+            host: where it runs.
+            more: arguments.
 
         Returns:
             When, Unix seconds.
         """
         begun_s = time.time()
         corpus = ("--data", str(self._text_file)) if feeds else ("--no-feed",)
-        await self._start(name, "peer", self.invite, *corpus, "--threads", "1", "--patience", "60")
+        await self._start(name, host, "peer", self.invite, *corpus, "--threads", "1", "--patience", "60", *more)
         keep_to(self._children[name], cores)
         return begun_s
 
@@ -199,11 +226,11 @@ class LiveSwarm:
         """Keep the bootstrap node to these cores."""
         keep_to(self._children[BOOTSTRAP], cores)
 
-    async def _start(self, name: str, *arguments: str) -> None:
+    async def _start(self, name: str, host: str, *arguments: str) -> None:
         folder = self._folder / "peers" / name
         folder.mkdir(parents=True, exist_ok=True)
         command, log = (*arguments, "--folder", str(folder), "--log", "json"), self._folder / f"{name}.txt"
-        self._children[name] = await self._starter.start(name, command, log, lambda line: self._hear(name, line))
+        self._children[name] = await self._starters[host].start(name, command, log, lambda line: self._hear(name, line))
 
     def _hear(self, name: str, line: str) -> None:
         if line.startswith("{"):

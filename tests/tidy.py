@@ -21,7 +21,7 @@ PACKAGE = "swarmfree"
 # Room -> the other rooms it may import, and what is not Python's own.
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "protocol": (set(), set()),
-    "policy": ({"protocol"}, set()),
+    "policy": ({"protocol"}, {"networkx", "scipy"}),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
     "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
     "storage": ({"protocol"}, {"numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
@@ -44,6 +44,13 @@ TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
 # in lower layers only. Rooms that are not named here are flat, and need no table: no circle is
 # enough.
 LAYERS: dict[str, tuple[set[str], ...]] = {
+    "policy": (
+        {"answer_checks", "audit", "data_order", "deadline", "election", "fault_attribution", "fork_choice", "founder", "halt"}
+        | {"patience", "permissions", "placement", "promises", "quorum", "reduction", "repair", "resume", "retention", "router"}
+        | {"schedule", "takeover"},
+        {"build_time", "part_batches", "record", "recovery", "snapshot_store"},
+        {"planner"},
+    ),
     "trainer": (
         {"tasks", "device", "engine_probe", "incarnations"},
         {"context"},
@@ -58,7 +65,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"peer_status"},
     ),
     "lab": (
-        {"estimate", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}
+        {"estimate", "fleet_file", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}
         | {"reference_training", "stage_spells", "study_findings"},
         {"fork_server", "outcome"},
         {"starter", "summary"},

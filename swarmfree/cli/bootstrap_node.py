@@ -25,10 +25,10 @@ from swarmfree.cli.peer_run import SystemClock
 from swarmfree.cli.process import allow_handles
 from swarmfree.cli.run_tickets import RunTickets, run_tickets
 from swarmfree.model.first_weights import FirstWeightsOf
-from swarmfree.protocol.config import RunConfig, manifest_from_bytes
+from swarmfree.protocol.config import RunConfig, differences, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
-from swarmfree.protocol.local_config import NO_RELAY
+from swarmfree.protocol.local_config import MANIFEST_FILE, NO_RELAY
 from swarmfree.protocol.manifest import DataSection, Manifest
 from swarmfree.protocol.names import Founder
 from swarmfree.protocol.peer_limits import DEFAULT_LIMITS
@@ -55,7 +55,7 @@ from swarmfree.wire.port_check import is_taken
 from swarmfree.wire.relay import Relay
 from swarmfree.wire.relay_offer import offered
 
-MANIFEST_FILE, PORT_FILE, FOUNDER_FILE = "manifest.json", "port.json", "founder.json"
+PORT_FILE, FOUNDER_FILE = "port.json", "founder.json"
 PUBLISH_MORE_OFTEN = 3
 
 
@@ -402,14 +402,7 @@ class Founding:
         model = dataclasses.replace(model, init_digests=kept.model.init_digests)
         if kept.model.init_digests:
             asked = dataclasses.replace(asked, model=model)
-        held, wanted = dataclasses.asdict(kept), dataclasses.asdict(asked)
-        compared = [(name, key) for name, section in held.items() if isinstance(section, dict) for key in section]
-        other = [
-            f"{name}.{key} ({held[name][key]} kept, {wanted[name][key]} asked for)"
-            for name, key in compared
-            if held[name][key] != wanted[name][key] and (name != "data" or key == "held_out_percent")
-        ]
-        if other:
+        if other := differences(kept, asked):
             raise ConfigError(
                 f"--folder {self._folder}: keeps run {kept.fingerprint()[:12]}, and the run config differs from it in {', '.join(other)}; "
                 "choose another folder for another run"

@@ -21,8 +21,9 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DataError, PeerUnreachable, SwarmfreeError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import GetPlan
+from swarmfree.protocol.messages import GetPlan, GetState, State
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.ports import Network
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.wire.addresses import Address
@@ -43,6 +44,11 @@ RELAY_S = 5.0
 CALLS = 3
 STAGE_PEERS_CALLED = 4
 CALL_S = 2.0
+TAKEN_S, TAKEN_S_IN_ALL, TAKEN_BYTES_MAX = 1.0, 6.0, 8 << 20
+"""To see how fast weights come, from one peer of each stage so long, and so many bytes, at most."""
+PARTS_ASKED = 64
+TELLING_BYTES = 1 << 18
+"""What is less has passed before a connection is as fast as it can be."""
 
 
 class Grade(enum.StrEnum):
@@ -147,13 +153,36 @@ def free_memory_bytes() -> int | None:
         return None
 
 
-def stage_finding(stage: int, serving: int, seconds: Sequence[float]) -> Finding:
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Weights that a peer gave.
+
+    Args:
+        size_bytes: of them.
+        seconds: until they were here.
+        why: no more came, where that says anything.
+    """
+
+    size_bytes: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+    def __str__(self) -> str:
+        """How fast they came, for people."""
+        if self.size_bytes >= TELLING_BYTES and self.seconds > 0:
+            return f"{8e-6 * self.size_bytes / self.seconds:,.0f} Mbit/s from the nearest"
+        why = self.why or f"{self.size_bytes:,} bytes of weights say nothing of it"
+        return f"bandwidth not measured: {why}"
+
+
+def stage_finding(stage: int, serving: int, seconds: Sequence[float], taken: Taken) -> Finding:
     """How near the peers of a stage are.
 
     Args:
         stage: which.
         serving: how many say that they serve it.
         seconds: there and back, of each that answered; at most `STAGE_PEERS_CALLED` were called.
+        taken: from the one that answers soonest.
     """
     what, peers = f"stage {stage}", f"{serving} peer{'s' * (serving != 1)}"
     if not serving:
@@ -161,7 +190,8 @@ def stage_finding(stage: int, serving: int, seconds: Sequence[float]) -> Finding
     if not seconds:
         text = f"none of {min(serving, STAGE_PEERS_CALLED)} that were called answers"
         return Finding(Grade.BAD, what, text, "See whether a firewall keeps this machine from calling out")
-    return Finding(Grade.GOOD, what, f"{peers}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms there and back")
+    text = f"{peers}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms there and back, {taken}"
+    return Finding(Grade.GOOD, what, text)
 
 
 # ---- what needs it -------------------------------------------------------------------------------
@@ -241,6 +271,33 @@ async def _is_led_by(client: RelayClient, relay: Address) -> bool:
     return is_led
 
 
+async def take(network: Network, peer: Endpoint, stage: int, limit_s: float) -> Taken:
+    """Take some of a stage's weights from a peer, as `swarmfree export` does, and forget them.
+
+    Whoever may join may ask for them; the donor gives as many at once as it likes, and counts them
+    for this caller.
+
+    Args:
+        network: calls it.
+        peer: serves the stage.
+        stage: which.
+        limit_s: no more are asked for after so long.
+    """
+    size_bytes, part, count, began_s, why = 0, 0, 1, time.perf_counter(), ""
+    seconds = 0.0
+    try:
+        async with asyncio.timeout(limit_s + CALL_S):
+            while part < count and size_bytes < TAKEN_BYTES_MAX and seconds < limit_s:
+                asked = GetState(stage, 0, "", part, weights_only=True, count=PARTS_ASKED, to_export=True)
+                reply = await network.call(peer, asked, silence_s=CALL_S)
+                state = reply.expect(State)
+                part, count = part + max(1, len(state.sizes)), state.part_count
+                size_bytes, seconds = size_bytes + len(reply.payload), time.perf_counter() - began_s
+    except (CallFailed, TimeoutError) as error:
+        why = f"{peer.member} gives no weights: {error}" if str(error) else f"{peer.member} gives none in time"
+    return Taken(size_bytes, seconds, why)
+
+
 class _Checkup:
     def __init__(self, invite: Invite, local: LocalConfig, tell: Callable[[Finding], None]) -> None:
         self._invite, self._local, self._tell = invite, local, tell
@@ -269,9 +326,15 @@ class _Checkup:
             others = [a for a in await directory.announcements() if a.endpoint.member.peer_id != own]
             timing = manifest.timing
             self._tell(clock_finding(time.time(), others, timing.lease_s, timing.lease_s / 3))
+            left_s = TAKEN_S_IN_ALL
             for stage in range(manifest.stage_count):
                 serving = [a.endpoint for a in others if a.state is PeerState.SERVING and a.stage == stage]
-                self._tell(stage_finding(stage, len(serving), await self._call(network, serving[:STAGE_PEERS_CALLED])))
+                answered = await self._call(network, serving[:STAGE_PEERS_CALLED])
+                taken, began_s = Taken(why="the stages before it took all the time for that"), time.monotonic()
+                if answered and left_s > 0:
+                    taken = await take(network, min(answered, key=lambda one: one[0])[1], stage, min(TAKEN_S, left_s))
+                left_s -= time.monotonic() - began_s
+                self._tell(stage_finding(stage, len(serving), [seconds for seconds, _ in answered], taken))
 
     def _settings(self) -> DirectorySettings:
         local = self._local
@@ -330,11 +393,11 @@ class _Checkup:
             finally:
                 client.close()
 
-    async def _call(self, network: GrpcNetwork, peers: Sequence[Endpoint]) -> list[float]:
-        """Seconds there and back, of each that answers: the least of a few, the connection not
-        counted.
+    async def _call(self, network: GrpcNetwork, peers: Sequence[Endpoint]) -> list[tuple[float, Endpoint]]:
+        """Seconds there and back, and the peer, of each that answers: the least of a few, the
+        connection not counted.
         """
-        seconds: list[float] = []
+        answered: list[tuple[float, Endpoint]] = []
 
         async def one(peer: Endpoint) -> None:
             least_s = math.inf
@@ -345,9 +408,9 @@ class _Checkup:
                         await network.call(peer, GetPlan(), silence_s=CALL_S)
                         least_s = min(least_s, time.perf_counter() - began_s)
             if least_s < math.inf:
-                seconds.append(least_s)
+                answered.append((least_s, peer))
 
         async with asyncio.TaskGroup() as group:
             for peer in peers:
                 group.create_task(one(peer))
-        return seconds
+        return answered

@@ -23,6 +23,7 @@ PREPARE_EXAMPLES = "\b\nExamples:\n" + "\n".join(
     for example in (
         "books/ --tokenizer train:4096 --out books-4096",
         "web.jsonl.zst --field content --tokenizer gpt2/tokenizer.json --out web",
+        "chats.jsonl --tokenizer model --pack best-fit:512 --out chats",
         "*.parquet --tokenizer bytes --held-out-percent 2 --out bytes",
     )
 )
@@ -71,6 +72,15 @@ def prepare(
     shard_tokens: Annotated[
         int, typer.Option("--shard-tokens", min=1, max=2**31 - 1, help="Tokens of a shard; two bytes each.")
     ] = 100_000_000,
+    pack: Annotated[
+        str,
+        typer.Option(
+            "--pack",
+            metavar="best-fit:T",
+            help="Order documents so that rows of T tokens, model.tokens_per_row of the run, cut few of them. Default: as they come.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Make a dataset: token shards in the form of llm.c, the tokenizer, and an index with hashes.
 
@@ -82,7 +92,9 @@ def prepare(
     from swarmfree.storage.dataset_writer import PreparationOrder, prepare_dataset  # noqa: PLC0415 - help is fast
 
     interrupt_by_exception()
-    order = PreparationOrder(tuple(sources), tokenizer, out, field, held_out_percent, end_of_text, shard_tokens)
+    order = PreparationOrder(
+        tuple(sources), tokenizer, out, field, held_out_percent, end_of_text, shard_tokens, _row_tokens(pack)
+    )
     speaker = _Speaker()
     try:
         dataset = prepare_dataset(order, speaker.say, time.monotonic)
@@ -94,6 +106,18 @@ def prepare(
         speaker.close()
     for line in _lines(dataset):
         typer.echo(line)
+
+
+def _row_tokens(pack: str) -> int:
+    """T of ``best-fit:T``; 0 where nothing is packed."""
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+
+    text = pack.removeprefix("best-fit:")
+    if not pack:
+        return 0
+    if text == pack or not text.isdecimal() or not 0 < int(text) < 1 << 31:
+        raise ConfigError(f"--pack {pack}: best-fit:T expected, T the tokens of a row of the run, as in best-fit:512")
+    return int(text)
 
 
 @data_app.command(short_help="Say what is in a dataset.", epilog=INFO_EXAMPLES)

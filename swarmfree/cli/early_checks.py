@@ -10,7 +10,7 @@ from pathlib import Path
 
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 
-LAB_PACKAGES = ("jinja2", "markupsafe", "matplotlib", "psutil")
+LAB_PACKAGES = ("jinja2", "markupsafe", "matplotlib", "networkx", "psutil", "scipy")
 """What the extra `lab` of `pyproject.toml` installs: a peer needs none of it."""
 
 

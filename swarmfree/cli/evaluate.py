@@ -12,7 +12,8 @@ from swarmfree.cli.sample import weights_folder
 from swarmfree.cli.writer import tokenizer_in
 
 if TYPE_CHECKING:
-    from swarmfree.storage.corpus import Corpus
+    from swarmfree.model.evaluation import TextScore
+    from swarmfree.storage.scored_text import ScoredText
 
 WHOLE = 0
 
@@ -22,7 +23,15 @@ def evaluate(
         Path, typer.Argument(metavar="DIR|REPORT", help="Folder of an exported model, or of a report.", show_default=False)
     ],
     *,
-    data: Annotated[str, typer.Option("--data", metavar="PATH", help="File or folder of text.", show_default=False)],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="File or folder of text, or a dataset: its held-out half.",
+            show_default=False,
+        ),
+    ],
     held_out_percent: Annotated[
         int,
         typer.Option(
@@ -42,12 +51,14 @@ def evaluate(
     """
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import find_dataset  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.scored_text import held_out_of, text_of  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     if not data:
-        raise ConfigError("--data: a file or a folder of text is expected, and nothing is named")
-    if find_dataset(Path(data).expanduser()) is not None:
-        raise ConfigError(f"--data {data}: a dataset of tokens; name the text that it was made of, or other text")
+        raise ConfigError("--data: a file or a folder of text, or a dataset, is expected, and nothing is named")
+    dataset = find_dataset(Path(data).expanduser())
+    if dataset is not None and held_out_percent:
+        raise ConfigError(f"--held-out-percent: the dataset {data} has a held-out half of its own, which is looked at")
     folder = weights_folder(model)
     section, weights = read_weights(folder)
     tokenizer = tokenizer_in(folder)
@@ -58,42 +69,31 @@ def evaluate(
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - torch takes seconds to load
     from swarmfree.model.sampling import llama_of  # noqa: PLC0415 - as that
 
-    corpus, text = _text_of(data, held_out_percent)
-    if held_out_percent and not tokenizer.is_bytes:
-        text = text[next((at for at in range(min(3, len(text))) if text[at] & 0xC0 != 0x80), 3) :]  # the cut may split a letter
+    text = held_out_of(dataset, tokenizer) if dataset is not None else text_of(data, held_out_percent, tokenizer)
     try:
-        tokens = tokenizer.encode([text])[0]
+        tokens = text.tokens
         begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
-        found = text_loss(llama_of(section, weights), tokens, len(text) - begins)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{data}: no text in UTF-8 (byte {error.start:,}), which this model's tokenizer needs") from error
+        found = text_loss(llama_of(section, weights), tokens, text.size_bytes - begins)
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
+    _tell(found, text, held_out_percent, as_json=as_json)
+
+
+def _tell(found: TextScore, text: ScoredText, held_out_percent: int, *, as_json: bool) -> None:
+    """Print how well the text was predicted."""
     if as_json:
         said = {
             "loss": found.loss,
             "perplexity": found.perplexity,
             "bits_per_byte": found.bits_per_byte,
             "tokens": found.tokens,
-            "data": corpus.name,
-            "data_hash": corpus.corpus_hash,
+            "data": text.name,
+            "data_hash": text.data_hash,
             "held_out_percent": held_out_percent,
         }
         typer.echo(json.dumps(said, indent=2))
         return
-    part = f"the held-out {held_out_percent} % of {corpus.name}" if held_out_percent else corpus.name
-    typer.echo(f"{found.tokens:,} tokens of {part}")
+    typer.echo(f"{found.tokens:,} tokens of {text.part}{text.name}")
     typer.echo(
         f"loss {found.loss:.4f} nats per token, perplexity {found.perplexity:.3f}, {found.bits_per_byte:.4f} bits per byte"
     )
-
-
-def _text_of(data: str, held_out_percent: int) -> tuple[Corpus, bytes]:
-    """The bytes of a text, or of what a run holds out of it."""
-    import tempfile  # noqa: PLC0415 - help is fast
-
-    from swarmfree.storage.corpus import prepare_corpus  # noqa: PLC0415 - help is fast
-
-    with tempfile.TemporaryDirectory(prefix="swarmfree-eval-") as cache:
-        corpus = prepare_corpus(data, Path(cache), held_out_percent)
-        return corpus, (corpus.held_out_file if held_out_percent else corpus.train_file).read_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -15,9 +16,12 @@ import shutil
 import signal
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
+from swarmfree.cli.kept_run import Keeping, can_go_on, hold, resume_command
+from swarmfree.cli.peer_order import KEPT as SPILLED
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.live import FRAME_S, RunView, open_view
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, observed_event_to_json
 from swarmfree.cockpit.state import SwarmState
@@ -25,14 +29,16 @@ from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, write_summary, write_whole
+from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, read_events, write_summary, write_whole
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
-from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit, SwarmOrder
+from swarmfree.lab.swarm import LOGS, PEERS, LocalSwarm, SwarmExit, SwarmOrder
+from swarmfree.policy.resume import SnapshotSet
 from swarmfree.protocol.config import to_toml
 from swarmfree.protocol.errors import SwarmfreeError
-from swarmfree.protocol.events import Evaluated, Opened
+from swarmfree.protocol.events import Ended, Evaluated, Opened
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.trainer.coordinator.pause import PAUSED
 
 FIGURE_S = 90.0
 INTERRUPTED_S = 4.2
@@ -54,6 +60,7 @@ class LocalRun:
         is_verbose: bool = False,
         data_path: str = "",
         init_from: str = "",
+        keeping: Keeping | None = None,
     ) -> None:
         """Open the report.
 
@@ -64,11 +71,15 @@ class LocalRun:
             is_verbose: the whole summary at the end.
             data_path, init_from: the text that is learnt from, and the folder of a model that it
                 begins with, for the config that the report keeps.
+            keeping: what others need who go on with it; None = nothing is kept for them.
 
         Raises:
+            ConfigError: somebody else works in the folder.
             ReportError: it cannot be opened.
         """
-        self._manifest, self._order = manifest, order
+        self._manifest, self._order, self._keeping_for_others = manifest, order, keeping
+        self._has_paused = False
+        self._lock = self._hold()
         self._events = EventLog(order.folder)
         self._config = to_toml(manifest, data_path, init_from)
         self._is_json, self._is_verbose = is_json, is_verbose
@@ -83,7 +94,25 @@ class LocalRun:
         self._kept: int | None = None
         self._has_before = False
         described = RunDescribed.of(time.time(), manifest)
-        self._swarm = LocalSwarm(order, described, self._hear)
+        before = fold_all(read_events(order.folder)) if self._point is not None else None
+        kept = dataclasses.replace(order, may_go_on=self._may_go_on)
+        self._swarm = LocalSwarm(kept, described, self._hear, before)
+
+    def _hold(self) -> IO[bytes] | None:
+        keeping, folder = self._keeping_for_others, self._order.folder
+        if keeping is None:
+            return None
+        if keeping.point is None:
+            keeping.options.write(folder)
+        return hold(folder)
+
+    @property
+    def _point(self) -> SnapshotSet | None:
+        return self._keeping_for_others.point if self._keeping_for_others is not None else None
+
+    def _may_go_on(self) -> bool:
+        keeping = self._keeping_for_others
+        return keeping is not None and (keeping.is_named or self._has_paused) and can_go_on(self._order.folder)
 
     def run(self) -> int:
         """Run it to its end.
@@ -100,13 +129,16 @@ class LocalRun:
             loop.add_signal_handler(number, self._interrupt, number)
         order = self._order
         try:
-            write_whole(order.folder / CONFIG_FILE, self._config.encode())
+            if self._point is None:
+                write_whole(order.folder / CONFIG_FILE, self._config.encode())
         except ReportError as error:
             self._tell_trouble(error)
         self._print(
             f"a bootstrap node, {order.peer_count} peers and {order.standby_count} on standby; report in {order.folder}",
             is_text_only=True,
         )
+        if self._point is not None:
+            needed = [f"they go on from the snapshots before iteration {self._point.iteration}, which the earlier ones left"]
         for line in needed:
             self._print(line, is_text_only=True)
         if not self._is_json:
@@ -115,6 +147,8 @@ class LocalRun:
             self._tasks = tasks
             frames = tasks.create_task(self._show_frames())
             ending = await self._swarm.run()
+            for spilled in (order.folder / PEERS).glob(f"*/{SPILLED}"):
+                shutil.rmtree(spilled, ignore_errors=True)  # what a killed peer kept for others is nobody's now
             self._tasks = None
             frames.cancel()
             if self._keeping is not None:
@@ -170,6 +204,8 @@ class LocalRun:
 
     def _hear(self, observed_event: ObservedEvent, state: SwarmState) -> None:
         self._keep_around_losses(observed_event)
+        if isinstance(observed_event, PeerEvent) and isinstance(observed_event.event, Ended):
+            self._has_paused |= observed_event.event.why.startswith(PAUSED)
         try:
             self._events.write(observed_event, state)
         except ReportError as error:
@@ -231,12 +267,15 @@ class LocalRun:
             files = sorted((self._order.folder / "weights").glob("*.safetensors"))
             written = [{"stage": stage, "path": str(path)} for stage, path in enumerate(files)]
             summary |= {"weights_of_iteration": self._kept, "weights": written}
+        summary["resume"] = resume_command(self._order.folder) if self._may_go_on() else None
         try:
             write_summary(self._order.folder, summary)
         except ReportError as error:
             self._tell_trouble(error)
             code = code or 1
         self._print(json.dumps(finite({"kind": "Summary", **summary})) if self._is_json else self._summary_lines(summary))
+        if (command := summary["resume"]) is not None:
+            self._print(f"it is not over; to go on with it: {command}", is_text_only=True)
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             say(f"swarmfree: {ending.line}")
         code = await self._draw() or code

@@ -25,9 +25,10 @@ from swarmfree.cli.doctor import doctor
 from swarmfree.cli.evaluate import evaluate
 from swarmfree.cli.export import export
 from swarmfree.cli.halt import pause, stop
-from swarmfree.cli.local import local
+from swarmfree.cli.local import LocalCommand, local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
+from swarmfree.cli.plan import plan
 from swarmfree.cli.rehearse import rehearse
 from swarmfree.cli.report import report
 from swarmfree.cli.sample import sample
@@ -133,6 +134,8 @@ LOCAL_EXAMPLES = _examples(
     "swarmfree local",
     "swarmfree local --kill stage=2,iteration=150 --out reports/first",
     "swarmfree local --run mine.toml --peers 8 --set run.iterations=50",
+    "swarmfree local --resume reports/first",
+    "swarmfree local --run mine.toml --init-from model --data DATASET",
 )
 BOOTSTRAP_EXAMPLES = _examples(
     "swarmfree bootstrap --run stdlib-small --host auto",
@@ -150,6 +153,7 @@ REPORT_EXAMPLES = _examples(
 SAMPLE_EXAMPLES = _examples(
     'swarmfree sample reports/first "def main("',
     'swarmfree sample reports/first "import " --tokens 400 --seed 7',
+    'swarmfree sample INVITE --prompt "def main(" --temperature 0',
 )
 EXPORT_EXAMPLES = _examples("swarmfree export INVITE --out model", "swarmfree export reports/first --out model")
 EVAL_EXAMPLES = _examples(
@@ -168,17 +172,24 @@ BAN_EXAMPLES = _examples(
 )
 PAUSE_EXAMPLES = _examples("swarmfree pause INVITE --organiser organiser.key")
 STOP_EXAMPLES = _examples("swarmfree stop INVITE --organiser organiser.key")
+PLAN_EXAMPLES = _examples(
+    "swarmfree plan --run stdlib-small --peers fleet.toml",
+    "swarmfree plan --run mine.toml --peers fleet.toml --set stages.replicas_max=4 --json",
+)
 REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehearse --first-seed 7 --seeds 1 --verbose")
 CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")
 
 # In the order in which people meet them; each summary fits a window of 80 columns.
-app.command(short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(local)
+app.command(cls=LocalCommand, short_help="Train on this machine with many processes, and lose some.", epilog=LOCAL_EXAMPLES)(
+    local
+)
 app.command(short_help="Draw the report of a run again, or compare several.", epilog=REPORT_EXAMPLES)(report)
 app.command(short_help="Have a trained model write on from a prompt.", epilog=SAMPLE_EXAMPLES)(sample)
 app.command(short_help="Take the model out of a run, or of a report.", epilog=EXPORT_EXAMPLES)(export)
 app.command("eval", short_help="Say how well a model predicts a text.", epilog=EVAL_EXAMPLES)(evaluate)
 app.add_typer(data_app, name="data", short_help="Make token shards of text, and look at them.")
 app.command(short_help="Write a run file to begin from.")(new)
+app.command(short_help="Say what a described fleet would do with a run.", epilog=PLAN_EXAMPLES)(plan)
 app.command(short_help="Make a run, print its invite, keep it reachable.", epilog=BOOTSTRAP_EXAMPLES)(bootstrap)
 app.command(short_help="Join a run with this machine.", epilog=PEER_EXAMPLES)(peer)
 app.command(short_help="Say whether this machine can join a run.", epilog=DOCTOR_EXAMPLES)(doctor)

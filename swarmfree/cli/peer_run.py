@@ -149,7 +149,7 @@ class PeerLife:
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
             tokens = await asyncio.to_thread(self._tokens, manifest, journal)
-            first_weights = await asyncio.to_thread(self._first_weights, manifest)
+            first_weights = await asyncio.to_thread(self._first_weights, manifest, tokens, journal)
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
             papers_lease_s = manifest.timing.papers_lease_s
@@ -293,7 +293,7 @@ class PeerLife:
         passed_on = ticket if ticket is not None and not ticket.holder else None
         return encode_invite(Invite(self._order.invite.fingerprint, tuple(dict.fromkeys(points))[:ENTRY_POINTS_MAX], passed_on))
 
-    def _first_weights(self, manifest: Manifest) -> FirstWeightsOf | None:
+    def _first_weights(self, manifest: Manifest, tokens: Tokens | None, journal: Journal) -> FirstWeightsOf | None:
         """The weights that the run begins with, None where others give them.
 
         Raises:
@@ -301,6 +301,8 @@ class PeerLife:
         """
         path = self._order.local.init_from
         if not path:
+            if manifest.model.init_digests and tokens is not None:
+                journal.tell(Note("has not the weights that the run begins with (--init-from), so it does not found the run"))
             return None
         if not manifest.model.init_digests:
             raise ConfigError(f"--init-from {path}: the run draws its first weights; leave --init-from out")

@@ -35,7 +35,7 @@ def live_writer(invite: str, tokenizer: str, within_s: float, patience_s: float,
     decoded, taken = decode_invite(invite), list[Writer]()
 
     async def take() -> int:
-        taken.append(await _take(decoded, tokenizer, within_s, patience_s, asker_folder(decoded, folder)))
+        taken.append(await take_writer(decoded, tokenizer, within_s, patience_s, asker_folder(decoded, folder)))
         return 0
 
     if code := run_until_told(take):
@@ -43,8 +43,9 @@ def live_writer(invite: str, tokenizer: str, within_s: float, patience_s: float,
     return taken[0]
 
 
-async def _take(invite: Invite, tokenizer: str, within_s: float, patience_s: float, identity_folder: str) -> Writer:
-    said = ["nobody has answered"]
+async def take_writer(invite: Invite, tokenizer: str, within_s: float, patience_s: float, identity_folder: str) -> Writer:
+    """As `live_writer`, in a loop that runs; without a folder an identity for this alone asks."""
+    said = ["nobody has answered yet"]
 
     def say(line: str) -> None:
         said.append(line)

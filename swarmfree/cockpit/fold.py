@@ -21,6 +21,7 @@ from swarmfree.cockpit.observed_events import (
     ProcessStarted,
     RunDescribed,
 )
+from swarmfree.cockpit.resumption import begin_again, go_on
 from swarmfree.cockpit.state import (
     NEWS_MAX,
     HeldOut,
@@ -91,7 +92,7 @@ def fold(state: SwarmState, observed_event: ObservedEvent) -> SwarmState:
     match observed_event:
         case RunDescribed():
             return replace(
-                state,
+                begin_again(state),
                 name=observed_event.name,
                 iterations=observed_event.iterations,
                 stage_count=observed_event.stage_count,
@@ -263,7 +264,7 @@ def _place(state: SwarmState, member: str, stage: int, fallback: str, iteration:
 
 def _open(state: SwarmState, told: PeerEvent, opened: Opened) -> SwarmState:
     state = replace(
-        state,
+        go_on(state, told.time_s, opened.iteration),
         coordinator=told.name,
         iteration=opened.iteration,
         attempt=opened.attempt,

@@ -178,6 +178,21 @@ class LostStage:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """All processes had ended, and others go on with the run.
+
+    Args:
+        time_s: its first Open by those.
+        iteration: with which they go on.
+        away_s: from the commit before that, as far as that is not undone, to the Open.
+    """
+
+    time_s: float
+    iteration: int
+    away_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class News:
     """One line worth a person's eyes; one that passes has a place of its own on a screen as long as
     it is true.
@@ -203,6 +218,8 @@ class SwarmState:
         iteration, attempt: of the last Open; `NO_ITERATION` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
         commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
+        resumptions: in order of time; what was undone by them is in none of the above.
+        is_resuming: the run has been described once more, and has not been opened since.
         ends_drawn_anew: iterations before which what embedding and head had learned was lost.
         weights: (stage, path) written at the end.
         invite_file: where the invite lies, empty where nobody has said so.
@@ -232,6 +249,8 @@ class SwarmState:
     joins: tuple[Joined, ...] = ()
     lost_members: tuple[LostMember, ...] = ()
     lost_stages: tuple[LostStage, ...] = ()
+    resumptions: tuple[Resumption, ...] = ()
+    is_resuming: bool = False
     ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
     invite_file: str = ""
@@ -288,6 +307,18 @@ class SwarmState:
         return self.commits[-1].iteration + 1 if self.commits else 0
 
     @property
+    def training_s(self) -> float:
+        """Seconds from the first Open to the last commit, without those in which no process was
+        there; 0 before the first commit.
+        """
+        if not self.commits:
+            return 0.0
+        first = self.commits[0]
+        began_s = self.first_opened_s or first.time_s - first.seconds
+        away_s = sum(resumption.away_s for resumption in self.resumptions if resumption.iteration <= self.commits[-1].iteration)
+        return self.commits[-1].time_s - began_s - away_s
+
+    @property
     def iteration_seconds(self) -> float | None:
         """Median duration of the last ten iterations, None before the first."""
         return statistics.median(c.seconds for c in self.commits[-10:]) if self.commits else None
@@ -301,13 +332,14 @@ class SwarmState:
     @property
     def pace_s(self) -> float | None:
         """Mean seconds from one commit to the next, evaluations and waits among them, losses of a
-        stage left out; None before the first commit.
+        stage or of everybody left out; None before the first commit.
         """
+        gone_on = {story.resumed_iteration for story in self.lost_stages} | {r.iteration for r in self.resumptions}
         recent = self.commits[-PACE_ITERATIONS - 1 :]
         gaps = [
             (after.time_s - before.time_s, after.iteration - before.iteration)
             for before, after in itertools.pairwise(recent)
-            if not any(story.resumed_iteration == after.iteration for story in self.lost_stages)
+            if after.iteration not in gone_on
         ]
         if gaps:
             return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps)

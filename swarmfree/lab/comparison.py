@@ -129,7 +129,7 @@ def lines_of(reports: Sequence[Compared]) -> list[TableRow]:
         state = report.state
         stories = state.lost_stages
         tokens = sum(c.tokens for c in state.commits)
-        span_s = state.commits[-1].time_s - state.first_opened_s if state.commits else 0.0
+        span_s = state.training_s
         back = [seconds for story in stories if (seconds := seconds_of(story)) is not None]
         costs = [cost for story in stories if (cost := cost_of(story)) is not None]
         cost = sum(max(0.0, cost) for cost in costs) if len(costs) == len(stories) else None

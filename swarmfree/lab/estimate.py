@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from swarmfree.policy.planner.model_size import (
+    BYTES_PER_PARAMETER,
+    block_parameters,
+    ends_parameters,
+    stage_activation_bytes,
+)
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 
 LIBRARIES_MB, PEER_MB = 250, 160
 """Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its
 libp2p daemon have of their own besides.
 """
-BYTES_PER_PARAMETER = 28
-"""float32 weights, gradient sum, average, two moments, and what is kept for others."""
 STAGE_STEPS = 1_600_000
 """What a microbatch costs a stage beside its arithmetic (messages, Python, small kernels), as steps
 of an empty loop here: 440 iterations of `stdlib-small` took 23 ms of a core each, and a step 14
@@ -52,22 +57,13 @@ class Estimate:
 
 
 def parameter_count(manifest: Manifest) -> int:
-    """Parameters of the whole model: embedding, head, norms, and per block attention (grouped keys
-    and values) and a gated MLP.
-    """
-    model = manifest.model
-    keys = model.width // model.heads * model.kv_heads
-    block = 2 * model.width * model.width + 2 * model.width * keys + 3 * model.width * model.mlp_width + 2 * model.width
-    return 2 * model.vocabulary * model.width + model.width + model.blocks * block
+    """Parameters of the whole model."""
+    return ends_parameters(manifest.model) + manifest.model.blocks * block_parameters(manifest.model)
 
 
 def activation_bytes(manifest: Manifest) -> int:
-    """What one microbatch leaves for its way back, in float32: each token about eight widths and
-    three of the MLP a block, and the logits twice.
-    """
-    model = manifest.model
-    floats = 2 * model.vocabulary + model.blocks * (8 * model.width + 3 * model.mlp_width)
-    return 4 * manifest.tokens_per_iteration // manifest.batch.microbatches * floats
+    """What one microbatch leaves for its way back in all stages."""
+    return stage_activation_bytes(manifest, ENDS_STAGE, 0) + stage_activation_bytes(manifest, 1, manifest.model.blocks)
 
 
 @dataclass(frozen=True, slots=True)

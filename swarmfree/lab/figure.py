@@ -410,7 +410,9 @@ def _explain_marks(axes: Axes, story: Story) -> None:
 def _draw_speed(axes: Axes, state: SwarmState) -> None:
     frame(axes, label="tokens/s")
     times = [state.first_opened_s or state.started_s, *(c.time_s for c in state.commits)]
-    spans = [max(1e-6, after - before) for before, after in itertools.pairwise(times)]
+    went_on = {each.iteration: each.time_s for each in state.resumptions}
+    begun = [went_on.get(c.iteration, before) for c, before in zip(state.commits, times, strict=False)]
+    spans = [max(1e-6, c.time_s - begun_s) for c, begun_s in zip(state.commits, begun, strict=True)]
     speeds = [c.tokens / span_s for c, span_s in zip(state.commits, spans, strict=True)]
     if not speeds:
         return

@@ -72,7 +72,7 @@ def nobody_can_take(state: SwarmState) -> str:
     one of them may take it, or nothing has begun.
     """
     living = sum(p.is_alive for p in state.peers if p.role != "bootstrap")
-    if not state.first_opened_s or not 0 < living < state.stage_count:
+    if not state.opened_s or not 0 < living < state.stage_count:
         return ""
     lost = [str(stage) for stage in range(state.stage_count) if not state.replicas(stage)]
     return (
@@ -83,10 +83,10 @@ def nobody_can_take(state: SwarmState) -> str:
 
 def all_gone(state: SwarmState) -> str:
     """Why a run cannot go on with who is left, one line; empty where it can: somebody lives who has
-    held a stage, or nothing was trained yet.
+    held a stage, or nothing was trained yet in these processes.
     """
     peers = [p for p in state.peers if p.role != "bootstrap"]
-    if state.commits:
+    if state.commits and not state.is_resuming:
         has_holder = any(p.is_alive and (p.stage >= 0 or p.iteration > 0) for p in peers)
         return "" if has_holder else "every peer that held the model was killed or has left"
     return "every peer was killed" if peers and not any(p.is_alive for p in peers) else ""

@@ -32,6 +32,7 @@ def order_of(  # noqa: PLR0913 - one parameter per choice
     manifest: Manifest,
     out: Path | None,
     *,
+    is_new: bool = True,
     peers: int,
     standbys: int,
     respawn: bool,
@@ -40,7 +41,8 @@ def order_of(  # noqa: PLR0913 - one parameter per choice
     peer_arguments: tuple[str, ...],
     feeder_arguments: tuple[str, ...] = (),
 ) -> SwarmOrder:
-    """Make the order of a local swarm, and check it before anything is started.
+    """Make the order of a local swarm, and check it before anything is started; a folder that is
+    named is made where the run is new.
 
     Raises:
         ConfigError: too few peers, a kill that is mistyped or can never strike, or a report folder
@@ -62,7 +64,7 @@ def order_of(  # noqa: PLR0913 - one parameter per choice
     most = tuple(manifest.replicas_max(stage) for stage in range(manifest.stage_count))
     check_kills(script, Population(peers, standbys, most, respawn), manifest.run.iterations)
     named = f"{manifest.run.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = make_folder(out) if out is not None else new_folder(Path("reports"), named)
+    folder = new_folder(Path("reports"), named) if out is None else make_folder(out) if is_new else out
     return SwarmOrder(
         folder=folder,
         peer_count=peers,

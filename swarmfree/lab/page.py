@@ -51,6 +51,10 @@ def timeline_of(state: SwarmState) -> list[TimelineRow]:
     found: list[tuple[float, str, str]] = []
     if state.first_opened_s:
         found.append((state.first_opened_s, f"training begins, with {state.stage_count} stages", ""))
+    found += [
+        (each.time_s, f"all had ended; other processes go on with iteration {each.iteration}", "back")
+        for each in state.resumptions
+    ]
     for kill in state.kills:
         what = (
             killed_words(kill.why)

@@ -25,6 +25,7 @@ EVENTS_FILE = "events.jsonl"
 CONFIG_FILE = "run.toml"
 SUMMARY_FILE = "summary.json"
 SAMPLES_FILE = "samples.json"
+TAIL_BYTES = 1 << 16
 
 
 class ReportError(SwarmfreeError):
@@ -72,15 +73,17 @@ class EventLog:
     """Appends events to ``events.jsonl``, one line each, whole or not at all."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the file.
+        """Open the file; a line that an earlier process was killed in is taken back.
 
         Raises:
             ReportError: it cannot be opened.
         """
         self._path = folder / EVENTS_FILE
         try:
-            self._file: IO[bytes] | None = self._path.open("ab", buffering=0)
-            self._kept_bytes = os.fstat(self._file.fileno()).st_size
+            self._file: IO[bytes] | None = self._path.open("a+b", buffering=0)
+            self._kept_bytes = _whole_lines_bytes(self._file)
+            if self._kept_bytes != self._file.tell():
+                self._file.truncate(self._kept_bytes)
         except OSError as error:
             raise ReportError(f"{self._path} cannot be opened: {error.strerror}") from error
 
@@ -110,6 +113,19 @@ class EventLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _whole_lines_bytes(file: IO[bytes]) -> int:
+    """Size of a file, which is left at its end, without what stands behind its last line break."""
+    end = size = file.seek(0, os.SEEK_END)
+    kept = 0
+    while end and not kept:
+        begin = max(0, end - TAIL_BYTES)
+        file.seek(begin)
+        kept = begin + found + 1 if (found := file.read(end - begin).rfind(b"\n")) >= 0 else 0
+        end = begin
+    file.seek(size)
+    return kept
 
 
 def read_events(folder: Path) -> Iterator[ObservedEvent]:

@@ -48,7 +48,7 @@ def keys_to_complete(incomplete: str) -> list[str]:
     """What a shell offers behind `--set`: the keys of a run config, each with its equals sign."""
     from swarmfree.protocol.config import run_keys  # noqa: PLC0415 - help is fast
 
-    return [f"{key}=" for key in run_keys() if key.startswith(incomplete)]
+    return [f"{key}=" for key in run_keys() if key.startswith(incomplete) and "." in key]
 
 
 def peers_of(manifest: Manifest) -> int:

@@ -34,7 +34,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
     """
     commits, held_out = state.commits, state.evaluations
     tokens = sum(c.tokens for c in commits)
-    span_s = commits[-1].time_s - (state.first_opened_s or commits[0].time_s - commits[0].seconds) if commits else 0.0
+    span_s = state.training_s
     return {
         "outcome": headline(state, code, line),
         "name": state.name,
@@ -63,6 +63,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         ],
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
+        "resumed": [{"iteration": r.iteration, "time_s": r.time_s, "away_s": round(r.away_s, 3)} for r in state.resumptions],
         "ends_drawn_anew": list(state.ends_drawn_anew),
         "weights_of_iteration": state.committed_count if state.weights else None,
         "weights": [{"stage": stage, "path": path} for stage, path in sorted(state.weights)],
@@ -142,6 +143,10 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
     lines += [f"{killed['name']} {killed_words(killed['signal'])}" for killed in summary["killed_from_outside"]]
     for lost in summary["lost_stages"]:
         lines.extend(stage_lines(lost))
+    lines.extend(
+        f"all processes had ended; others went on with iteration {each['iteration']}, {each['away_s']:.0f} s after the one before it"
+        for each in summary["resumed"]
+    )
     lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])
     lines.extend(_member_lines(summary))
     lines += [*_weights_line(summary), f"report: {folder}"]

@@ -66,6 +66,7 @@ FORK_SERVER = "fork-server"
 INVITE_FILE = "invite"
 FORK_SERVER_COMMAND = (sys.executable, "-m", "swarmfree.cli.fork_server")
 LOGS = "logs"
+PEERS = "peers"
 QUEUE_MAX = 100_000
 LOOK_S = 0.5
 DAMAGE = (MemberLost, MemberLeft, StageLost, RecoveryDecided, TookOver, Placed, Waiting, Note)
@@ -78,6 +79,10 @@ LEFT = "left"
 
 def _nothing(_name: str) -> tuple[str, ...]:
     return ()
+
+
+def _never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class SwarmOrder:
         do_joiners_feed: whether those that `join` later may be sources.
         respawn: start a killed peer again, after `respawn_after_s`; the bootstrap node as well, but
             where the script wants it gone.
+        may_go_on: asked at the end, whether the processes' folders stay for others that go on with
+            the run.
         program: how to start a command of ours.
         fork_server: how to start what forks them instead, where this system can; empty = each is
             started by itself.
@@ -122,6 +129,7 @@ class SwarmOrder:
     seed: int = 0
     respawn: bool = False
     respawn_after_s: float = 1.5
+    may_go_on: Callable[[], bool] = _never
     program: tuple[str, ...] = (sys.executable, "-m", "swarmfree")
     fork_server: tuple[str, ...] = ()
     invite_within_s: float = 120.0
@@ -146,15 +154,22 @@ def _note(text: str, who: str = "local") -> PeerEvent:
 class LocalSwarm:
     """One swarm, from its first process to its last."""
 
-    def __init__(self, order: SwarmOrder, described: RunDescribed, hear: Callable[[ObservedEvent, SwarmState], None]) -> None:
+    def __init__(
+        self,
+        order: SwarmOrder,
+        described: RunDescribed,
+        hear: Callable[[ObservedEvent, SwarmState], None],
+        before: SwarmState | None = None,
+    ) -> None:
         """Prepare; `run` starts it.
 
         Args:
             order: what to start.
             described: the run, for the state.
             hear: called with each event and the state after it; must not raise.
+            before: what is known of the processes that these go on from; None where they begin.
         """
-        self.state = SwarmState()
+        self.state = SwarmState() if before is None else before
         self._order = order
         self._described = described
         self._hear = hear
@@ -165,7 +180,8 @@ class LocalSwarm:
         self._struck: set[int] = set()
         self._struck_from_outside: set[int] = set()
         self._below: dict[str, tuple[psutil.Process, ...]] = {}
-        self._kills_waiting = dict(enumerate(order.kills))
+        struck = {kill.why for kill in self.state.kills}  # by the processes that these go on from
+        self._kills_waiting = {number: kill for number, kill in enumerate(order.kills) if f"--kill {kill}" not in struck}
         self._timers: list[asyncio.TimerHandle] = []
         self._orphans: set[psutil.Process] = set()
         self._respawning: set[str] = set()
@@ -246,6 +262,7 @@ class LocalSwarm:
 
     async def _conduct(self, tasks: asyncio.TaskGroup) -> None:
         order = self._order
+        remove_sockets(order.folder / PEERS)  # of processes that were killed before
         await self._starter.begin()
         await self._start_named(tasks, BOOTSTRAP)
         try:
@@ -291,7 +308,7 @@ class LocalSwarm:
                 raise
 
     async def _start(self, tasks: asyncio.TaskGroup, name: str, role: str, arguments: tuple[str, ...]) -> None:
-        folder = self._order.folder / "peers" / name
+        folder = self._order.folder / PEERS / name
         make_folder_of(folder / "any")
         arguments = (*arguments, *self._order.own_arguments(name), "--folder", str(folder), "--log", "json")
         child, early = None, list[str]()
@@ -359,8 +376,9 @@ class LocalSwarm:
             await asyncio.wait(set(self._followers))
         await self._starter.end()
         await wait_for_orphans(list(self._orphans))
-        remove_sockets(self._order.folder / "peers")
-        shutil.rmtree(self._order.folder / "peers", ignore_errors=True)
+        remove_sockets(self._order.folder / PEERS)
+        if not self._order.may_go_on():
+            shutil.rmtree(self._order.folder / PEERS, ignore_errors=True)
 
     # ---- listening -------------------------------------------------------------------------------
 
@@ -424,13 +442,14 @@ class LocalSwarm:
         if ended.code == 0 and is_peer and not was_struck and not has_left:
             self._done.add(ended.name)
         is_over = bool(self._done)
+        has_trained = self.state.commits and not self.state.is_resuming
         all_ended = not any(p.is_alive for p in self.state.peers if p.role != BOOTSTRAP)
         returns = was_struck and self._order.respawn and (is_peer or pid not in self._struck) and not is_over
         if ended.code != 0 and not was_struck and (was_serving or not is_over):
             self.stop(SwarmExit(ended.code if ended.code in {2, 3} else 1, f"{ended.name}: {ended.line}"))
         elif is_over and all_ended:
             self.stop(SwarmExit(0))
-        elif not is_over and (gone := all_gone(self.state)) and (self.state.commits or not (returns or self._respawning)):
+        elif not is_over and (gone := all_gone(self.state)) and (has_trained or not (returns or self._respawning)):
             self.stop(SwarmExit(1, gone))
         elif returns:
             self._respawning.add(ended.name)

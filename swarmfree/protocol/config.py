@@ -113,6 +113,11 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
                 values[path] = checked(types[path], value, path, source)
     for override in overrides:
         path, value_text = split_override(override, known)
+        if path == _ORGANISER:
+            raise ConfigError(
+                f"override {_ORGANISER} = {value_text}: cannot be changed; a run's organiser is who has the key that `swarmfree bootstrap` "
+                "draws, or that --organiser names"
+            )
         values[path] = typed(types[path], value_text, path, source)
     data_path, init_from, organiser = (values.pop(key, "") for key in (_DATA_PATH, _INIT_FROM, _ORGANISER))
     return RunConfig(_build(values, organiser, source), data_path, init_from)
@@ -164,6 +169,17 @@ def manifest_from_bytes(content: bytes) -> Manifest:
     if manifest.canonical() != content:
         source.fail("", "not in canonical form; sorted keys, no spaces and each number as its type expected")
     return manifest
+
+
+def differences(kept: Manifest, asked: Manifest) -> list[str]:
+    """Where two run configs differ, in words; what data is found to be does not count."""
+    held, wanted = dataclasses.asdict(kept), dataclasses.asdict(asked)
+    return [
+        f"{name}.{key} ({held[name][key]} kept, {wanted[name][key]} asked for)"
+        for name in SECTIONS
+        for key in held[name]
+        if held[name][key] != wanted[name][key] and (name != "data" or key == "held_out_percent")
+    ]
 
 
 def to_toml(manifest: Manifest, data_path: str = "", init_from: str = "") -> str:

@@ -18,6 +18,8 @@ class RelayChoice(enum.StrEnum):
 
 
 NO_RELAY = -1
+MANIFEST_FILE = "manifest.json"
+"""In the folder of a bootstrap node: the manifest of its run, as it is published."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from swarmfree.storage.dataset import (
     find_dataset,
 )
 from swarmfree.storage.dataset_tokenizer import BYTES_NAME, TextTokenizer, byte_tokenizer, train_tokenizer, vocabulary_of
+from swarmfree.storage.document_packing import best_fit_order
 from swarmfree.storage.text_sources import BEGIN, Position, TextPiece, TextSource, find_sources, part_size, pieces_of
 from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, TOKEN_SIZE_BYTES, shard_header
 
@@ -64,6 +65,8 @@ class PreparationOrder:
         held_out_percent: share of the documents that is not trained on.
         end_of_text: the token behind each document; empty = the tokenizer's usual one.
         shard_tokens: tokens of a shard.
+        row_tokens: documents are packed by best fit into rows of so many tokens; 0 = in the order
+            of the sources.
     """
 
     paths: tuple[Path, ...]
@@ -73,6 +76,7 @@ class PreparationOrder:
     held_out_percent: float = 1.0
     end_of_text: str = ""
     shard_tokens: int = SHARD_TOKENS
+    row_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,11 @@ class _HalfBooks:
     open_tokens: int = 0
     documents: int = 0
     text_bytes: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Written so far."""
+        return sum(tokens for _, tokens, _ in self.shards) + self.open_tokens
 
 
 @dataclass(slots=True)
@@ -230,12 +239,12 @@ def prepare_dataset(
             noted_s = clock()
             note()
             for batch, encoded in _encoded_batches(order, sources, point, tokenizer):
-                _write(batch, encoded, writers, tokenizer.end_token, order.held_out_percent)
+                _write(batch, encoded, writers, tokenizer.end_token, order)
                 point.source, point.position = batch.source, batch.pieces[-1].position
                 if clock() - noted_s >= checkpoint_s:
                     note()
                     noted_s = clock()
-                tokens = sum(sum(tokens for _, tokens, _ in books.shards) + books.open_tokens for books in point.halves.values())
+                tokens = sum(books.tokens for books in point.halves.values())
                 total_bytes = sum(source.size_bytes for source in sources)
                 say(PreparationProgress("writes tokens", batch.done_bytes, total_bytes, tokens))
             _require_both(order, writers)
@@ -275,6 +284,7 @@ def _settings(order: PreparationOrder, sources: list[TextSource]) -> dict[str, A
         "held_out_percent": order.held_out_percent,
         "end_of_text": order.end_of_text,
         "shard_tokens": order.shard_tokens,
+        **({"row_tokens": order.row_tokens} if order.row_tokens else {}),
         "sources": [[source.name, source.size_bytes, source.sha256] for source in sources],
     }
 
@@ -428,17 +438,34 @@ def _write(
     encoded: list[NDArray[np.uint16]],
     writers: dict[str, _ShardWriter],
     end_token: int,
-    held_out_percent: float,
+    order: PreparationOrder,
 ) -> None:
-    end, nothing = np.array([end_token], np.uint16), np.empty(0, np.uint16)
-    found: dict[str, list[NDArray[np.uint16]]] = {half: [nothing] for half in writers}
+    end = np.array([end_token], np.uint16)
+    # Of each half its documents, each as its parts; the last one is of what comes next
+    found: dict[str, list[list[NDArray[np.uint16]]]] = {half: [[]] for half in writers}
     for piece, tokens in zip(batch.pieces, encoded, strict=True):
-        half = HELD_OUT if _fraction(piece.content) < held_out_percent / 100 else TRAIN
-        found[half] += [tokens, end] if piece.ends else [tokens]
+        half = HELD_OUT if _fraction(piece.content) < order.held_out_percent / 100 else TRAIN
+        found[half][-1] += [tokens, end] if piece.ends else [tokens]
         writers[half].books.documents += 1
         writers[half].books.text_bytes += len(piece.content)
-    for half, arrays in found.items():
-        writers[half].append(np.concatenate(arrays))
+        if piece.ends:
+            for documents in found.values():
+                documents.append([])
+    for half, documents in found.items():
+        joined = [np.concatenate(parts) for parts in documents if parts]
+        for document in _packed(joined, writers[half].books.tokens, order.row_tokens):
+            writers[half].append(document)
+
+
+def _packed(documents: list[NDArray[np.uint16]], begun_tokens: int, row_tokens: int) -> list[NDArray[np.uint16]]:
+    """Documents of one batch in the order in which they are written. The first may go on from the
+    batch before, and the last in the next one: they stay where they are.
+    """
+    if not row_tokens or len(documents) <= 3:
+        return documents
+    first, *between, last = documents
+    order = best_fit_order([len(document) for document in between], row_tokens, begun_tokens + len(first))
+    return [first, *(between[index] for index in order), last]
 
 
 def _require_both(order: PreparationOrder, writers: dict[str, _ShardWriter]) -> None:

@@ -44,17 +44,17 @@ class FolderSnapshots:
 
     def __init__(self, folder: Path, run: str) -> None:
         """Nothing is read yet."""
-        self._folder, self._run = folder / run[:16], run
+        self._folder, self._run = _folder_of(folder, run), run
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="swarmfree-snapshots")
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """Whole ones, newest first, by their names."""
-        try:
-            names = [match for place in self._folder.iterdir() if (match := _NAME.fullmatch(place.name))]
-        except OSError:
-            return ()
-        found = [HeldSnapshot(int(match[2]), int(match[1]), match[3]) for match in names]
-        return tuple(sorted(found, key=lambda held: (-held.iteration, held.stage, held.lineage)))
+        return _held(self._folder)
+
+    @staticmethod
+    def lying_in(folder: Path, run: str) -> tuple[HeldSnapshot, ...]:
+        """Those of a folder in which nobody writes now: see `held`."""
+        return _held(_folder_of(folder, run))
 
     async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: Sequence[HeldSnapshot]) -> None:
         """Write one, then remove all others but those in `keep`.
@@ -178,6 +178,19 @@ class FolderSnapshots:
                 yield file
         except (OSError, SafetensorError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SwarmfreeError(f"{place}: no snapshot that can be read: {error}") from error
+
+
+def _folder_of(folder: Path, run: str) -> Path:
+    return folder / run[:16]
+
+
+def _held(folder: Path) -> tuple[HeldSnapshot, ...]:
+    try:
+        names = [match for place in folder.iterdir() if (match := _NAME.fullmatch(place.name))]
+    except OSError:
+        return ()
+    found = [HeldSnapshot(int(match[2]), int(match[1]), match[3]) for match in names]
+    return tuple(sorted(found, key=lambda held: (-held.iteration, held.stage, held.lineage)))
 
 
 def _tensor(part: int) -> str:

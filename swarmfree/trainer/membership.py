@@ -27,12 +27,12 @@ from swarmfree.protocol.errors import (
     RunEnded,
 )
 from swarmfree.protocol.events import Note, Waiting
-from swarmfree.protocol.messages import GIVEN_UP, GetPlan, Hello, Place, PlanAnswer, Promise
+from swarmfree.protocol.messages import GIVEN_UP, GetPlan, HeldSnapshot, Hello, Place, PlanAnswer, Promise
 from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
-from swarmfree.trainer.member.member import TICK_S, StageMember
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 from swarmfree.trainer.tasks import Tasks, each
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
@@ -44,6 +44,8 @@ MISSING_SILENCES = 1.5
 """For so many `coordinator_silence_s` a founder waits for a stage of what was named; the bootstrap
 names another one after 2.5 of them.
 """
+LEFT_OVER_SILENCES = 2.5
+"""For so many a member hears nobody before it waits to be named anew."""
 UNWELCOME_ROUNDS = 3
 """Rounds in a row in which all who answered were of another run or protocol: then this peer is
 wrong, and not an address.
@@ -332,6 +334,9 @@ class Membership:
             if not self._are_led:
                 self._say(WAITS_FROM_DISK)
             return False
+        if self._is_left_over(founder):
+            self._began_under = founder.number  # it may have led by this one, and does not again
+            await self._load_snapshot(founder)
         if replica_state.stage == NO_STAGE:
             await self._load_snapshot(founder)
         await self._hold_named()
@@ -372,6 +377,20 @@ class Membership:
             return False
         goes_on = replica_state.past.get(founder.iteration) == founder.lineage
         return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
+
+    def _is_left_over(self, founder: Founder) -> bool:
+        """Whether this peer went on from what the genesis names, and has heard nobody for long,
+        nor stored any record since: it has lost nothing where it holds that from its disk again,
+        and another one may be named, whom those that are back follow.
+        """
+        replica_state, snapshots = self._stage_member.replica_state, self._context.ports.snapshots
+        held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
+        is_as_named = (held.iteration, held.lineage) == (founder.iteration, founder.lineage)
+        if replica_state.is_from_disk or not is_as_named or replica_state.promises.sealed is not None:
+            return False
+        silent_s = self._stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
+        is_alone = silent_s >= LEFT_OVER_SILENCES * self._context.timing.coordinator_silence_s
+        return is_alone and snapshots is not None and held in snapshots.held()
 
     async def _hold_named(self) -> None:
         """Hold what the newest genesis names, where this peer holds something else from its disk:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.cli.checkup import Grade, clock_finding, clock_offset, memory_finding, stage_finding
+from swarmfree.cli.checkup import Grade, Taken, clock_finding, clock_offset, memory_finding, stage_finding
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
@@ -55,6 +55,7 @@ def test_a_stage_must_fit_into_memory() -> None:
 
 def test_a_stage_is_bad_only_where_nobody_of_it_answers() -> None:
     """Nobody who serves it is the run's matter, silence is this machine's."""
-    assert stage_finding(2, 0, ()).grade is Grade.NOTE
-    assert stage_finding(2, 3, ()).grade is Grade.BAD
-    assert stage_finding(2, 3, (0.0123, 0.004)).line() == "ok    stage 2    3 peers, 4.0 to 12.3 ms there and back"
+    assert stage_finding(2, 0, (), Taken()).grade is Grade.NOTE
+    assert stage_finding(2, 3, (), Taken()).grade is Grade.BAD
+    found = stage_finding(2, 3, (0.0123, 0.004), Taken(1_000_000, 0.5)).line()
+    assert found == "ok    stage 2    3 peers, 4.0 to 12.3 ms there and back, 16 Mbit/s from the nearest"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,15 +17,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from swarmfree.cli.export import _tokenizer_of
+from swarmfree.cli.export_live import tokenizer_of
 from swarmfree.cli.main import app
 from swarmfree.cli.writer import written
 from swarmfree.model.engine import TorchEngine
+from swarmfree.model.evaluation import text_loss
+from swarmfree.model.sampling import llama_of
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage.corpus import Corpus, prepare_corpus
-from swarmfree.storage.dataset_tokenizer import byte_tokenizer, train_tokenizer
-from swarmfree.storage.weights import FolderWeights
+from swarmfree.storage.dataset_tokenizer import TextTokenizer, byte_tokenizer, train_tokenizer
+from swarmfree.storage.tokens import held_out_text
+from swarmfree.storage.weights import FolderWeights, read_weights
 
 LINE = "the whale swam on and the ship came over the calm sea, day after day, "
 
@@ -210,6 +214,31 @@ def test_eval_takes_the_tokenizer_beside_the_weights(dataset: Path, tmp_path: Pa
     assert said["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(content[len(first) :].encode()), abs=1e-5)
 
 
+def test_eval_of_a_dataset_is_that_of_its_held_out_half(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """As one text that these tokens decode to, but for the ends of documents; a damaged shard is
+    named.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    folder = tmp_path / "weights"
+    write_stages(folder, model_of(corpus, small_manifest), corpus, [0, 1, 2, 3])
+    done = run("eval", str(folder), "--data", str(dataset), "--json")
+    assert done.exit_code == 0, done.output
+    said, half = json.loads(done.stdout), json.loads((dataset / "index.json").read_text())["val"]
+    tokens = held_out_text(corpus).read(0, half["tokens"])
+    first = len(TextTokenizer((dataset / "tokenizer.json").read_bytes(), "").decode(tokens[:1].tolist()).encode())
+    found = text_loss(llama_of(*read_weights(folder)), tokens, half["text_bytes"] - first)
+    assert (said["loss"], said["bits_per_byte"]) == (found.loss, found.bits_per_byte)
+    assert said["tokens"] == half["tokens"] - 1
+    copy = tmp_path / "copy"
+    shutil.copytree(dataset, copy)
+    shard = copy / half["shards"][0]["file"]
+    shard.write_bytes(shard.read_bytes()[:-2] + b"\x01\x00")
+    refused = run("eval", str(folder), "--data", str(copy))
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1) and f"{shard}: SHA-256" in refused.stderr
+    refused = run("eval", str(folder), "--data", str(dataset), "--held-out-percent", "5")
+    assert refused.exit_code == 2 and "has a held-out half of its own" in refused.stderr
+
+
 def test_eval_cuts_no_letter_in_two(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
     """Of two bytes a letter, the held-out end begins with a whole one, and of a folder each file is
     read to its end before the next.
@@ -228,9 +257,11 @@ def test_eval_cuts_no_letter_in_two(dataset: Path, tmp_path: Path, small_manifes
     assert {key: whole[key] for key in ("loss", "tokens")} == {key: joined[key] for key in ("loss", "tokens")}
 
 
-def test_eval_refuses_what_does_not_go_with_the_tokenizer(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
-    """Text that is none, tokens in place of text, a tokenizer of bytes, and one with more symbols
-    than the model.
+def test_eval_refuses_what_does_not_go_with_the_tokenizer(
+    text: Path, dataset: Path, tmp_path: Path, small_manifest: Manifest
+) -> None:
+    """Text that is none, a dataset of another tokenizer, a tokenizer of bytes, and one with more
+    symbols than the model.
     """
     corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
     folder = tmp_path / "weights"
@@ -243,7 +274,9 @@ def test_eval_refuses_what_does_not_go_with_the_tokenizer(dataset: Path, tmp_pat
         return refused.stderr
 
     assert "no text in UTF-8 (byte 13)" in refusal(tmp_path / "text")
-    assert "a dataset of tokens; name the text" in refusal(dataset)
+    other = tmp_path / "bytes"
+    assert run("data", "prepare", str(text / "a.txt"), "--tokenizer", "bytes", "--out", str(other)).exit_code == 0
+    assert "made with the tokenizer bytes, and the model reads that of" in refusal(other)
     (folder / "tokenizer.json").write_bytes(byte_tokenizer())
     assert "a tokenizer of bytes, but the model ends texts with <|endoftext|>" in refusal(tmp_path / "text")
     (folder / "tokenizer.json").write_bytes(train_tokenizer(iter([LINE, "another sea of quick words, quite so"]), 310))
@@ -256,13 +289,13 @@ def test_a_live_export_takes_the_tokenizer_of_the_run_alone(dataset: Path, tmp_p
     """
     manifest = model_of(prepare_corpus(str(dataset), tmp_path / "cache", 5), small_manifest)
     content = (dataset / "tokenizer.json").read_bytes()
-    assert _tokenizer_of(manifest, str(dataset)) == _tokenizer_of(manifest, str(dataset / "tokenizer.json")) == content
-    assert _tokenizer_of(manifest, "") == _tokenizer_of(small_manifest, str(dataset)) == b""
+    assert tokenizer_of(manifest, str(dataset)) == tokenizer_of(manifest, str(dataset / "tokenizer.json")) == content
+    assert tokenizer_of(manifest, "") == tokenizer_of(small_manifest, str(dataset)) == b""
     with pytest.raises(ConfigError, match=r"--tokenizer .*: no tokenizer there"):
-        _tokenizer_of(manifest, str(tmp_path))
+        tokenizer_of(manifest, str(tmp_path))
     (tmp_path / "tokenizer.json").write_bytes(content + b"\n")
     with pytest.raises(ConfigError, match=f"but the run's tokenizer has {manifest.data.tokenizer_hash[:12]}"):
-        _tokenizer_of(manifest, str(tmp_path))
+        tokenizer_of(manifest, str(tmp_path))
     refused = run("export", str(tmp_path), "--tokenizer", str(dataset), "--out", str(tmp_path / "out"))
     assert refused.exit_code == 2 and refused.stderr.startswith("swarmfree: --tokenizer goes with an invite;")
 

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 import swarmfree
 from swarmfree.cli.main import app
+from swarmfree.cli.sample_live import take_writer
 from swarmfree.lab.runs import run_file
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import continue_text, llama_of
@@ -27,6 +28,7 @@ from swarmfree.protocol.config import load_run
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.weights import FolderWeights, read_weights
+from swarmfree.wire.invite import decode_invite
 from tests.model.model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 transformers = pytest.importorskip("transformers")
@@ -195,12 +197,8 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
         swarm.kill(name=victim)
         said, told = await export.communicate()
         assert export.returncode == 0, (first, told)
-        command = (sys.executable, "-m", "swarmfree", "sample", invite, "--prompt", "def ", "--tokens", "5")
-        sample = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
-        )
-        text, words = await sample.communicate()
-        assert (sample.returncode, text[:4]) == (0, b"def "), words
+        writer = await take_writer(decode_invite(invite), "", 60.0, 20.0, "")
+        assert "".join(writer.write("def ", tokens=5, temperature=0.0, seed=0))
         committed = swarm.state.committed_count
         await swarm.wait(iteration=committed + 1)
     events = map(json.loads, (tmp_path / "report" / "events.jsonl").read_text().splitlines())

@@ -9,19 +9,25 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from swarmfree.cli.bootstrap_node import FOUNDER_FILE, MANIFEST_FILE, PORT_FILE, Founding, NamingDirectory
+from swarmfree.cli.bootstrap_node import FOUNDER_FILE, PORT_FILE, Founding, NamingDirectory
+from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.event_output import TextJournal
+from swarmfree.cli.options import Log
+from swarmfree.cli.peer_order import PeerOrder
+from swarmfree.cli.peer_run import PeerLife
+from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.protocol.config import RunConfig
 from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.local_config import MANIFEST_FILE, LocalConfig
 from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder, Member
-from swarmfree.protocol.weight_shapes import weight_shapes
-from swarmfree.storage.weights import llama_config
+from swarmfree.storage.llama_folder import open_llama
+from swarmfree.storage.weights import FolderWeights
+from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
+from tests.model.model_world import EngineRing
 
 
 class _Silent:
@@ -81,35 +87,48 @@ def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: 
         _founding(folder, small_manifest, text)._manifest(organiser)
 
 
-def test_a_folder_keeps_the_weights_that_its_run_begins_with(
+def _llama(folder: Path, manifest: Manifest, seed: int) -> Path:
+    """A model of this run's shapes, drawn from a seed."""
+    ring, weights = EngineRing(dataclasses.replace(manifest, run=RunSection(seed=seed))), FolderWeights(folder, manifest)
+    for stage, engine in enumerate(ring.engines):
+        weights.write(stage, engine.export())
+    return folder
+
+
+def test_a_run_that_begins_with_a_model_names_its_digests_and_is_held_to_them(
     tmp_path: Path, small_manifest: Manifest, text: Path, organiser: OrganiserKey
 ) -> None:
-    """They are named by their digests; other ones are refused, and nobody needs them later. How
-    long a row is stays the run's, so another length is another run.
+    """The node needs the folder once; a node or a peer that names another one is refused, and so is
+    a peer that names one where weights are drawn.
     """
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps(llama_config(small_manifest)))
+    llama, other = (str(_llama(tmp_path / f"llama-{seed}", small_manifest, seed)) for seed in (1, 2))
 
-    def lay(value: float) -> None:
-        shapes = weight_shapes(small_manifest.model).items()
-        save_file({name: np.full(shape, value, "<f4") for name, shape in shapes}, model / "model.safetensors")
+    def node(init_from: str = "", manifest: Manifest = small_manifest) -> Manifest:
+        config = RunConfig(manifest, init_from=init_from)
+        return Founding(config, str(tmp_path / "node"), str(text), "127.0.0.1", 0, TextJournal(_Silent()))._manifest(organiser)  # type: ignore[arg-type]
 
-    def made(init_from: Path | str, manifest: Manifest = small_manifest) -> Manifest:
-        founding = _founding(tmp_path / "node", manifest, text)
-        founding._config = dataclasses.replace(founding._config, init_from=str(init_from))
-        return founding._manifest(organiser)
+    def peer(init_from: str, run: Manifest) -> FirstWeightsOf | None:
+        invite = Invite(run.fingerprint(), ())
+        local = LocalConfig(str(tmp_path / "peer"), init_from=init_from)
+        life = PeerLife(PeerOrder(invite, local, Log.JSON, EngineKind.TORCH, is_watched=False))
+        return life._first_weights(run, None, TextJournal(_Silent()))  # type: ignore[arg-type]
 
-    lay(1.0)
-    first = made(model)
-    assert len(first.model.init_digests.split(",")) == small_manifest.stage_count
-    assert made(model) == made("") == first
+    made = node(llama)
+    assert made.model.init_digests == FirstWeightsOf(made, open_llama(llama).read).digests()
+    assert node() == node(llama) == made
+    with pytest.raises(ConfigError, match=r"llama-2: not the weights that the run begins with: digest .* expected"):
+        node(other)
+    changed = dataclasses.replace(small_manifest, model=dataclasses.replace(small_manifest.model, mlp_width=64))
+    with pytest.raises(ConfigError, match=r"differs from it in model\.mlp_width"):
+        node(llama, changed)
     short = dataclasses.replace(small_manifest.model, tokens_per_row=small_manifest.model.tokens_per_row - 1)
     with pytest.raises(ConfigError, match=r"differs from it in model\.tokens_per_row"):
-        made("", dataclasses.replace(small_manifest, model=short))
-    lay(2.0)
-    with pytest.raises(ConfigError, match="not the weights that the run begins with: digest"):
-        made(model)
+        node("", dataclasses.replace(small_manifest, model=short))
+    assert peer(llama, made) is not None and peer("", made) is None
+    with pytest.raises(ConfigError, match=r"--init-from .*llama-2: not the weights that the run begins with; name their folder"):
+        peer(other, made)
+    with pytest.raises(ConfigError, match="the run draws its first weights; leave --init-from out"):
+        peer(llama, small_manifest)
 
 
 def test_a_config_that_names_its_corpus_and_organiser_is_held_to_them(

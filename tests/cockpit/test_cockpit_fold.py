@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -261,3 +262,31 @@ def test_every_event_has_one_bounded_line() -> None:
             line = describe(observed_event.event)
             assert line and "\n" not in line
     assert len(describe(Note("word " * 1000 + "\n"))) <= TEXT_MAX
+
+
+def test_a_run_that_goes_on_in_other_processes_is_one_run() -> None:
+    """What is done again counts once, the time in which nobody was there not at all, and whoever
+    was there has ended.
+    """
+    before = fold_all([*beginning(), *iteration(0, 7), *iteration(1, 8), *iteration(2, 9), *wiped_out()[:8]])
+    again = fold(before, beginning()[0])
+    assert before.lost_stages
+    assert again.is_resuming
+    assert not [peer for peer in again.peers if peer.is_alive or peer.stage >= 0]
+    assert not again.lost_stages
+    later = [
+        (replace(each, time_s=each.time_s + 1000))
+        for each in [*beginning(), *iteration(1, 7), *iteration(2, 8), *iteration(3, 9)]
+    ]
+    state = fold_all(later, before)
+    assert [commit.iteration for commit in state.commits] == [0, 1, 2, 3]
+    assert [(each.iteration, each.away_s) for each in state.resumptions] == [(1, 999.0)]
+    assert state.training_s == 4.0
+    assert state.pace_s == pytest.approx(1.0)
+    assert all(peer.is_alive for peer in state.peers)
+    # Once more, before anything was committed: what went before counts once
+    twice = fold_all(
+        [replace(each, time_s=each.time_s + 1000) for each in later[:-2]], fold_all(later[: len(beginning()) + 1], before)
+    )
+    assert [each.iteration for each in twice.resumptions] == [1]
+    assert twice.training_s == 4.0

@@ -12,6 +12,7 @@ import pytest
 from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.lines import plain_reason
 from swarmfree.cockpit.state import SwarmState
+from swarmfree.lab import report
 from swarmfree.lab.report import (
     EVENTS_FILE,
     EventLog,
@@ -123,6 +124,19 @@ def test_the_report_can_be_read_again(tmp_path: Path) -> None:
     assert fold_all(read_events(tmp_path)) == state
     line = json.loads((tmp_path / EVENTS_FILE).read_text().splitlines()[4])
     assert (line["kind"], line["peer"], line["peer_stage"]) == ("Waiting", "peer-1", None)
+
+
+def test_whoever_goes_on_takes_back_a_line_that_was_never_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far back its beginning is; else what is written next would belong to it."""
+    monkeypatch.setattr(report, "TAIL_BYTES", 7)
+    place = tmp_path / EVENTS_FILE
+    for torn in ("", "{", '{"kind": "Note", "te'):
+        place.write_text("first\nsecond\n" + torn)
+        EventLog(tmp_path).close()
+        assert place.read_text() == "first\nsecond\n"
+    place.write_text("no line at all")
+    EventLog(tmp_path).close()
+    assert not place.read_text()
 
 
 def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ def test_a_stage_that_somebody_may_take_is_waited_for() -> None:
     """As many peers as stages are enough: one of them serves a stage that another one has too, or
     stands by.
     """
-    opened = SwarmState(started_s=1.0, first_opened_s=2.0, stage_count=3)
+    opened = SwarmState(started_s=1.0, opened_s=2.0, stage_count=3)
     peers = [PeerPicture(f"peer-{number}", "peer", stage=stage) for number, stage in enumerate((0, 1, 1))]
     assert not nobody_can_take(dataclasses.replace(opened, peers=tuple(peers)))
     two = nobody_can_take(dataclasses.replace(opened, peers=tuple(peers[:2])))

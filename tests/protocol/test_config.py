@@ -92,11 +92,11 @@ def lines_told(text: str, *overrides: str) -> int:
 # ---- what is right comes back --------------------------------------------------------------------
 
 
-@given(manifest=manifests(), data_path=PRINTABLE)
-def test_printed_config_can_be_fed_back(manifest: Manifest, data_path: str) -> None:
-    """`to_toml` prints a run file that gives the very same manifest, fingerprint and data path."""
-    config = read_run(to_toml(manifest, data_path), "printed")
-    assert config == RunConfig(manifest, data_path)
+@given(manifest=manifests(), data_path=PRINTABLE, init_from=PRINTABLE)
+def test_printed_config_can_be_fed_back(manifest: Manifest, data_path: str, init_from: str) -> None:
+    """`to_toml` prints a run file that gives the very same manifest, fingerprint and paths."""
+    config = read_run(to_toml(manifest, data_path, init_from), "printed")
+    assert config == RunConfig(manifest, data_path, init_from)
     assert config.manifest.fingerprint() == manifest.fingerprint()
 
 
@@ -147,16 +147,18 @@ def test_overrides_win_and_the_last_wins() -> None:
     assert config.data_path == "/some where"
 
 
-def test_data_path_is_not_in_the_manifest(tmp_path: Path) -> None:
-    """Where a machine keeps its text changes no fingerprint; in a file it is relative to that file,
-    in an override it is as given.
+def test_paths_are_not_in_the_manifest(tmp_path: Path) -> None:
+    """Where a machine keeps its text, and the model that it begins with, changes no fingerprint; in
+    a file they are relative to that file, in an override they are as given.
     """
     file = tmp_path / "x.toml"
-    file.write_text('[data]\npath = "texts/book.txt"\n')
+    file.write_text('[data]\npath = "texts/book.txt"\n[model]\ninit_from = "llama"\n')
     config = load_run(file)
     assert config.data_path == str(tmp_path / "texts" / "book.txt")
+    assert config.init_from == str(tmp_path / "llama")
     assert config.manifest.fingerprint() == Manifest().fingerprint()
-    assert load_run(file, ["data.path=here.txt"]).data_path == "here.txt"
+    changed = load_run(file, ["data.path=here.txt", "model.init_from="])
+    assert (changed.data_path, changed.init_from) == ("here.txt", "")
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:

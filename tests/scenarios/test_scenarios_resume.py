@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Heartbeat, Request, Seal
+from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Heartbeat, Open, Request, Seal
 from swarmfree.protocol.names import Member
 from swarmfree.sim.bootstrap import PEER_ID
 from swarmfree.sim.rehearsal import RehearsalResult
@@ -263,4 +263,36 @@ def test_who_claims_after_who_was_named_waits_for_the_whole_set_too() -> None:
     assert script.fallen
     assert len(lines(result, "TookOver")) == 2
     assert lines(result, "stage 1 lost, waiting a while for whoever has it on disk")
+    assert not rebuilt(result)
+
+
+class LeftOver(Script):
+    """All die; as a member has promised the first plan of who is named, all others die once more,
+    or all but who leads.
+    """
+
+    def __init__(self, *, leads: bool) -> None:
+        """Nobody has died."""
+        self._blows, self._leads, self.left = everybody_dies(5), leads, list[Member]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """It has the plan from then on."""
+        self._blows.see(director, moment)
+        is_promised = isinstance(moment.request, Open) and moment.outcome is not None
+        if self._blows.struck and not self.left and is_promised and moment.sender.member != moment.receiver.member:
+            self.left.append(moment.sender.member if self._leads else moment.receiver.member)
+            director.kill(*(peer for peer in director.peers() if peer not in self.left))
+
+
+@pytest.mark.parametrize(("leads", "named"), [(False, 2), (True, 1)])
+def test_who_is_left_over_before_anything_is_decided_waits_for_the_others(*, leads: bool, named: int) -> None:
+    """It holds what was named. A member could go on alone after half a minute, with stages that it
+    makes anew, and waits to be named again instead; who leads is found by those that come back.
+    """
+    script = LeftOver(leads=leads)
+    slow = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+    result = play(lasting(swarm(replicas=1, standbys=2, faults=slow), 8, 2), script)
+    assert script.left
+    assert len(lines(result, "the run goes on with iteration 4, from snapshots")) == named
+    assert len(lines(result, "TookOver")) == named
     assert not rebuilt(result)

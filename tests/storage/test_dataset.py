@@ -23,10 +23,12 @@ from hypothesis import strategies as st
 
 from swarmfree.protocol.errors import ConfigError, DataError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage import dataset_writer
 from swarmfree.storage.corpus import prepare_corpus, require_text, with_tokenizer
 from swarmfree.storage.dataset import Dataset, checked, find_dataset
 from swarmfree.storage.dataset_tokenizer import TextTokenizer, byte_tokenizer, train_tokenizer
 from swarmfree.storage.dataset_writer import PreparationOrder, prepare_dataset
+from swarmfree.storage.document_packing import best_fit_order
 from swarmfree.storage.text_sources import BEGIN, find_sources, pieces_of
 from swarmfree.storage.token_shards import shard_header
 from swarmfree.storage.token_text import TokenText
@@ -199,6 +201,48 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(tmp_path: Path, rows_fil
             find_dataset(out)
     prepared(out, rows_file, tokenizer=str(bpe_file), shard_tokens=1500)
     assert bytes_of(out) == bytes_of(tmp_path / "whole")
+
+
+@given(lengths=st.lists(st.integers(1, 40), max_size=30), row=st.integers(1, 25), begun=st.integers(0, 60))
+def test_best_fit_takes_each_document_once_and_the_longest_that_fits(lengths: list[int], row: int, begun: int) -> None:
+    """None that waits would have filled the row better; where none fits, the longest is cut."""
+    order = best_fit_order(lengths, row, begun)
+    assert sorted(order) == list(range(len(lengths)))
+    for place, index in enumerate(order):
+        room, waiting = row - begun % row, [lengths[other] for other in order[place:]]
+        assert lengths[index] == max((length for length in waiting if length <= room), default=max(waiting))
+        begun += lengths[index]
+
+
+def test_packed_documents_are_whole_and_fewer_are_cut(
+    tmp_path: Path, rows_file: Path, bpe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same documents as without packing, and the same bytes after a kill; a file of text in
+    parts stays in order.
+    """
+    row, whole = 64, prepared(tmp_path / "whole", rows_file, tokenizer=str(bpe_file))
+    monkeypatch.setattr(dataset_writer, "_BATCH_PIECES", 40)
+    packed = prepared(tmp_path / "packed", rows_file, tokenizer=str(bpe_file), row_tokens=row)
+    assert sorted(texts_in(packed)) == sorted(texts_in(whole)) and packed.train.tokens == whole.train.tokens
+    cuts = []
+    for dataset in (whole, packed):
+        text = TokenText.of_shards(dataset.paths(dataset.train))
+        ends = np.flatnonzero(text.read(0, len(text)) == 0) + 1
+        begins = np.concatenate([[0], ends[:-1]])
+        cuts.append(int(((ends - begins <= row) & (begins // row != (ends - 1) // row)).sum()))
+    assert cuts[1] < cuts[0] / 2, cuts
+    monkeypatch.setattr(dataset_writer, "_BATCH_PIECES", 10)
+    again = prepared(tmp_path / "again", rows_file, tokenizer=str(bpe_file), shard_tokens=1500, row_tokens=row)
+    killed = KILLED.replace("shard_tokens=1500", f"shard_tokens=1500, row_tokens={row}")
+    arguments = [str(rows_file), str(bpe_file), str(tmp_path / "out"), "append", "99"]
+    ended = subprocess.run([sys.executable, "-c", killed, *arguments], capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert prepared(
+        tmp_path / "out", rows_file, tokenizer=str(bpe_file), shard_tokens=1500, row_tokens=row
+    ) == dataclasses.replace(again, folder=tmp_path / "out")
+    (tmp_path / "long.txt").write_text("".join(f"line {number}\n" for number in range(3000)))
+    ordered, long = (prepared(tmp_path / f"{n}", tmp_path / "long.txt", row_tokens=n) for n in (0, row))
+    assert (ordered.train, ordered.held_out) == (long.train, long.held_out)
 
 
 def damaged(folder: Path, what: str) -> None:

@@ -75,7 +75,8 @@ class Roster(Participants):
         self._bars = Bars()
         self._differs: Counter[str] = Counter()
         self._deposed = ""
-        self._progress, self._progress_of = 0, ""
+        self._progress = 0
+        self._progress_of: tuple[Position, int, int, int] | None = None
         self.calls = Calls(context)
         self.must_replan = False
         self.changed, self.rivalry = Signal(), Signal()
@@ -363,9 +364,11 @@ class Roster(Participants):
         while self._participants.get(participant.member) is participant and not self._deposed:
             before = participant.answer
             try:
-                answer = await self._heartbeat(participant, hold_s)
-            except CallFailed as error:
-                await self.judge(participant, error)
+                async with asyncio.timeout(self._patience_left_s(participant)):
+                    answer = await self._heartbeat(participant, hold_s)
+            except (CallFailed, TimeoutError) as error:
+                why = error if isinstance(error, CallFailed) else PeerSilent(f"{participant.member} does not answer")
+                await self.judge(participant, why)
                 if not participant.is_heard:
                     await asyncio.sleep(KNOCK_S)
                 continue
@@ -482,15 +485,21 @@ class Roster(Participants):
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
         if participant.is_heard:
-            participant.miss(self._context.now_s())
+            participant.miss(participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s))
             self._recall(participant.stage)
             self._context.tell(
                 Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
             )
-        if participant.silent_s(self._context.now_s()) < self._choice.patience_s(participant.stage, self):
+        if self._patience_left_s(participant):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
         return False
+
+    def _patience_left_s(self, participant: Participant) -> float | None:
+        """How much longer a silent participant is waited for; None for one that is heard."""
+        if participant.is_heard:
+            return None
+        return max(0.0, self._choice.patience_s(participant.stage, self) - participant.silent_s(self._context.now_s()))
 
     def _count_progress(self) -> int:
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
@@ -499,7 +508,7 @@ class Roster(Participants):
         answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
         done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
         done += sum(participant.work_done for participant in self._participants.values() if not participant.built)
-        present = f"{self._lead.position} {len(self._participants)} {self._admitted} {done}"
+        present = (self._lead.position, len(self._participants), self._admitted, done)
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
@@ -527,11 +536,8 @@ class Roster(Participants):
         plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
         if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
-        there = [
-            g
-            for g in self.participants()
-            if plan is None or plan.stage_of(g.member) is None or (stands_by and not g.built and g.stage != NO_STAGE)
-        ]
+        named = {endpoint.member for endpoint in plan.members()} if plan is not None else set[Member]()
+        there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != NO_STAGE)]
         there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
 
@@ -558,7 +564,7 @@ class Roster(Participants):
                 await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
-                participant.hear(answer)
+                participant.hear(answer, self._context.now_s())
                 self._keep_told(participant.member, answer)
                 return answer
 

@@ -1,0 +1,134 @@
+"""``swarmfree plan``: what a fleet that is only described would do with a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmfree.cli.options import RunOption, SetOption
+
+if TYPE_CHECKING:
+    from swarmfree.policy.planner.fleet import Fleet
+    from swarmfree.policy.planner.forecast import Forecast
+
+NAMES_SHOWN = 4
+BUSY = 0.5
+"""A stage that computes for less of an iteration is not what the others wait for."""
+
+
+def plan(
+    run: RunOption,
+    *,
+    peers: Annotated[
+        Path,
+        typer.Option(
+            "--peers",
+            metavar="FILE",
+            help="TOML with a section [[peers]] for each kind of machine: name, tflops (TFLOP/s that it reaches in training), memory_gb, "
+            "mbit_per_s; where they matter count, latency_ms, failures_per_hour, price_per_hour, can_feed = true for who has the text. "
+            "A section [[links]] (one, other, mbit_per_s, latency_ms) for each pair that is better or worse connected than its ends say.",
+            show_default=False,
+        ),
+    ],
+    changes: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Say what a described fleet would do with a run, before anybody rents it.
+
+    Shows who would serve which stage, seconds of an iteration and tokens a second, memory of each
+    stage's peers, the weakest points, and the price of a million tokens. It computes; it starts
+    nothing and asks nobody. Peers that really join take the emptiest stage in the order in which
+    they come, so that a swarm does as well as this only once its peers have been moved.
+    """
+    from swarmfree.cli.early_checks import require_lab  # noqa: PLC0415 - help is fast
+
+    require_lab("swarmfree plan")
+    from swarmfree.lab.fleet_file import load_fleet  # noqa: PLC0415 - help is fast
+    from swarmfree.policy.planner.allocation import PlanImpossible  # noqa: PLC0415 - help is fast
+    from swarmfree.policy.planner.forecast import forecast  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+
+    manifest = load_run(run, changes or ()).manifest
+    fleet = load_fleet(peers, manifest)
+    try:
+        found = forecast(fleet, manifest)
+    except PlanImpossible as error:
+        raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}") from None
+    if as_json:
+        typer.echo(json.dumps(_values(found), indent=2))
+        return
+    for line in _lines(found, fleet):
+        typer.echo(line)
+
+
+def _values(found: Forecast) -> dict[str, Any]:
+    """For programs; what is infinite is null."""
+    return {
+        "stages": [
+            {"stage": stage, "blocks": blocks, "peers": list(names), "busy": busy}
+            for stage, (blocks, names, busy) in enumerate(zip(found.plan.blocks, found.plan.replicas, found.busy, strict=True))
+        ],
+        "standbys": list(found.standbys),
+        "memory_bytes": dict(sorted(found.memory.items())),
+        "iteration_s": found.time.seconds,
+        "compute_s": found.time.compute_s,
+        "averaging_s": found.time.averaging_s,
+        "commit_s": found.time.commit_s,
+        "tokens_per_s": found.tokens_per_s,
+        "slowest_stage": found.slowest_stage,
+        "busiest_uplink": found.busiest_uplink and {"peer": found.busiest_uplink[0], "share": found.busiest_uplink[1]},
+        "alone": [{"stage": stage, "peer": name} for stage, name in found.alone],
+        "seconds_to_failure": found.seconds_to_failure if found.seconds_to_failure < math.inf else None,
+        "price_per_hour": found.price_per_hour,
+        "price_per_million_tokens": found.price_per_million,
+    }
+
+
+def _lines(found: Forecast, fleet: Fleet) -> list[str]:
+    """For people."""
+    plan, time = found.plan, found.time
+    lines = []
+    for stage, (blocks, names) in enumerate(zip(plan.blocks, plan.replicas, strict=True)):
+        what = f"{blocks} block{'s' * (blocks != 1)}" if stage else "ends"
+        tightest = max(names, key=lambda name: found.memory[name] / fleet.by_name[name].memory_bytes)
+        memory = f"{found.memory[tightest] / 1e9:.2f} of {fleet.by_name[tightest].memory_bytes / 1e9:.2f} GB at {tightest}"
+        lines.append(f"stage {stage:<2} {what:<9} {_some(names):<50} busy {found.busy[stage]:4.0%}, memory at most {memory}")
+    if found.standbys:
+        lines.append(f"standby  {_some(found.standbys)}")
+    lines.append(
+        f"iteration {time.seconds:,.2f} s: compute {time.compute_s:,.2f}, averaging {time.averaging_s:,.2f}, messages {time.commit_s:,.2f}; "
+        f"{found.tokens_per_s:,.0f} tokens/s"
+    )
+    slowest = found.slowest_stage
+    busiest = f"stage {slowest}, the busiest, computes {found.busy[slowest]:.1%} of an iteration"
+    lines.append(f"slowest: {busiest if found.busy[slowest] > BUSY else f'links and waits; {busiest}'}")
+    if found.busiest_uplink is not None:
+        name, share = found.busiest_uplink
+        lines.append(f"busiest uplink: {name} sends for {share:.0%} of an iteration, averaging not counted")
+    if found.alone:
+        lines.append("one death from lost: " + ", ".join(f"stage {stage} ({name})" for stage, name in found.alone))
+    if found.seconds_to_failure < math.inf:
+        lines.append(f"a peer dies every {_span(found.seconds_to_failure)} on average")
+    if found.price_per_hour:
+        lines.append(f"price: {found.price_per_hour:,.2f} an hour, {found.price_per_million:,.4g} for a million tokens")
+    return lines
+
+
+def _some(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
+
+
+def _span(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:,.1f} hours"
+        if seconds >= 5400
+        else f"{seconds / 60:,.0f} minutes"
+        if seconds >= 90
+        else f"{seconds:.0f} s"
+    )

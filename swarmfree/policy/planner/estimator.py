@@ -1,0 +1,218 @@
+"""How long an iteration of a plan takes, and what memory each of its peers needs.
+
+A microbatch goes from its source through every stage and back, to whichever replica `router` deals
+it; every device works through its list as `trainer.device` does, and every peer sends one tensor
+after the other. Then the replicas of each
+stage average, and the coordinator has the iteration committed.
+
+`iteration_time` plays the schedule and is what to believe; `iteration_bound` counts work against
+speed, so that thousands of peers and many plans can be compared within milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from swarmfree.policy.planner.averaging_rounds import SharedBlocks, averaging_rounds
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.list_schedule import Work, list_schedule
+from swarmfree.policy.planner.model_size import (
+    BYTES_PER_PARAMETER,
+    FLOAT_BYTES,
+    boundary_bytes,
+    head_blocks,
+    stage_activation_bytes,
+    stage_parameters,
+)
+from swarmfree.policy.router import interleave, speeds
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.routes import Routes
+
+COMMIT_ROUND_TRIPS = 4
+"""Open, the roll, Seal and Commit: each goes from the coordinator to all and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTime:
+    """Seconds of one iteration.
+
+    Args:
+        compute_s: from the first forward to the last backward.
+        averaging_s: replicas agree on their gradients.
+        commit_s: messages until it is committed.
+    """
+
+    compute_s: float
+    averaging_s: float
+    commit_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.compute_s + self.averaging_s + self.commit_s
+
+
+NEVER = IterationTime(math.inf, 0.0, 0.0)
+"""Of a plan that has a stage without a peer."""
+
+
+def iteration_time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Play one iteration of a plan, microbatch by microbatch."""
+    if plan.empty_stages:
+        return NEVER
+    compute_s = list_schedule(chains(fleet, plan, manifest), manifest.ring.credits).seconds
+    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+
+
+def iteration_bound(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Like `iteration_time`, but the least that the compute can take on straight routes, with links
+    left out: every stage, and every group of stages that share peers, has its work divided by their
+    speed, after the shortest way to it and before the shortest way from it.
+    """
+    if plan.empty_stages:
+        return NEVER
+    work = stage_work(manifest, plan.blocks)
+    peers = [[fleet.by_name[name] for name in names] for names in plan.replicas]
+    there_s = [n * min(p.forward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
+    back_s = [n * min(p.backward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
+    compute_s = 0.0
+    alone = [([stage], set(names)) for stage, names in enumerate(plan.replicas)]
+    for stages, names in (*alone, *(group for group in _groups(plan) if len(group[0]) > 1)):
+        speed = sum(1 / fleet.by_name[name].block_s for name in names)
+        busy_s = manifest.batch.microbatches * sum(work[stage] for stage in stages) / speed
+        first = min(stages)
+        compute_s = max(compute_s, busy_s + sum(there_s[:first]) + sum(back_s[:first]))
+    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+
+
+PLAYED_MAX = 2_000
+"""Microbatches times stages, up to which an estimate plays the schedule: some tens of
+milliseconds.
+"""
+
+
+def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Play an iteration if it is a small one, else take its bound."""
+    return (iteration_time if is_played(plan, manifest) else iteration_bound)(fleet, plan, manifest)
+
+
+def is_played(plan: ExecutionPlan, manifest: Manifest) -> bool:
+    """Whether an iteration is small enough to be played."""
+    return manifest.batch.microbatches * len(plan.blocks) <= PLAYED_MAX
+
+
+def stage_work(manifest: Manifest, blocks: Sequence[int]) -> tuple[float, ...]:
+    """Work of one microbatch in each stage, in blocks; the head counts for some."""
+    return tuple(head_blocks(manifest.model) if s == ENDS_STAGE else float(n) for s, n in enumerate(blocks))
+
+
+def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
+    """Stages that share peers, directly or through others, and those peers."""
+    shared = {name for name, stages in plan.stages_of.items() if len(stages) > 1}
+    found: list[tuple[list[int], set[str]]] = []
+    for stage, names in enumerate(plan.replicas):
+        tied = [group for group in found if not shared.isdisjoint(names) and not group[1].isdisjoint(names)]
+        found = [group for group in found if group not in tied]
+        found.append((sorted([stage, *(s for g in tied for s in g[0])]), set(names).union(*(g[1] for g in tied))))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """What a peer sends through: it sends one tensor after the other, as a device computes."""
+
+    peer: str
+
+
+def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[Work]]:
+    """The device work of every microbatch of an iteration, in order: embedding, the body, the head
+    with its backward, the body back; between two peers the sending, by the sender's `Uplink`. What
+    the embedding costs is left out: it is a look-up.
+    """
+    count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
+    # A peer of several stages gives each of them a part of its time.
+    dealt = []
+    for names in plan.replicas:
+        took_s = [fleet.by_name[n].block_s * sum(work[s] for s in plan.stages_of[n]) for n in names]
+        dealt.append([names[turn] for turn in interleave(speeds(took_s, count), count)])
+    routes, size = Routes.of(len(plan.blocks) - 1, swaps=manifest.recovery.swaps), boundary_bytes(manifest)
+    found = []
+    for microbatch in range(count):
+        source = fleet.by_name[dealt[ENDS_STAGE][microbatch]]
+        body = [(fleet.by_name[dealt[s][microbatch]], work[s]) for s in routes.route(microbatch).stages]
+        chain = [Work(source.name, 0.0, is_backward=False)]
+        for peer, blocks in body:
+            _onward(chain, fleet, Work(peer.name, peer.forward_s * blocks, is_backward=False), size)
+        _onward(chain, fleet, Work(source.name, source.block_s * work[ENDS_STAGE], is_backward=True), size)
+        for peer, blocks in reversed(body):
+            _onward(chain, fleet, Work(peer.name, peer.backward_s * blocks, is_backward=True), size)
+        _onward(chain, fleet, Work(source.name, 0.0, is_backward=True), size)
+        found.append(chain)
+    return found
+
+
+def _onward(chain: list[Work], fleet: Fleet, work: Work, size: int) -> None:
+    """Add the way to the next piece of work, and the work."""
+    sender, link = str(chain[-1].device), fleet.link(str(chain[-1].device), str(work.device))
+    if link.bytes_per_s < math.inf:
+        chain.append(Work(Uplink(sender), size / link.bytes_per_s, work.is_backward))
+    chain.append(replace(work, link_s=link.latency_s))
+
+
+def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
+    """Seconds of all averagings: stages that share a peer take turns.
+
+    n replicas of a stage of V bytes send and receive 2 V (n - 1) / n each: a part is summed by its
+    owner, and goes back to all.
+    """
+    segments = [SharedBlocks(range(s, s + 1), frozenset(names)) for s, names in enumerate(plan.replicas) if len(names) > 1]
+    took_s = {
+        segment: _all_reduce_s(
+            [fleet.by_name[name] for name in sorted(map(str, segment.owners))],
+            FLOAT_BYTES * stage_parameters(manifest.model, segment.blocks[0], plan.blocks[segment.blocks[0]]),
+        )
+        for segment in segments
+    }
+    if len(set().union(*(s.owners for s in segments))) == sum(len(s.owners) for s in segments):
+        return max(took_s.values(), default=0.0)
+    return sum(max(took_s[segment] for segment in together) for together in averaging_rounds(segments))
+
+
+def _all_reduce_s(members: Sequence[PeerProfile], size_bytes: float) -> float:
+    """By the slowest member; each of the two ways waits for the two that are farthest."""
+    far_s = sum(sorted(peer.latency_s for peer in members)[-2:])
+    return 2 * (size_bytes * (len(members) - 1) / len(members) / min(peer.bytes_per_s for peer in members) + far_s)
+
+
+def commit_s(fleet: Fleet, plan: ExecutionPlan) -> float:
+    """Seconds of messages from the coordinator to everybody and back; the coordinator is taken to
+    be the nearest peer of stage 0.
+    """
+    latencies = [fleet.by_name[name].latency_s for name in plan.stages_of]
+    nearest_s = min(fleet.by_name[name].latency_s for name in plan.replicas[ENDS_STAGE])
+    return COMMIT_ROUND_TRIPS * 2 * (nearest_s + max(latencies)) if len(latencies) > 1 else 0.0
+
+
+def memory_bytes(plan: ExecutionPlan, manifest: Manifest) -> Mapping[str, int]:
+    """Memory that each peer needs, at most.
+
+    A replica holds its stages' parameters with all that belongs to them, and the activations of
+    min(in flight, M) microbatches: Odyssey's equation 14, with the credits of all sources in place
+    of P - i, since all of them may be at one replica.
+    """
+    in_flight = min(manifest.ring.credits * len(plan.replicas[ENDS_STAGE]), manifest.batch.microbatches)
+    needed: dict[str, int] = {}
+    for stage, names in enumerate(plan.replicas):
+        own = stage_bytes(manifest, stage, plan.blocks[stage], in_flight)
+        for name in names:
+            needed[name] = needed.get(name, 0) + own
+    return needed
+
+
+def stage_bytes(manifest: Manifest, stage: int, blocks: int, held: int) -> int:
+    """Memory of one replica of a stage that holds the activations of so many microbatches."""
+    parameters = stage_parameters(manifest.model, stage, blocks)
+    return BYTES_PER_PARAMETER * parameters + held * stage_activation_bytes(manifest, stage, blocks)

@@ -1,0 +1,92 @@
+"""What a fleet would do with a run: its plan, and what that yields, needs and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from swarmfree.policy.planner.allocation import allocate
+from swarmfree.policy.planner.estimator import (
+    IterationTime,
+    Uplink,
+    chains,
+    is_played,
+    iteration_estimate,
+    memory_bytes,
+    stage_work,
+)
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.list_schedule import list_schedule
+from swarmfree.policy.planner.moves import stage_loads
+from swarmfree.protocol.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is expected of a fleet.
+
+    Args:
+        plan: who serves what.
+        time: of one iteration.
+        memory: name -> bytes that this peer needs, at most.
+        busy: index = stage; share of an iteration in which its replicas compute for it.
+        busiest_uplink: who sends for the longest, and for which share of an iteration; None where
+            that was not played through.
+        tokens_per_s: that are learned.
+        standbys: names of those without a place.
+        alone: (stage, name) where one peer serves a stage alone.
+        price_per_hour: of everybody, standbys as well.
+        seconds_to_failure: expected until somebody dies; infinite where nobody does.
+    """
+
+    plan: ExecutionPlan
+    time: IterationTime
+    memory: Mapping[str, int]
+    busy: tuple[float, ...]
+    busiest_uplink: tuple[str, float] | None
+    tokens_per_s: float
+    standbys: tuple[str, ...]
+    alone: tuple[tuple[int, str], ...]
+    price_per_hour: float
+    seconds_to_failure: float
+
+    @property
+    def price_per_million(self) -> float:
+        """Price of a million tokens."""
+        return self.price_per_hour / (3600 * self.tokens_per_s) * 1e6
+
+    @property
+    def slowest_stage(self) -> int:
+        """The stage that all others wait for."""
+        return max(range(len(self.busy)), key=lambda stage: (self.busy[stage], -stage))
+
+
+def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
+    """Plan a fleet, and say what comes of it.
+
+    Raises:
+        allocation.PlanImpossible: no plan fits.
+    """
+    plan = allocate(fleet, manifest)
+    time = iteration_estimate(fleet, plan, manifest)
+    loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks))
+    return Forecast(
+        plan=plan,
+        time=time,
+        memory=memory_bytes(plan, manifest),
+        busy=tuple(manifest.batch.microbatches * load / time.seconds for load in loads),
+        busiest_uplink=_busiest_uplink(fleet, plan, manifest, time),
+        tokens_per_s=manifest.tokens_per_iteration / time.seconds,
+        standbys=tuple(sorted(peer.name for peer in fleet.peers if peer.name not in plan.stages_of)),
+        alone=tuple((stage, names[0]) for stage, names in enumerate(plan.replicas) if len(names) == 1),
+        price_per_hour=sum(peer.price_per_hour for peer in fleet.peers),
+        seconds_to_failure=fleet.seconds_to_failure,
+    )
+
+
+def _busiest_uplink(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, time: IterationTime) -> tuple[str, float] | None:
+    if not is_played(plan, manifest):
+        return None
+    busy_s = list_schedule(chains(fleet, plan, manifest), manifest.ring.credits).busy_s
+    sending = [(seconds / time.seconds, device.peer) for device, seconds in busy_s.items() if isinstance(device, Uplink)]
+    return max(((name, share) for share, name in sending), key=lambda each: (each[1], each[0]), default=None)

@@ -1,0 +1,141 @@
+"""`swarmfree plan`, as somebody uses it who has described a fleet."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from swarmfree.cli.main import app
+from swarmfree.lab.fleet_file import read_fleet
+from swarmfree.policy.planner.allocation import allocate
+from swarmfree.protocol.config import read_run
+from tests import tidy
+
+MODEL = """
+[model]
+width = 512
+blocks = 8
+heads = 8
+kv_heads = 8
+mlp_width = 2048
+tokens_per_row = 512
+vocabulary = 32000
+[stages]
+body = 4
+replicas_max = 4
+[batch]
+rows = 8
+microbatches = 32
+"""
+FLEET = re.findall(r"```toml\n(.*?)```", (tidy.ROOT / "docs/planning.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+"""The fleet of the documentation: twelve machines of three kinds."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run file and the fleet."""
+    (tmp_path / "run.toml").write_text(MODEL)
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan(*more: str) -> Result:
+    """What the command says in that folder."""
+    return CliRunner().invoke(app, ["plan", "--run", "run.toml", "--peers", "fleet.toml", *more], prog_name="swarmfree")
+
+
+def test_a_fleet_of_twelve_gets_a_plan(folder: Path) -> None:
+    """A line for each stage, and speed, weakest points and price behind them."""
+    said = plan()
+    assert said.exit_code == 0, said.output
+    lines = said.stdout.splitlines()
+    assert [line[:8] for line in lines[:5]] == [f"stage {stage} " for stage in range(5)]
+    for word in ("tokens/s", "slowest: ", "one death from lost: stage 0", "dies every", "for a million tokens"):
+        assert sum(word in line for line in lines) == 1, word
+
+
+def test_the_json_is_the_plan_that_the_planner_makes(folder: Path) -> None:
+    """One function plans; prices and speeds fit together."""
+    found = json.loads(plan("--json").stdout)
+    manifest = read_run(MODEL, "test").manifest
+    assert (
+        tuple(tuple(stage["peers"]) for stage in found["stages"])
+        == allocate(read_fleet(FLEET, "test", manifest), manifest).replicas
+    )
+    assert sum(len(stage["peers"]) for stage in found["stages"]) + len(found["standbys"]) == 12
+    assert found["iteration_s"] == found["compute_s"] + found["averaging_s"] + found["commit_s"]
+    assert found["tokens_per_s"] * found["iteration_s"] == pytest.approx(32 * 8 * 512)
+    assert found["price_per_hour"] == pytest.approx(2 * 2.5 + 6 * 0.4 + 4 * 0.1)
+    assert found["price_per_million_tokens"] == pytest.approx(found["price_per_hour"] / 3600 / found["tokens_per_s"] * 1e6)
+    assert found["seconds_to_failure"] == pytest.approx(3600 / (2 * 0.01 + 6 * 0.05 + 4 * 0.2))
+
+
+def test_a_better_link_and_faster_machines_are_worth_something(folder: Path) -> None:
+    """Twice the TFLOP/s and ten times the bandwidth: more tokens a second each."""
+    speeds = []
+    for text in (
+        FLEET,
+        FLEET.replace("tflops = 60", "tflops = 120"),
+        re.sub(r"mbit_per_s = (\d+)", r"mbit_per_s = \g<1>0", FLEET),
+    ):
+        (folder / "fleet.toml").write_text(text)
+        speeds.append(json.loads(plan("--json").stdout)["tokens_per_s"])
+    assert speeds[0] < min(speeds[1:])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("memory_gb = 24", "memory_bg = 24", "fleet.toml:16: memory_bg = 24: unknown key; did you mean memory_gb?"),
+        ("memory_gb = 15\n", "", "fleet.toml:22: [[peers]]: memory_gb is missing; needed: name, tflops, memory_gb, mbit_per_s"),
+        ("count = 4", 'count = "four"', 'fleet.toml:24: count = "four" (text): must be a whole number'),
+        ("tflops = 60", "tflops = 0", "fleet.toml:15: tflops = 0.0: must be above 0"),
+        ("failures_per_hour = 0.2", "failures_per_hour = -1", "fleet.toml:29: failures_per_hour = -1.0: must be 0 or more"),
+        ("[[links]]", "[links]", "fleet.toml:32: links: must be written [[links]], once for each kind of machine or each link"),
+        (
+            "[[links]]",
+            "[[wires]]",
+            "fleet.toml:32: wires = [...]: unknown key; known: peers, links; a fleet has [[peers]] and [[links]]",
+        ),
+        ('other = "h100-2"', 'other = "h100-3"', 'fleet.toml:34: other = "h100-3": unknown key; did you mean h100-2?'),
+        (
+            'other = "h100-2"',
+            'other = "h100-1"',
+            'fleet.toml:34: other = "h100-1": a link joins two peers, and each two have one',
+        ),
+        ('name = "t4"', 'name = "rtx4090"', 'fleet.toml:23: name = "rtx4090-1": another peer has that name'),
+        ("count = 6", "count = 60000", "fleet.toml:14: count = 60000: a fleet has at most 10,000 peers"),
+        (FLEET, "", "fleet.toml: no [[peers]]: a fleet has one at least, with name, tflops, memory_gb and mbit_per_s"),
+        ("name = ", "name == ", "fleet.toml:2: column"),
+        (
+            "can_feed = true",
+            "can_feed = false",
+            "--peers fleet.toml: no plan for this fleet: stage 0 needs a peer that can feed, and",
+        ),
+        (
+            "memory_gb = ",
+            "memory_gb = 0.0",
+            "--peers fleet.toml: no plan for this fleet: stage 0 needs a peer that can feed and has",
+        ),
+    ],
+)
+def test_what_is_missing_or_mistyped_gets_one_line(folder: Path, old: str, new: str, said: str) -> None:
+    """File, line, key, value and rule; exit code 2."""
+    assert old in FLEET
+    (folder / "fleet.toml").write_text(FLEET.replace(old, new))
+    found = plan()
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert said in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+
+
+def test_without_a_file_the_option_is_named() -> None:
+    """Nothing is guessed."""
+    found = CliRunner().invoke(app, ["plan", "--run", "stdlib-small"], prog_name="swarmfree")
+    assert found.exit_code == 2
+    assert "Missing option '--peers'" in found.stderr
