@@ -51,7 +51,10 @@ class Story:
 
     def record(self, iteration: int) -> Record:
         """What is right to seal now; the averages it names are kept by the members."""
-        right = IntegerReference(MANIFEST, self.tokens).iteration(iteration, self.states)
+        count = MANIFEST.batch.microbatches
+        right = IntegerReference(MANIFEST, self.tokens).iteration(
+            iteration, self.states, range(iteration * count, (iteration + 1) * count)
+        )
         self.averages = [stage.parts for stage in right.sums]
         for stage in right.sums:
             self.checks.average_seen(stage.digest, stage.parts)
