@@ -1,4 +1,4 @@
-"""Orders: the organiser's signed word that a run stops, for a while or for good.
+"""Orders: the organiser's signed word that a run stops, or has another batch.
 
 One travels as ban lists do: through the directory, as copies that anybody may publish. Of several
 the highest number counts. It is of one run: the signature covers its fingerprint.
@@ -80,7 +80,8 @@ def read_order(content: bytes, manifest: Manifest) -> SignedOrder:
     # What the signature does not cover would make of one order as many as anybody likes
     if _published(signed.order, signed.signature) != content:
         raise ProtocolViolation("an order is malformed: something was added to what the organiser signed")
-    if order.halt is Halting.NOT or not 0 < order.number <= TALLY_MAX:
+    is_batch = order.halt is Halting.NOT
+    if not 0 < order.number <= TALLY_MAX or not int(is_batch) <= order.microbatches <= is_batch * manifest.batch.most:
         raise ProtocolViolation(f"an order is malformed: {order}")
     if not is_signed(manifest.organiser, _signed_bytes(manifest, signed.order), signed.signature):
         raise ProtocolViolation(f"an order is not signed for this run by its organiser {manifest.organiser}")

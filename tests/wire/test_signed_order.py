@@ -48,6 +48,11 @@ def test_what_is_signed_is_read_and_nothing_else(manifest: Manifest) -> None:
     for nonsense in (b"", b"\xff\xff", order.content * 9, sign_order(KEY, manifest, Order(7, Halting.NOT)).content):
         with pytest.raises(ProtocolViolation, match="malformed"):
             read_order(nonsense, manifest)
+    more = manifest.batch.most + 1
+    for batch in (Order(7, Halting.NOT, more), Order(7, Halting.PAUSE, 1), Order(0, Halting.NOT, 1)):
+        with pytest.raises(ProtocolViolation, match="malformed"):
+            read_order(sign_order(KEY, manifest, batch).content, manifest)
+    assert read_order(sign_order(KEY, manifest, Order(7, Halting.NOT, 1)).content, manifest).order.microbatches == 1
     # A field of another kind before it, one that nobody knows behind it, the signature twice
     for added in (b"\x08\x00" + order.content, order.content + b"\x18\x00", order.content + order.content[-66:]):
         with pytest.raises(ProtocolViolation, match="something was added"):
