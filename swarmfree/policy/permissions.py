@@ -205,6 +205,8 @@ def remembered(told: Mapping[Member, float], admitted: Collection[Member], now_s
     """Of whom a coordinator has told, and when last: one that is in no list any more may be in a
     plan that is on its way, or have a coordinator to whom it has yet to say hello.
     """
+    if not told and not admitted:
+        return {}
     kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s}
     kept |= dict.fromkeys(admitted, now_s)
     return dict(sorted(kept.items(), key=lambda one: one[1])[-REMEMBERED_MAX:])

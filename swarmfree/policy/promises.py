@@ -125,6 +125,8 @@ def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat) -> Promi
         promised = request.position
     elif promised is not None and request.position.term < promised.term:
         raise _behind(promised)
+    if (promised, sender) == (promises.promised, promises.coordinator):
+        return promises
     return replace(promises, promised=promised, coordinator=sender)
 
 

@@ -111,8 +111,9 @@ class Plan:
     def stage_of(self, member: Member) -> int | None:
         """Return the stage that this member serves, None if it serves none."""
         for stage, replicas in enumerate(self.replicas):
-            if any(r.endpoint.member == member for r in replicas):
-                return stage
+            for replica in replicas:
+                if replica.endpoint.member == member:
+                    return stage
         return None
 
     def endpoint(self, member: Member) -> Endpoint | None:

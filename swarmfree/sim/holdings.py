@@ -147,7 +147,7 @@ class Holdings:
         for stage, replicas in enumerate(plan.replicas):
             for replica in replicas:
                 held = self._held.get(replica.endpoint.member)
-                if held is not None and (held.stage, held.lineage) == (stage, plan.lineage):
+                if held is not None and not held.is_known and (held.stage, held.lineage) == (stage, plan.lineage):
                     self._held[replica.endpoint.member] = replace(held, is_known=True)
 
     def promised(self, member: Member, plan: Plan) -> None:
@@ -156,7 +156,9 @@ class Holdings:
         """
         self.knows(member, plan)
         held = self._held.get(member)
-        if held is not None and (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
+        if held is None or (held.is_vouched and held.base == plan.base):
+            return
+        if (held.stage, held.lineage) == (plan.stage_of(member), plan.lineage):
             self._held[member] = replace(held, is_vouched=True, base=plan.base)
 
     def knows(self, member: Member, plan: Plan) -> None:

@@ -46,12 +46,10 @@ class HangError(StuckError):
 
 
 class VirtualFuture(asyncio.Future[T]):
-    """A future that hashes to a counter."""
+    """A future that hashes to a counter, which whoever makes it sets."""
 
-    def __init__(self, *, loop: VirtualLoop, number: int) -> None:
-        """Number it."""
-        self.number = number
-        super().__init__(loop=loop)
+    __slots__ = ("number",)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -59,6 +57,8 @@ class VirtualFuture(asyncio.Future[T]):
 
 class VirtualTask(asyncio.Task[T]):
     """A task that hashes to a counter and knows its owner."""
+
+    __slots__ = ("number", "owner")
 
     def __init__(
         self, work: Coroutine[Any, Any, T], *, loop: VirtualLoop, name: str, context: Context | None, number: int
@@ -79,12 +79,11 @@ class Turn:
 
     __slots__ = ("args", "callback", "context", "is_cancelled", "when_s")
     _source_traceback = None  # asyncio looks for it
-
-    def __init__(self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
-        """To be called in `context`, or in a copy of the present one."""
-        self.when_s, self.callback, self.args = when_s, callback, args
-        self.context = contextvars.copy_context() if context is None else context
-        self.is_cancelled = False
+    callback: Callable[..., object]
+    args: tuple[Any, ...]
+    context: Context
+    is_cancelled: bool
+    when_s: float
 
     def cancel(self) -> None:
         """It is not to be called."""
@@ -124,7 +123,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now_s = 0.0
         self._time_limit_s, self._step_limit, self._still_step_limit = time_limit_s, step_limit, still_step_limit
         self.step_count, self._still_steps, self._number, self._timer_number = 0, 0, 0, 0
-        self._tasks: dict[int, VirtualTask[Any]] = {}
         self._frozen: dict[str, tuple[list[Turn], list[Turn]]] = {}
         self._newly_frozen = False
 
@@ -145,35 +143,40 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._raise(HangError, f"virtual time passed {self._time_limit_s:g} s")
 
     def _run_once(self) -> None:
-        self.step_count += 1
-        self._still_steps += 1
-        if self._still_steps > self._still_step_limit:
-            self._raise(HangError, f"{self._still_step_limit} steps without any passing of time")
-        if self.step_count > self._step_limit:
-            self._raise(HangError, f"{self._step_limit} steps")
-        if self._frozen:
-            self._park_ready()
-        if self._newly_frozen:
-            self._newly_frozen = False
-            self._park_timers()
-        ready, scheduled = self._ready, self._scheduled
-        while scheduled and scheduled[0][2].is_cancelled:
-            heapq.heappop(scheduled)
-        if not ready and not self._stopping:
-            self._jump()
-        due_s = self._now_s + _RESOLUTION_S
-        while scheduled and scheduled[0][0] < due_s:
-            ready.append(heapq.heappop(scheduled)[2])
-        for _ in range(len(ready)):
-            turn = ready.popleft()
-            if turn.is_cancelled:
-                continue
-            try:
-                turn.context.run(turn.callback, *turn.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
-                self.call_exception_handler({"message": f"exception in {turn.callback!r}", "exception": error})
+        """All steps until it is to stop: asyncio asks for one at a time, and again after each."""
+        ready = self._ready
+        while True:
+            self.step_count += 1
+            self._still_steps += 1
+            if self._still_steps > self._still_step_limit:
+                self._raise(HangError, f"{self._still_step_limit} steps without any passing of time")
+            if self.step_count > self._step_limit:
+                self._raise(HangError, f"{self._step_limit} steps")
+            if self._frozen:
+                self._park_ready()
+            if self._newly_frozen:
+                self._newly_frozen = False
+                self._park_timers()
+            scheduled = self._scheduled
+            while scheduled and scheduled[0][2].is_cancelled:
+                heapq.heappop(scheduled)
+            if not ready and not self._stopping:
+                self._jump()
+            due_s = self._now_s + _RESOLUTION_S
+            while scheduled and scheduled[0][0] < due_s:
+                ready.append(heapq.heappop(scheduled)[2])
+            for _ in range(len(ready)):
+                turn = ready.popleft()
+                if turn.is_cancelled:
+                    continue
+                try:
+                    turn.context.run(turn.callback, *turn.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as asyncio's handles do
+                    self.call_exception_handler({"message": f"exception in {turn.callback!r}", "exception": error})
+            if self._stopping:
+                return
 
     def _raise(self, kind: type[StuckError], why: str) -> NoReturn:
         raise kind(f"at {self._now_s:.6f} s: {why}\n{self.stacks()}")
@@ -185,30 +188,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Make a task and number it."""
         assert asyncio.iscoroutine(coro), "only coroutines become tasks"
         self._number += 1
-        task = VirtualTask(coro, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
-        self._tasks[task.number] = task
-        task.add_done_callback(self._forget, context=_EMPTY)
-        return task
+        return VirtualTask(coro, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
 
     def create_future(self) -> asyncio.Future[Any]:
         """Make a future and number it."""
         self._number += 1
-        return VirtualFuture(loop=self, number=self._number)
+        future: VirtualFuture[Any] = VirtualFuture(loop=self)
+        future.number = self._number
+        return future
 
-    def _forget(self, task: asyncio.Future[Any]) -> None:
-        assert isinstance(task, VirtualTask), "only tasks made here are counted"
-        self._tasks.pop(task.number, None)
+    def _all_tasks(self) -> list[VirtualTask[Any]]:
+        """Tasks that have not ended, oldest first."""
+        return sorted((task for task in asyncio.all_tasks(self) if isinstance(task, VirtualTask)), key=lambda task: task.number)
 
     def tasks_of(self, owner: str) -> list[VirtualTask[Any]]:
         """Tasks of this owner that have not ended, oldest first."""
-        return [task for task in self._tasks.values() if task.owner == owner]
+        return [task for task in self._all_tasks() if task.owner == owner]
 
     def stacks(self, owner: str | None = None) -> str:
         """Where every task (of one owner) waits, a line per task and one per frame, outermost
         first.
         """
         lines = []
-        for task in self._tasks.values():
+        for task in self._all_tasks():
             if owner is None or task.owner == owner:
                 lines.append(f"  {task.owner or '-'}: {task.get_name()}")
                 lines.extend(f"      {frame}" for frame in _frames(task.get_coro()))
@@ -225,7 +227,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> Turn:  # type: ignore[override]
         """As asyncio's, without its looks for a closed loop."""
-        turn = Turn(0.0, callback, args, context)
+        turn = Turn()
+        turn.callback, turn.args, turn.is_cancelled = callback, args, False
+        turn.context = contextvars.copy_context() if context is None else context
         self._ready.append(turn)
         return turn
 
@@ -241,7 +245,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it
         among all the others.
         """
-        timer = Turn(when, callback, args, context)
+        timer = Turn()
+        timer.callback, timer.args, timer.is_cancelled = callback, args, False
+        timer.when_s, timer.context = when, contextvars.copy_context() if context is None else context
         parked = self._frozen.get(_owner_of(timer)) if self._frozen else None
         if parked is not None:
             parked[1].append(timer)
@@ -287,18 +293,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Cancel every task that is left and let it end; one that does not is dropped."""
         for owner in tuple(self._frozen):
             self.thaw(owner)
-        for task in tuple(self._tasks.values()):
+        for task in self._all_tasks():
             task.cancel()
         self._still_steps = 0
         self._step_limit = self.step_count + self._still_step_limit
         try:
             self.run_until_complete(self._until_no_task())
         except StuckError:
-            for task in self._tasks.values():
+            for task in self._all_tasks():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
 
     async def _until_no_task(self) -> None:
-        while len(self._tasks) > 1:
+        while len(self._all_tasks()) > 1:
             await asyncio.sleep(0.1)
 
     # -- what asyncio asks of a loop with sockets
@@ -313,9 +319,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """
         del executor, func, args
         raise AssertionError("no threads in virtual time: device work goes through the Executor port")
-
-
-_EMPTY = contextvars.Context()
 
 
 def _owner_of(turn: Turn) -> str:

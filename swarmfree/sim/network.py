@@ -37,7 +37,7 @@ from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Incoming, Reply
-from swarmfree.protocol.validation import check_fit, check_names, check_request, check_response
+from swarmfree.protocol.validation import check_fit, check_request, check_response
 from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.history import History
@@ -265,7 +265,6 @@ class MemoryHub:
             self._fail_soon(exchange, copy, refusal)
             return
         try:
-            check_names(header)
             check_request(exchange.request, self.bounds)
         except ProtocolViolation as error:
             self._fail_soon(exchange, copy, ProtocolViolation(f"{exchange.to.member} says that it was sent {error}"))
@@ -318,8 +317,10 @@ class MemoryHub:
                 self.detach(receiver.endpoint.member)
 
     def _weigh_request(self, sender: Endpoint, question: Question) -> None:
-        header = Header(self.run, PROTOCOL_REVISION, sender, question.to.member.incarnation)
-        size_bytes = self.scales.request_bytes(header, question.request, len(question.payload)) if self.scales is not None else 0
+        size_bytes = 0
+        if self.scales is not None:
+            header = Header(self.run, PROTOCOL_REVISION, sender, question.to.member.incarnation)
+            size_bytes = self.scales.request_bytes(header, question.request, len(question.payload))
         self.statistics.traffic.count(sender.member, question.to.member, question.request, size_bytes)
 
     def _weigh_outcome(self, exchange: MemoryCall, outcome: Outcome) -> None:

@@ -112,8 +112,8 @@ class Breaks:
 
     def stops(self, sender: str, receiver: str) -> bool:
         """Whether a frame is stopped by any of them."""
-        return any(held.stops(sender, receiver) for held in self._lasting)
+        return bool(self._lasting) and any(held.stops(sender, receiver) for held in self._lasting)
 
     def refuses(self, one: str, other: str) -> bool:
         """Whether a connection between two peers fails at once."""
-        return any(held.refused and held.parts(one, other) for held in self._lasting)
+        return bool(self._lasting) and any(held.refused and held.parts(one, other) for held in self._lasting)

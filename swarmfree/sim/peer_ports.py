@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -68,25 +67,15 @@ class VirtualClock:
     def __init__(self, loop: VirtualLoop, zero_s: float, skew_s: float) -> None:
         """Set it."""
         self._loop, self._zero_s, self._skew_s = loop, zero_s, skew_s
-        self._looks_s: list[float] = []
+        # What whoever looks at it on the device finds: as it begins, after that as it ends
+        self.looks_s: list[float] = []
 
     def now_s(self) -> float:
         """Monotonic seconds."""
         ahead_s = 0.0
-        if self._looks_s:
-            ahead_s = self._looks_s.pop(0) if len(self._looks_s) > 1 else self._looks_s[0]
+        if self.looks_s:
+            ahead_s = self.looks_s.pop(0) if len(self.looks_s) > 1 else self.looks_s[0]
         return self._loop.time() + self._zero_s + ahead_s
-
-    @contextmanager
-    def on_device(self, wait_s: float, work_s: float) -> Iterator[None]:
-        """What runs inside looks at the clock on the device: the first time as it begins, after
-        that as it ends.
-        """
-        self._looks_s = [wait_s, wait_s + work_s]
-        try:
-            yield
-        finally:
-            self._looks_s = []
 
     def wall_s(self) -> float:
         """Unix seconds."""
@@ -133,8 +122,11 @@ class VirtualExecutor:
                 # Not before: until then nobody may fall who is needed once this peer falls by it
                 self._pace.raises = False
                 raise DeviceError("out of memory")
-            with self._clock.on_device(begin_s - now_s, work_s):
+            self._clock.looks_s = [begin_s - now_s, begin_s - now_s + work_s]
+            try:
                 result = work()
+            finally:
+                self._clock.looks_s = []
             if self._pace.stuck:
                 await asyncio.get_running_loop().create_future()
             self._free_s += self._pace.waited_s()

@@ -136,7 +136,9 @@ def replay_command(seed: int, iterations: int | None, drawn: Drawn = Drawn.USUAL
 class _Rehearsal:
     """The stage manager: sees everything, and decides when it is over."""
 
-    def __init__(self, seed: int, setup: Setup, factories: Factories, script: Script, loop: VirtualLoop, *, full: bool) -> None:
+    def __init__(
+        self, seed: int, setup: Setup, factories: Factories, script: Script | None, loop: VirtualLoop, *, full: bool
+    ) -> None:
         self.setup, self.loop, self.seed, self._script = setup, loop, seed, script
         self.transcript = Transcript(loop.time, full=full)
         self.statistics = RehearsalStatistics()
@@ -280,7 +282,7 @@ class _Rehearsal:
             self._liveness.see(request.plan, sender.member)
         elif isinstance(request, TakeRoll) and self._liveness is not None:
             self._liveness.average(request.roll.base)
-        if self._director is not None:
+        if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 
     def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
@@ -297,7 +299,7 @@ class _Rehearsal:
         elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply):
             self._left_s[receiver.member] = self.loop.time()
         self.checks.answered(receiver, request, outcome)
-        if self._director is not None:
+        if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
@@ -321,7 +323,7 @@ class _Rehearsal:
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
         """What the script wants of this call; told the first time it wants the same."""
-        fate = self._script.fate(sender, receiver, request)
+        fate = self._script.fate(sender, receiver, request) if self._script is not None else None
         if fate is not None:
             what = f"{type(request).__name__} from {sender.member} to {receiver.member}: {fate.summary()}"
             if what not in self._fates:
@@ -388,7 +390,7 @@ def rehearse(
     """
     setup, factories = setup or DRAWS[drawn](seed, iterations=iterations), factories or Factories()
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
-    rehearsal = _Rehearsal(seed, setup, factories, script or Script(), loop, full=full_transcript)
+    rehearsal = _Rehearsal(seed, setup, factories, script, loop, full=full_transcript)
 
     def complain(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         rehearsal.checks.violated("I7", f"the loop complains: {context.get('message')}: {context.get('exception')!r}")

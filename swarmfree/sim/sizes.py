@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from swarmfree.protocol.ports import Handler
@@ -23,6 +24,7 @@ from swarmfree.trainer.replica_state import PAST_MAX, ReplicaState
 
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
+CLASSES_MAX = 512
 PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 LARGER: Mapping[str, tuple[int, str]] = {
@@ -70,9 +72,12 @@ def sizes(root: object) -> Iterator[tuple[str, int]]:
 
 def _attributes(one: object) -> Iterator[tuple[str, Any]]:
     yield from getattr(one, "__dict__", {}).items()
-    for kind in type(one).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        yield from ((name, getattr(one, name)) for name in slots if name != "__dict__" and hasattr(one, name))
+    yield from ((name, getattr(one, name, None)) for name in _slots_of(type(one)))  # type: ignore[arg-type]  # classes hash
+
+
+@lru_cache(CLASSES_MAX)
+def _slots_of(kind: type) -> tuple[str, ...]:
+    return tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if name != "__dict__")
 
 
 def _entries(table: Collection[Any]) -> int:

@@ -2,8 +2,8 @@
 its weights: `config.json`, and safetensors in one file or in several with an index.
 
 What our model does not have is refused by name before anything is read: another architecture,
-biases, a scaled rotary embedding, quantised weights. Weights are memory-mapped; float16 and
-bfloat16 become float32, which is exact. Nothing is downloaded, no pickle is opened.
+biases, a scaled rotary embedding, quantised weights. Of weights no more is read than is asked for;
+float16 and bfloat16 become float32, which is exact. Nothing is downloaded, no pickle is opened.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.errors import ConfigError, DataError, SwarmfreeError
 from swarmfree.protocol.manifest import DataSection, Manifest, ModelSection
+from swarmfree.protocol.remote_text import shown
 from swarmfree.protocol.weight_shapes import EMBEDDING, HEAD, weight_shapes
 from swarmfree.storage.atomic_files import told_in_one_line
 from swarmfree.storage.dataset import TOKENIZER_FILE
@@ -30,6 +31,8 @@ from swarmfree.storage.weights import CONFIG_NAME, INDEX_NAME, read_header
 
 SINGLE_NAME = "model.safetensors"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_NUMBER_MAX = 1e300
+"""What is more is no float, or infinite; it may be an int of hundreds of digits."""
 _BUFFER = ".rotary_emb.inv_freq"
 """Behind the name of what old files hold beside the weights: it follows from the config."""
 _SHAPES = {
@@ -71,17 +74,20 @@ class LlamaFolder:
         """Floats `start` to `stop` of a weight, in the order of its rows.
 
         Raises:
-            SwarmfreeError: the disk refuses.
+            SwarmfreeError: the disk refuses, the file is shorter than it was, or a number is none.
         """
         place = self.places[name]
+        dtype, count = np.dtype(_DTYPES[place.dtype]), stop - start
         with told_in_one_line(place.file, "reading"):
-            flat = np.memmap(
-                place.file, _DTYPES[place.dtype], mode="r", offset=place.start_bytes, shape=(math.prod(place.shape),)
-            )
-            found = flat[start:stop]
-            if place.dtype == "BF16":  # the upper half of a float32
-                return (found.astype("<u4") << 16).view("<f4")
-            return found.astype("<f4")
+            # A map of a file that somebody cuts meanwhile would end the process
+            found = np.fromfile(place.file, dtype, count, offset=place.start_bytes + start * dtype.itemsize)
+        if len(found) < count:
+            raise SwarmfreeError(f"{place.file}: ends within {name}; it was whole before: put it there again")
+        # BF16 is the upper half of a float32
+        floats = (found.astype("<u4") << 16).view("<f4") if place.dtype == "BF16" else found.astype("<f4")
+        if not np.isfinite(floats).all():
+            raise SwarmfreeError(f"{place.file}: {name} has infinite numbers, or some that are none: no run learns from there")
+        return floats
 
     def tokenizer(self) -> bytes:
         """Content of its tokenizer.json; empty where it has none.
@@ -108,11 +114,13 @@ def open_llama(path: str) -> LlamaFolder:
         if not folder.is_dir():
             raise ConfigError("no such folder; one with config.json and safetensors is expected")
         config = _json_of(folder / CONFIG_NAME)
-        model, is_tied = _model_of(config), config.get("tie_word_embeddings") is True
+        model, is_tied = _model_of(config), config.get("tie_word_embeddings") or False
+        if not isinstance(is_tied, bool):
+            raise ConfigError(f"{CONFIG_NAME}: tie_word_embeddings = {is_tied!r:.40}; true or false expected")
         places = _places(folder)
         if is_tied and EMBEDDING in places:
-            # Whatever stands there as the head, transformers take the embedding
-            places[HEAD] = places[EMBEDDING]
+            # A head of its own that lies there counts, as for transformers 5; 4 took the embedding
+            places.setdefault(HEAD, places[EMBEDDING])
         _require_weights(places, model)
     return LlamaFolder(folder, model, places)
 
@@ -174,8 +182,8 @@ def _model_of(config: dict[str, Any]) -> ModelSection:
     if config.get("model_type") != "llama" or named != ["LlamaForCausalLM"]:
         raise ConfigError(f"{CONFIG_NAME}: {config.get('model_type')!r:.40}, {named!r:.60}; 'llama', LlamaForCausalLM expected")
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise ConfigError(f"{CONFIG_NAME}: rotary embedding {rope!r:.60}; an object expected")
+    if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        raise ConfigError(f"{CONFIG_NAME}: rotary embedding {rope!r:.60}; an object of numbers and texts expected")
     shapes = {ours: config.get(theirs) for ours, theirs in _SHAPES.items()}
     shapes |= {"kv_heads": config.get("num_key_value_heads") or shapes["heads"]}
     shapes |= {"tokens_per_row": config.get("max_position_embeddings", 2048)}
@@ -195,7 +203,7 @@ def _model_of(config: dict[str, Any]) -> ModelSection:
         if found != expected:
             raise ConfigError(f"{CONFIG_NAME}: {key} {found!r:.60}; this model has {expected!r} only")
     theta, eps = rope.get("rope_theta", config.get("rope_theta", 10000.0)), config.get("rms_norm_eps", 1e-6)
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in (theta, eps)):
+    if not all(type(value) in {int, float} and abs(value) < _NUMBER_MAX for value in (theta, eps)):
         raise ConfigError(f"{CONFIG_NAME}: rope_theta = {theta!r:.40}, rms_norm_eps = {eps!r:.40}; numbers expected")
     return ModelSection(**shapes, rope_theta=float(theta), norm_eps=float(eps))  # type: ignore[arg-type]
 
@@ -228,7 +236,8 @@ def _places(folder: Path) -> dict[str, TensorPlace]:
     found: dict[str, TensorPlace] = {}
     for name in names:
         file = folder / name
-        if Path(name).name != name or not file.is_file():
+        # Also where no disk takes such a name
+        if Path(name).name != name or not os.path.isfile(file):  # noqa: PTH113 - the other one raises
             pickled = next(folder.glob("pytorch_model*.bin"), None)
             said = f"; {pickled.name} is not opened: save it as safetensors" if pickled is not None else ""
             raise ConfigError(f"no {name:.120}{said}")
@@ -263,6 +272,8 @@ def _require_weights(places: dict[str, TensorPlace], model: ModelSection) -> Non
     """Whether these are the weights of a model with these shapes, all of them and no others."""
     if bias := next((name for name in places if name.endswith(".bias")), ""):
         raise ConfigError(f"{bias} is there; this model has no biases")
+    if model.blocks > len(places):  # else as many names as it says would be made
+        raise ConfigError(f"{CONFIG_NAME}: num_hidden_layers = {model.blocks}, but the files hold {len(places)} weights")
     expected = weight_shapes(model)
     for what, names in (("missing", expected.keys() - places.keys()), ("no weight of a LLaMA", places.keys() - expected.keys())):
         if names:
@@ -275,8 +286,10 @@ def _require_weights(places: dict[str, TensorPlace], model: ModelSection) -> Non
 
 @contextlib.contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """Put the folder before what is wrong with it."""
+    """Put the folder before what is wrong with it, and let names of others be what they may: it is
+    one line.
+    """
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from error
+        raise ConfigError(f"{folder}: {shown(str(error))}") from error

@@ -93,6 +93,7 @@ class AccessControl:
             self._plan = replica_state.known_plan
             self._stages = {**(self._stages if is_of_base else {}), **_stages_of(self._plan)}
         leader, successor, promised = replica_state.coordinator, self._stage_member.successor, replica_state.promised
+        electors = electorate_of(replica_state.record_of(NEWEST), self._plan)
         excluded = self._plan.excluded if self._plan is not None else ()
         return View(
             stage=replica_state.stage,
@@ -100,9 +101,7 @@ class AccessControl:
             term_number=promised.term.number if promised is not None else 0,
             followed=[m for m in (leader.member if leader is not None else None, successor) if m is not None],
             stages=self._stages,
-            electors=[
-                member for member in electorate_of(replica_state.record_of(NEWEST), self._plan) if member.peer_id not in excluded
-            ],
+            electors=[member for member in electors if member.peer_id not in excluded] if excluded else electors,
             participants=mine.roster.names() if mine is not None else (),
             asked=self._context.asked,
             admitted=self._stage_member.admitted,

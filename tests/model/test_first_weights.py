@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import llama_of
-from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.errors import ConfigError, DataError, SwarmfreeError
 from swarmfree.protocol.manifest import DataSection, Manifest, ModelSection, StagesSection
+from swarmfree.protocol.weight_shapes import EMBEDDING, HEAD
 from swarmfree.storage.llama_folder import open_llama, require_its_tokenizer, with_first_model
 from swarmfree.storage.tokenizer import tokenizer_files
 from tests.model.model_world import GROUPED, EngineRing, manifest_of
@@ -59,13 +60,22 @@ def held(manifest: Manifest, folder: Path) -> tuple[EngineRing, FirstWeightsOf]:
 
 
 @pytest.mark.parametrize(
-    ("tied", "dtype", "shard"),
-    [(False, torch.float32, "60KB"), (True, torch.bfloat16, "1GB"), (False, torch.float16, "1GB")],
-    ids=["float32 in shards", "bfloat16 with a tied head", "float16"],
+    ("tied", "dtype", "shard", "head"),
+    [
+        (False, torch.float32, "60KB", False),
+        (True, torch.bfloat16, "1GB", False),
+        (True, torch.float32, "1GB", True),
+        (False, torch.float16, "1GB", False),
+    ],
+    ids=["float32 in shards", "bfloat16 with a tied head", "a head of its own that is said to be tied", "float16"],
 )
-def test_engines_compute_what_transformers_compute(tmp_path: Path, *, tied: bool, dtype: torch.dtype, shard: str) -> None:
+def test_engines_compute_what_transformers_compute(
+    tmp_path: Path, *, tied: bool, dtype: torch.dtype, shard: str, head: bool
+) -> None:
     """The same logits in float32, bit for bit; and the digests are those of the engines."""
     write_llama(tmp_path, tied=tied, dtype=dtype, shard=shard)
+    if head:
+        _weights(lambda tensors: tensors.update({HEAD: 2 * tensors[EMBEDDING]}))(tmp_path)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == (shard == "60KB")
     manifest = with_first_model(manifest_of(), str(tmp_path))
     assert (manifest.model.rope_theta, manifest.model.tokens_per_row) == (500.0, GROUPED.tokens_per_row)
@@ -102,12 +112,17 @@ def _cut_off(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])
 
 
+def _no_number(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + np.float32("nan").tobytes())
+
+
 def _pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def _index(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}}))
+def _index(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
 
 
 K_PROJ = "model.layers.1.self_attn.k_proj"
@@ -125,7 +140,12 @@ K_PROJ = "model.layers.1.self_attn.k_proj"
         (_config(head_dim=8), "head_dim 8"),
         (_config(hidden_act="gelu"), "hidden_act 'gelu'"),
         (_config(quantization_config={"bits": 4}), "quantization_config"),
+        (_config(rope_parameters={"full_attention": {"rope_type": "llama3"}}), "rotary embedding {'full"),
+        (_config(rope_parameters={"rope_theta": 10**400}), "rope_theta = 1000"),
+        (_config(rms_norm_eps=True), "rms_norm_eps = True"),
+        (_config(tie_word_embeddings="true"), "tie_word_embeddings = 'true'"),
         (_config(num_hidden_layers="5"), "num_hidden_layers = '5'"),
+        (_config(num_hidden_layers=2**31 - 1), "num_hidden_layers = 2147483647, but the files hold 48 weights"),
         (_config(num_attention_heads=5, head_dim=12), "model.heads = 5"),
         (_config(intermediate_size=97), "shape"),
         (_config(num_hidden_layers=6), "model.layers.5.input_layernorm.weight, and 8 more: missing"),
@@ -133,9 +153,11 @@ K_PROJ = "model.layers.1.self_attn.k_proj"
         (_weights(lambda tensors: tensors.update({f"{K_PROJ}.bias": torch.zeros(32)})), f"{K_PROJ}.bias is there"),
         (_weights(lambda tensors: tensors.update({"adapter": torch.zeros(3)})), "adapter: no weight of a LLaMA"),
         (_weights(lambda tensors: tensors.update({"model.norm.weight": torch.zeros(64).double()})), "is F64"),
+        (_weights(lambda tensors: tensors.update({"\n\x1b" + "a" * 9999 + ".bias": torch.zeros(3)})), "aaaa"),
         (_cut_off, "no whole safetensors file"),
         (_pickled, "pytorch_model.bin is not opened"),
-        (_index, "no ../elsewhere"),
+        (_index("../elsewhere.safetensors"), "no ../elsewhere"),
+        (_index("a" * 5000), "no aaaa"),
         (lambda folder: (folder / "config.json").write_text("[]"), "no JSON object"),
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
     ],
@@ -150,7 +172,28 @@ def test_what_no_run_can_begin_with_is_refused_in_one_line(
     with pytest.raises(ConfigError) as refused:
         open_llama(str(tmp_path))
     line = str(refused.value)
-    assert line.startswith(f"{tmp_path}: ") and word in line and "\n" not in line
+    assert line.startswith(f"{tmp_path}: ") and word in line and line.isprintable() and len(line) < 600
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (_no_number, "has infinite numbers, or"),
+        (_cut_off, "ends within model.norm.weight"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "reading failed: No such file"),
+    ],
+    ids=["no number", "cut", "removed"],
+)
+def test_weights_that_no_run_learns_from_are_told_of_in_one_line(
+    llama: Path, tmp_path: Path, change: Callable[[Path], object], word: str
+) -> None:
+    """What only shows as they are read, and what becomes of a file that others are given from."""
+    for file in llama.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    opened = open_llama(str(tmp_path))
+    change(tmp_path)
+    with pytest.raises(SwarmfreeError, match=word):
+        opened.read("model.norm.weight", 0, GROUPED.width)
 
 
 @pytest.fixture(scope="module")

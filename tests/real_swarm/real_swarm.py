@@ -146,17 +146,12 @@ class Processes:
         return self._starter
 
     async def look(self, *arguments: str) -> str:
-        """Run a command that says something and ends; what it said."""
-        process = await asyncio.create_subprocess_exec(*self.program, *arguments, stdout=asyncio.subprocess.PIPE)
-        try:
-            async with asyncio.timeout(UP_WITHIN_S):
-                out, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode == 0
-        return out.decode()
+        """Run a command that says something and ends, forked as peers are; what it said."""
+        said = list[str]()
+        child = await (await self.starter()).start("look", arguments, self.folder / "look.txt", said.append)
+        self._children.append(child)
+        assert await code_of(child, UP_WITHIN_S) == 0, self.words("look")
+        return "".join(f"{line}\n" for line in said)
 
     def told(self, name: str, kind: str) -> list[dict[str, Any]]:
         """What one process told of one kind of event, in order."""

@@ -240,7 +240,7 @@ async def test_peers_that_nobody_can_call_train_by_way_of_relays(processes: Proc
     node's and of a peer's. When the bootstrap node is killed, they go on by way of the other one,
     to the end.
     """
-    run = write_run(processes.folder, iterations=200, stages="body = 2")
+    run = write_run(processes.folder, iterations=100, stages="body = 2")
     folder = lambda name: ("--folder", str(processes.folder / "peers" / name), "--log", "json")  # noqa: E731 - said once
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), *folder("bootstrap"))
     invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once

@@ -26,7 +26,7 @@ from tests.real_swarm.same_as_alone import (
 )
 
 ITERATIONS = 32
-ORDERS = 4
+ORDERS = 2
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -4,7 +4,7 @@ peer's, believed by their digest alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -22,8 +22,9 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.member import queries
+from swarmfree.trainer.recovery.builder import GIVERS_MAX
 from tests.builders import make_record
-from tests.mutants.alone import MANIFEST, SIBLING, A, Alone, D, at, play
+from tests.mutants.alone import MANIFEST, SIBLING, A, Alone, D, at, endpoint, play
 
 GIVEN = 9
 """Salt of the draw that stands for given weights."""
@@ -50,13 +51,23 @@ class Disk:
         return data, tuple(digest for part in parts for digest in engine.digest_part(part)[1:])
 
 
-def begin(alone: Alone, *, givers: Collection[Endpoint] = (), liars: Collection[Endpoint] = ()) -> None:
-    """A run that begins with given weights, in which D can feed, and the others cannot."""
+STRANGERS = tuple(endpoint(f"Z{number}") for number in range(GIVERS_MAX))
+"""With names before all others."""
+
+
+def begin(
+    alone: Alone, *, givers: Collection[Endpoint] = (), liars: Collection[Endpoint] = (), strangers: Sequence[Endpoint] = ()
+) -> None:
+    """A run that begins with given weights, in which D and strangers can feed, as they say, and the
+    others cannot.
+    """
     alone.context.manifest = RUN
 
     async def announcements() -> tuple[Announcement, ...]:
         said = (PeerState.STANDBY, NO_STAGE, 0, GENESIS_LINEAGE, 0.0, 1.0, 0.0)
-        return tuple(Announcement(one, *said, one == D, PROTOCOL_REVISION, 1e9) for one in (A, SIBLING, D))
+        return tuple(
+            Announcement(one, *said, one in {D, *strangers}, PROTOCOL_REVISION, 1e9) for one in (*strangers, A, SIBLING, D)
+        )
 
     alone.context.ports.directory.announcements = announcements  # type: ignore[method-assign]
 
@@ -80,13 +91,24 @@ async def built(alone: Alone, salt: int = 0, record: Record | None = None) -> st
     return (await alone.builder.build(A, request)).expect(Built).state_digest
 
 
-def test_who_can_feed_is_asked_first_and_a_liar_costs_its_transfer() -> None:
-    """What has another digest is passed over, and so is who has nothing."""
+def test_who_leads_is_asked_first_and_a_liar_costs_its_transfer() -> None:
+    """Then who can feed. What has another digest is passed over, and so is who has nothing."""
 
     async def story(alone: Alone) -> None:
         begin(alone, givers=[SIBLING], liars=[D])
         assert (await built(alone)).startswith(RUN.init_digest(2))
-        assert list(dict.fromkeys(member for member, _ in alone.line.asked)) == [D.member, A.member, SIBLING.member]
+        assert list(dict.fromkeys(member for member, _ in alone.line.asked)) == [A.member, D.member, SIBLING.member]
+
+    play(story)
+
+
+def test_strangers_do_not_keep_a_builder_from_who_leads() -> None:
+    """However many say that they can feed: who founds has the weights."""
+
+    async def story(alone: Alone) -> None:
+        begin(alone, givers=[A], strangers=STRANGERS)
+        assert (await built(alone)).startswith(RUN.init_digest(2))
+        assert {member for member, _ in alone.line.asked} == {A.member}
 
     play(story)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
@@ -241,7 +242,7 @@ class Participants:
 
     def participants(self) -> tuple[Participant, ...]:
         """Everyone, senior first."""
-        return tuple(sorted(self._participants.values(), key=lambda g: g.admitted))
+        return tuple(sorted(self._participants.values(), key=attrgetter("admitted")))
 
     def names(self) -> Collection[Member]:
         """Everyone's name."""

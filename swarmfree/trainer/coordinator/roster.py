@@ -75,7 +75,8 @@ class Roster(Participants):
         self._bars = Bars()
         self._differs: Counter[str] = Counter()
         self._deposed = ""
-        self._progress, self._progress_of = 0, ""
+        self._progress = 0
+        self._progress_of: tuple[Position, int, int, int] | None = None
         self.calls = Calls(context)
         self.must_replan = False
         self.changed, self.rivalry = Signal(), Signal()
@@ -507,7 +508,7 @@ class Roster(Participants):
         answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
         done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
         done += sum(participant.work_done for participant in self._participants.values() if not participant.built)
-        present = f"{self._lead.position} {len(self._participants)} {self._admitted} {done}"
+        present = (self._lead.position, len(self._participants), self._admitted, done)
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present
         return self._progress
@@ -535,11 +536,8 @@ class Roster(Participants):
         plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
         if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
-        there = [
-            g
-            for g in self.participants()
-            if plan is None or plan.stage_of(g.member) is None or (stands_by and not g.built and g.stage != NO_STAGE)
-        ]
+        named = {endpoint.member for endpoint in plan.members()} if plan is not None else set[Member]()
+        there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != NO_STAGE)]
         there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
 

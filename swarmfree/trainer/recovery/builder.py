@@ -240,14 +240,18 @@ class Builder:
         await device.run(Rank.BOOKS, 0, lambda: engine.draw(stage, salt))
 
     async def _take_first_weights(self, building: Building, stage: int) -> None:
-        """Have the weights that the run begins with from whoever has them, this peer first: who can
-        feed a run that begins has them.
+        """Have the weights that the run begins with from whoever has them, this peer first, then
+        who leads: strangers with many names come after it. Who can feed a run that begins has them.
 
         Raises:
             CallFailed: nobody has them, or what was given has another digest.
         """
         engine, device, ports = self._context.ports.engine, self._stage_member.device, self._context.ports
-        announced = sorted(await ports.directory.announcements(), key=lambda a: (not a.can_feed, a.endpoint.member))
+        leader = building.request.position.term.member
+        announced = sorted(
+            await ports.directory.announcements(),
+            key=lambda a: (a.endpoint.member != leader, not a.can_feed, a.endpoint.member),
+        )
         others = [a.endpoint for a in announced if a.endpoint.member != self._context.me][:GIVERS_MAX]
         expected, last = self._context.manifest.init_digest(stage), "nobody else is announced"
         for giver in (*((self._context.here,) if ports.first_weights is not None else ()), *others):
