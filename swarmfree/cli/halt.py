@@ -51,8 +51,8 @@ def set_key(
     microbatches each one has from the next on, at most batch.microbatches_max of the run config.
     The learning rate follows: twice the batch, twice the rate, in equal steps over
     optimizer.warmup_iterations. The data goes on where it is: an epoch still shows each sequence
-    once. Of orders to pause, stop and set the newest one counts alone. Ends when a peer has taken
-    the order.
+    once. It is refused while an order to pause or to stop stands; one that follows before the batch
+    is another one takes its place. Ends when a peer has taken the order.
     """
     from swarmfree.cli.halt_run import microbatches_in  # noqa: PLC0415 - help is fast
 

@@ -11,6 +11,7 @@ import time
 import typer
 
 from swarmfree.cli.run_access import open_directory
+from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.protocol.errors import ConfigError, RunEnded, SwarmfreeError
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.invite import Invite
@@ -49,7 +50,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         ConfigError: the key is not the run's, or the run cannot have so many microbatches.
         InviteError: nobody answers at the invite's addresses.
         RunEnded: the run is over.
-        SwarmfreeError: no peer has taken it.
+        SwarmfreeError: no peer has taken it, or a batch is set while an order to halt stands.
     """
     async with open_directory(invite, patience_s) as (directory, manifest, _):
         await directory.ban_lists()  # orders are read along
@@ -60,10 +61,17 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                 f"{SETTABLE} where that is 0)"
             )
         founder, last = await directory.founder(), directory.order()
+        spent = founder.spent if founder is not None else 0
         if await directory.is_over():
             raise RunEnded(f"the run is over: there is nothing to {what}")
-        before = max(founder.spent if founder is not None else 0, last.number if last is not None else 0)
-        order = sign_order(organiser, manifest, Order(max(int(time.time()), before + 1), halt, microbatches))
+        if microbatches and last is not None and is_unspent_halt(last, spent):
+            raise SwarmfreeError(
+                f"order {last.number} to {last.halt} stands, and {what} would take its place: "
+                + ("set it once the run goes on again" if last.halt is Halting.PAUSE else "the run is about to end")
+            )
+        number = max(int(time.time()), max(spent, last.number if last is not None else 0) + 1)
+        after = max(spent, last.after if last is not None else 0) if microbatches else 0
+        order = sign_order(organiser, manifest, Order(number, halt, microbatches, after))
         await directory.publish_order(order, manifest.timing.papers_lease_s)
         keepers = 0
         with contextlib.suppress(TimeoutError):
@@ -75,7 +83,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                 f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
                 f"where all have left already, nothing more is needed; else {what} again when peers are there"
             )
-        number, founder = order.order.number, await directory.founder()
+        founder = await directory.founder()
         if founder is not None and founder.spent >= number:
             raise SwarmfreeError(
                 f"order {number} to {what} came as the run was about to go on from snapshots, and is not obeyed: {what} again"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
@@ -241,9 +242,14 @@ class Cast:
             self._restart_bootstrap()
 
     def set_batch(self, microbatches: int) -> None:
-        """The organiser sets how many microbatches each iteration has from the next one on."""
-        if self._is_open and not self._stage.checks.is_complete:
-            self._publish(Order(0, Halting.NOT, microbatches), f"sets {microbatches} microbatches")
+        """The organiser sets how many microbatches each iteration has from the next one on; refused
+        where an order to pause stands.
+        """
+        directory = self._stage.directory
+        spent = directory.geneses[-1].spent if directory.geneses else 0
+        stands = directory.order is not None and is_unspent_halt(directory.order[0], spent)
+        if self._is_open and not self._stage.checks.is_complete and not stands:
+            self._publish(Order(0, Halting.NOT, microbatches, spent), f"sets {microbatches} microbatches")
 
     def _publish(self, order: Order, what: str) -> None:
         wall_s, before = WALL_START_S + self._stage.loop.time(), self._stage.directory.order
