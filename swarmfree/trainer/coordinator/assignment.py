@@ -21,7 +21,7 @@ from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay, givers_of
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.events import LOST_ENDS, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
+from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
@@ -230,7 +230,7 @@ class Assignment:
         if not self._opened:
             return missing_sentence(counts, self._context.manifest)
         lost = [f"stage {stage}" for stage, count in enumerate(counts) if not count]
-        return f"{', '.join(lost)}{LOST_ENDS}" if lost else ""
+        return f"{', '.join(lost)}{LOST_ON_DISK if self._waits_for_disks else LOST_ENDS}" if lost else ""
 
     def _place_holders(self) -> None:
         """Who stands by with the state of a lost stage gets its place again, the newest first, no
