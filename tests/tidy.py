@@ -45,8 +45,20 @@ TORCH_REHEARSAL = re.compile(r"swarmfree/sim/torch_\w+\.py")
 # enough.
 LAYERS: dict[str, tuple[set[str], ...]] = {
     "policy": (
-        {"answer_checks", "audit", "data_order", "deadline", "election", "fault_attribution", "fork_choice", "founder", "halt"}
-        | {"patience", "permissions", "placement", "promises", "quorum", "reduction", "repair", "resume", "retention", "router"}
+        {"answer_checks", "audit", "batch", "data_order", "deadline", "election", "fault_attribution", "fork_choice", "founder"}
+        | {
+            "halt",
+            "patience",
+            "permissions",
+            "placement",
+            "promises",
+            "quorum",
+            "reduction",
+            "repair",
+            "resume",
+            "retention",
+            "router",
+        }
         | {"schedule", "takeover"},
         {"build_time", "part_batches", "record", "recovery", "snapshot_store"},
         {"planner"},

@@ -396,8 +396,10 @@ class Founding:
 
     def _require_same_run(self, kept: Manifest) -> None:
         asked = self._config.manifest
+        own = asked.model
         # Shapes and digests are those of the folder, which is not needed any more
-        model = dataclasses.replace(asked.model, init_digests=kept.model.init_digests) if self._config.init_from else kept.model
+        model = own if self._config.init_from else dataclasses.replace(kept.model, tokens_per_row=own.tokens_per_row)
+        model = dataclasses.replace(model, init_digests=kept.model.init_digests)
         if kept.model.init_digests:
             asked = dataclasses.replace(asked, model=model)
         if other := differences(kept, asked):

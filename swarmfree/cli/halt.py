@@ -1,6 +1,8 @@
-"""``swarmfree pause`` and ``swarmfree stop``: a run stops by its organiser's will."""
+"""``swarmfree pause``, ``stop`` and ``set``: what the organiser wants of a run that goes on."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -33,11 +35,35 @@ def stop(invite: InviteArgument, *, organiser: OrganiserOption, patience: Patien
     _order(invite, organiser, Halting.STOP, patience)
 
 
-def _order(invite: str, organiser: str, halt: Halting, patience_s: float) -> None:
+def set_key(
+    invite: InviteArgument,
+    change: Annotated[
+        str, typer.Argument(metavar="batch.microbatches=N", help="How many each iteration has from then on.", show_default=False)
+    ],
+    *,
+    organiser: OrganiserOption,
+    patience: PatienceOption = 20.0,
+) -> None:
+    """Set the batch of a run that goes on, from the next iteration on.
+
+    Publishes an order, signed with the organiser's key, in the run's directory. Within
+    timing.lease_s every peer has read it; the record of the iteration under way says how many
+    microbatches each one has from the next on, at most batch.microbatches_max of the run config.
+    The learning rate follows: twice the batch, twice the rate, in equal steps over
+    optimizer.warmup_iterations. The data goes on where it is: an epoch still shows each sequence
+    once. It is refused while an order to pause or to stop stands; one that follows before the batch
+    is another one takes its place. Ends when a peer has taken the order.
+    """
+    from swarmfree.cli.halt_run import microbatches_in  # noqa: PLC0415 - help is fast
+
+    _order(invite, organiser, Halting.NOT, patience, microbatches_in(change))
+
+
+def _order(invite: str, organiser: str, halt: Halting, patience_s: float, microbatches: int = 0) -> None:
     from swarmfree.cli.halt_run import give_order  # noqa: PLC0415 - help is fast
     from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
     from swarmfree.wire.organiser import load_organiser  # noqa: PLC0415 - help is fast
 
     decoded, key = decode_invite(invite), load_organiser(organiser)
-    raise typer.Exit(run_until_told(lambda: give_order(decoded, key, halt, patience_s)))
+    raise typer.Exit(run_until_told(lambda: give_order(decoded, key, halt, patience_s, microbatches)))

@@ -11,36 +11,67 @@ import time
 import typer
 
 from swarmfree.cli.run_access import open_directory
-from swarmfree.protocol.errors import RunEnded, SwarmfreeError
+from swarmfree.policy.halt import is_unspent_halt
+from swarmfree.protocol.errors import ConfigError, RunEnded, SwarmfreeError
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import OrganiserKey
 from swarmfree.wire.signed_order import sign_order
 
 LOOK_AGAIN_S = 1.0
+COUNT_MAX = 1 << 31
 FOLLOWS = {
     Halting.PAUSE: "after the iteration under way each writes its stage, and all leave; "
     "to go on, start the same commands in the same folders",
     Halting.STOP: "after the iteration under way the weights are written, and all end",
+    Halting.NOT: "after the iteration under way each has so many, and the learning rate follows",
 }
+SETTABLE = "batch.microbatches"
 
 
-async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, patience_s: float) -> int:
+def microbatches_in(change: str) -> int:
+    """How many microbatches ``batch.microbatches=N`` asks for.
+
+    Raises:
+        ConfigError: it asks for something else.
+    """
+    key, _, value = (part.strip() for part in change.partition("="))
+    if key != SETTABLE:
+        raise ConfigError(f"{change}: only {SETTABLE}=N can be set while a run goes on; all else is agreed as it is made")
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) < COUNT_MAX:
+        raise ConfigError(f"{SETTABLE} = {value}: a whole number above 0 is expected")
+    return int(value)
+
+
+async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, patience_s: float, microbatches: int = 0) -> int:
     """Publish an order, and say who has it; exit code 0.
 
     Raises:
-        ConfigError: the key is not the run's.
+        ConfigError: the key is not the run's, or the run cannot have so many microbatches.
         InviteError: nobody answers at the invite's addresses.
         RunEnded: the run is over.
-        SwarmfreeError: no peer has taken it.
+        SwarmfreeError: no peer has taken it, or a batch is set while an order to halt stands.
     """
     async with open_directory(invite, patience_s) as (directory, manifest, _):
         await directory.ban_lists()  # orders are read along
+        what = str(halt) if halt is not Halting.NOT else f"set {SETTABLE}={microbatches}"
+        if microbatches > manifest.batch.most:
+            raise ConfigError(
+                f"{SETTABLE} = {microbatches}: this run was made for at most {manifest.batch.most} (batch.microbatches_max, or "
+                f"{SETTABLE} where that is 0)"
+            )
         founder, last = await directory.founder(), directory.order()
+        spent = founder.spent if founder is not None else 0
         if await directory.is_over():
-            raise RunEnded("the run is over: there is nothing to " + halt)
-        before = max(founder.spent if founder is not None else 0, last.number if last is not None else 0)
-        order = sign_order(organiser, manifest, Order(max(int(time.time()), before + 1), halt))
+            raise RunEnded(f"the run is over: there is nothing to {what}")
+        if microbatches and last is not None and is_unspent_halt(last, spent):
+            raise SwarmfreeError(
+                f"order {last.number} to {last.halt} stands, and {what} would take its place: "
+                + ("set it once the run goes on again" if last.halt is Halting.PAUSE else "the run is about to end")
+            )
+        number = max(int(time.time()), max(spent, last.number if last is not None else 0) + 1)
+        after = max(spent, last.after if last is not None else 0) if microbatches else 0
+        order = sign_order(organiser, manifest, Order(number, halt, microbatches, after))
         await directory.publish_order(order, manifest.timing.papers_lease_s)
         keepers = 0
         with contextlib.suppress(TimeoutError):
@@ -49,14 +80,14 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                     await asyncio.sleep(LOOK_AGAIN_S)
         if not keepers:
             raise SwarmfreeError(
-                f"the order to {halt} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
-                f"where all have left already, nothing more is needed; else {halt} again when peers are there"
+                f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
+                f"where all have left already, nothing more is needed; else {what} again when peers are there"
             )
-        number, founder = order.order.number, await directory.founder()
+        founder = await directory.founder()
         if founder is not None and founder.spent >= number:
             raise SwarmfreeError(
-                f"order {number} to {halt} came as the run was about to go on from snapshots, and is not obeyed: {halt} again"
+                f"order {number} to {what} came as the run was about to go on from snapshots, and is not obeyed: {what} again"
             )
         who = "peers have" if keepers > 1 else "peer has"
-        typer.echo(f"order {number} to {halt}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
+        typer.echo(f"order {number} to {what}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
         return 0

@@ -24,7 +24,7 @@ from swarmfree.cli.data import data_app
 from swarmfree.cli.doctor import doctor
 from swarmfree.cli.evaluate import evaluate
 from swarmfree.cli.export import export
-from swarmfree.cli.halt import pause, stop
+from swarmfree.cli.halt import pause, set_key, stop
 from swarmfree.cli.local import LocalCommand, local
 from swarmfree.cli.new import new
 from swarmfree.cli.peer import peer
@@ -171,6 +171,7 @@ BAN_EXAMPLES = _examples(
     "swarmfree ban INVITE --ticket 0123456789abcdef --organiser organiser.key",
 )
 PAUSE_EXAMPLES = _examples("swarmfree pause INVITE --organiser organiser.key")
+SET_EXAMPLES = _examples("swarmfree set INVITE batch.microbatches=32 --organiser organiser.key")
 STOP_EXAMPLES = _examples("swarmfree stop INVITE --organiser organiser.key")
 PLAN_EXAMPLES = _examples(
     "swarmfree plan --run stdlib-small --peers fleet.toml",
@@ -198,6 +199,7 @@ app.command(short_help="Make a ticket, and an invite with it.", epilog=TICKET_EX
 app.command(short_help="Have a run do without a peer, or end a ticket.", epilog=BAN_EXAMPLES)(ban)
 app.command(short_help="Have all peers leave, to go on later.", epilog=PAUSE_EXAMPLES)(pause)
 app.command(short_help="End a run before its last iteration.", epilog=STOP_EXAMPLES)(stop)
+app.command("set", short_help="Set another batch while a run goes on.", epilog=SET_EXAMPLES)(set_key)
 app.add_typer(config_app, name="config", short_help="Look at a run config.")
 app.command(short_help="Rehearse whole swarms in virtual time, with faults.", epilog=REHEARSE_EXAMPLES)(rehearse)
 app.command(short_help="Strike a swarm of real processes, and check it.", epilog=CHAOS_EXAMPLES)(chaos)

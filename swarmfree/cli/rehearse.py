@@ -29,6 +29,9 @@ def rehearse(
     liars: Annotated[
         bool, typer.Option("--liars", help="Each swarm has a member that computes wrongly, and audits; integers alone.")
     ] = False,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="The organiser sets other batches on the way; integers alone.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -42,9 +45,13 @@ def rehearse(
     """
     from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
+    from swarmfree.sim.setup import Drawn  # noqa: PLC0415 - help is fast
 
-    if liars and engine is EngineChoice.TORCH:
-        raise typer.BadParameter("a liar of a rehearsal lies in integers: leave out --engine torch")
+    if (liars or batches) and engine is EngineChoice.TORCH:
+        raise typer.BadParameter("liars and other batches are rehearsed in integers: leave out --engine torch")
+    if liars and batches:
+        raise typer.BadParameter("a rehearsal has a liar or other batches: leave out --liars or --batches")
     interrupt_by_exception()
-    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations, has_liar=liars)
+    drawn = Drawn.LIARS if liars else Drawn.BATCHES if batches else Drawn.USUAL
+    show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations, drawn=drawn)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from swarmfree.cockpit.text import span
+from swarmfree.sim.setup import Drawn
 
 LINES_MAX = 20
 PROGRESS_S = 2.0
@@ -26,10 +27,10 @@ class Rehearsing:
         say: Callable[[str], None],
         *,
         iterations: int | None = None,
-        has_liar: bool = False,
+        drawn: Drawn = Drawn.USUAL,
     ) -> None:
         """Keep what was asked for; each line goes to `say`."""
-        self._asked, self._has_liar = iterations, has_liar
+        self._asked, self._drawn = iterations, drawn
         self._count = count
         self._first_seed = first_seed
         self._engine = engine
@@ -50,7 +51,7 @@ class Rehearsing:
         """
         from swarmfree.sim.rehearsal import rehearse  # noqa: PLC0415 - only what is needed
 
-        play = partial(rehearse, has_liar=self._has_liar)
+        play = partial(rehearse, drawn=self._drawn)
         if self._engine == "torch":
             from swarmfree.sim.torch_rehearsal import rehearse_torch  # noqa: PLC0415 - only what is needed
 
@@ -80,7 +81,7 @@ class Rehearsing:
             if report.violation:
                 self._show_end(report.tail, report.details)
 
-        result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear, has_liar=self._has_liar)
+        result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear, drawn=self._drawn)
         return self._finish(f", {result.repeated} of them twice")
 
     def _count_one(self, seed: int, violation: str, iterations: int, virtual_s: float, faults: Counter[str]) -> None:
@@ -116,7 +117,7 @@ class Rehearsing:
         self._say(f"{len(self._failures)} of {self._count} rehearsals failed; to play them again:")
         engine = "" if self._engine == "integer" else f" --engine {self._engine}"
         engine += f" --iterations {self._asked}" if self._asked else ""
-        engine += " --liars" if self._has_liar else ""
+        engine += f" --{self._drawn}" if self._drawn is not Drawn.USUAL else ""
         for seed, _ in sorted(self._failures):
             self._say(f"  swarmfree rehearse --first-seed {seed} --seeds 1{engine} --verbose")
         return 1

@@ -21,7 +21,7 @@ from swarmfree.cockpit.screen import STAGE_COLUMNS
 from swarmfree.cockpit.state import LostStage, PeerPicture, SwarmState
 from swarmfree.cockpit.text import count_words, megabytes, seconds_words
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
-from swarmfree.protocol.events import LOST_ENDS, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
+from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import NO_STAGE, Member
 from swarmfree.protocol.peer_status import Glance, Made
@@ -199,9 +199,9 @@ def _make(swarm: SwarmState, glance: Glance, now_s: float) -> SwarmState:
 
 def stages_lost(waiting_for: str) -> tuple[int, ...]:
     """The stages that a coordinator says are lost, by what it waits for."""
-    if not waiting_for.endswith(LOST_ENDS):
+    if not waiting_for.endswith((LOST_ENDS, LOST_ON_DISK)):
         return ()
-    return tuple(int(number) for number in LOST.findall(waiting_for.removesuffix(LOST_ENDS)))
+    return tuple(int(number) for number in LOST.findall(waiting_for))
 
 
 def _siblings(glance: Glance) -> int:

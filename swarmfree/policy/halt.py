@@ -30,6 +30,13 @@ def due_order(order: Order | None, last: Record | None, spent: int) -> Order | N
     return order if is_new or (last is not None and is_paused(last, spent) and order.number == last.order) else None
 
 
+def is_unspent_halt(order: Order | None, spent: int) -> bool:
+    """Whether this order is to pause or to stop, and the run has not gone on since; then nothing
+    else is to be ordered.
+    """
+    return order is not None and order.halt is not Halting.NOT and order.number > spent
+
+
 def spent_before(founder: Founder | None, last: Record | None) -> int:
     """Orders up to this number are obeyed no more: those that the genesis says, and where the run
     goes on from this very record also the one that it obeyed, by whatever clock that was dated.

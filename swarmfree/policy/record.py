@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from swarmfree.policy.batch import next_batch, rate_factor, sum_scale
 from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
 from swarmfree.protocol.events import IterationCommitted
@@ -131,6 +132,7 @@ def divergence(record: Record, manifest: Manifest) -> str:
     wrong += [f"the squared norm of stage {stage}'s gradient is {norm}" for stage, norm in norms if not math.isfinite(norm)]
     if not wrong:
         return ""
+    # The factor of a batch that was set is left out: what is said is the run config's own
     rate = learning_rate(manifest.optimizer, manifest.run.iterations, record.iteration)
     cure = "lower optimizer.rate, or raise optimizer.warmup_iterations"
     return f"training diverged in iteration {record.iteration} at learning rate {rate:.4g}: {wrong[0]}; {cure}"
@@ -144,7 +146,9 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         averages: index = stage.
     """
     last = plan.last_record
-    factors = clip_factors(manifest.optimizer, [bits_float64(a.squared_norm_bits) for a in averages])
+    scale = sum_scale(plan.microbatches, manifest)
+    factors = clip_factors(manifest.optimizer, [scale * scale * bits_float64(a.squared_norm_bits) for a in averages])
+    rate_scale = rate_factor(last.batch if last is not None else None, plan.iteration, manifest)
     entries = []
     for stage, (average, factor) in enumerate(zip(averages, factors, strict=True)):
         before = 0 if last is None else last.stages[stage].step_count
@@ -160,7 +164,12 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
                 step_count=step_count,
                 rate_scale_bits=rate_bits,
                 scalars=step_scalars(
-                    manifest.optimizer, manifest.run.iterations, plan.iteration, step_count, bits_float32(rate_bits), factor
+                    manifest.optimizer,
+                    manifest.run.iterations,
+                    plan.iteration,
+                    step_count,
+                    rate_scale * bits_float32(rate_bits),
+                    scale * factor,
                 ),
                 members=average.members,
                 sums=average.sums if replays_exactly(manifest) else (),
@@ -180,13 +189,14 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         attempt=plan.position.attempt,
         base=plan.base,
         stages=tuple(entries),
-        loss_bits=float64_bits(loss),
-        tokens=manifest.tokens_per_iteration,
+        loss_bits=float64_bits(scale * loss),
+        tokens=plan.microbatches * manifest.batch.rows * manifest.model.tokens_per_row,
         evaluation_bits=circumstances.evaluation,
         electorate=tuple(electorate),
         forced=(last.forced if last is not None else ()) + (plan.iteration,) * circumstances.forced,
         order=order.number if order is not None else last.order if last is not None else 0,
         halt=order.halt if order is not None else Halting.NOT,
+        batch=next_batch(last, plan.iteration, plan.microbatches, order, manifest),
     )
 
 

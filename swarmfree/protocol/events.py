@@ -37,7 +37,10 @@ class Waiting:
 
 
 LOST_ENDS = " lost, waiting for a standby or newcomer"
-"""So ends what the run waits for while stages are lost; their names stand before it."""
+LOST_ON_DISK = " lost, waiting a while for whoever has it on disk"
+"""So ends what the run waits for while stages are lost; their names stand before it. The second one
+where each stage of a set of snapshots was there before.
+"""
 
 
 @dataclass(frozen=True, slots=True)

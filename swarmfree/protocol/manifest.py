@@ -131,13 +131,32 @@ class StagesSection:
 
 @dataclass(frozen=True, slots=True)
 class BatchSection:
-    """Rows per microbatch B, and microbatches per iteration M."""
+    """Rows per microbatch B, and microbatches per iteration M.
+
+    Args:
+        rows: of a microbatch.
+        microbatches: of an iteration, as the run begins.
+        microbatches_max: to how many the organiser may set them during the run; 0 = no more than
+            `microbatches`.
+    """
 
     rows: int = 8
     microbatches: int = 8
+    microbatches_max: int = 0
 
     def __post_init__(self) -> None:
         _positive("batch", self, "rows", "microbatches")
+        if self.microbatches_max and self.microbatches_max < self.microbatches:
+            raise ConfigError(
+                f"batch.microbatches_max = {self.microbatches_max}: must be 0 or at least batch.microbatches = {self.microbatches}"
+            )
+
+    @property
+    def most(self) -> int:
+        """How many microbatches an iteration has at most: numbers of microbatches leave room for
+        so many in each iteration.
+        """
+        return max(self.microbatches, self.microbatches_max)
 
 
 @dataclass(frozen=True, slots=True)

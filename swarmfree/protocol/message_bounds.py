@@ -79,7 +79,7 @@ class MessageBounds:
         return cls(
             stage_count=manifest.stage_count,
             is_exact=True,
-            microbatches=batch.microbatches,
+            microbatches=batch.most,
             windows=manifest.run.evaluate_windows,
             iterations=manifest.run.iterations,
             hold_s=max(timing.heartbeat_s, timing.silence_s),

@@ -201,9 +201,14 @@ class Executor(Protocol):
 class Tokens(Protocol):
     """The corpus of a source."""
 
-    def microbatch(self, number: int) -> bytes:
+    def microbatch(self, number: int, place: int | None = None) -> bytes:
         """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1). A pure
-        function of (seed, number).
+        function of (seed, place).
+
+        Args:
+            number: by which it is called, and which iterations with fewer microbatches than they
+                may have leave gaps in.
+            place: which microbatch of the run's data it is; None = `number`.
         """
         ...
 

@@ -226,6 +226,24 @@ class StageEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBatch:
+    """The batch of the iterations after a record, once the organiser has set one.
+
+    Args:
+        microbatches: of each iteration.
+        fed: how many microbatches all iterations up to this record have had: where the data goes
+            on.
+        since: the first iteration that has so many.
+        factor_bits: float32 bits of the factor of the learning rate in the iteration before that.
+    """
+
+    microbatches: int
+    fed: int
+    since: int
+    factor_bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What is sealed about one committed iteration.
 
@@ -245,6 +263,7 @@ class Record:
         forced: iterations so far that were sealed without a majority.
         order: number of the newest order that was obeyed so far; 0 for none.
         halt: whether this is the last record, by that order.
+        batch: of the iterations that follow; None as long as the manifest says it.
 
     Source: protocol section 3.1.
     """
@@ -262,6 +281,7 @@ class Record:
     forced: tuple[int, ...] = ()
     order: int = 0
     halt: Halting = Halting.NOT
+    batch: SetBatch | None = None
     _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     @property
@@ -295,6 +315,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
     `record_from_json` is the inverse.
     """
+    batch = record.batch
     return {
         "iteration": record.iteration,
         "before": record.before,
@@ -321,6 +342,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "forced": list(record.forced),
         "order": record.order,
         "halt": str(record.halt),
+        **({} if batch is None else {"batch": [batch.microbatches, batch.fed, batch.since, batch.factor_bits]}),
     }
 
 
@@ -359,6 +381,7 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
         forced=tuple(int(iteration) for iteration in content["forced"]),
         order=int(content["order"]),
         halt=Halting(content["halt"]),
+        batch=SetBatch(*[int(number) for number in content["batch"]]) if "batch" in content else None,
     )
 
 

@@ -282,6 +282,11 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
     _members("voters", record.electorate, bounds.members)
     _forced(record.forced, bounds)
     _within("order", record.order, 0, most.TALLY_MAX)
+    if record.batch is not None:
+        _within("microbatches that were set", record.batch.microbatches, 1, bounds.microbatches)
+        _within("microbatches that were fed", record.batch.fed, 1, (record.iteration + 1) * bounds.microbatches)
+        _within("iteration since which", record.batch.since, 1, record.iteration + 1)
+        _within("factor of the rate", bits_float32(record.batch.factor_bits), 0, bounds.microbatches)
 
 
 def _plan(plan: Plan | None, bounds: MessageBounds) -> None:

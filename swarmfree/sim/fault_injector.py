@@ -182,6 +182,9 @@ class Mischief:
         pause = self._setup.pause
         if pause is not None and plan.iteration == pause.iteration:
             self._hub.later(pause.moment * self._iteration_s, self._cast.give_order, Halting.PAUSE)
+        for change in self._setup.batches:
+            if plan.iteration == change.iteration:
+                self._hub.later(change.moment * self._iteration_s, self._cast.set_batch, change.microbatches)
         for fault in self._schedule.pop(plan.iteration, []):
             if isinstance(fault.what, Last):
                 self._ending.expect(fault, fault.what)

@@ -78,7 +78,7 @@ def slowest_links_s(setup: Setup) -> float:
     if not (setup.faults.byte_s and setup.faults.slow_link_share):
         return 0.0
     batch, ring = setup.manifest.batch, setup.manifest.ring
-    turns = math.ceil(batch.microbatches / ring.credits)
+    turns = math.ceil(batch.most / ring.credits)
     return turns * 2 * setup.manifest.stage_count * TRANSFER_S_MAX
 
 

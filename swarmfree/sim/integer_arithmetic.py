@@ -127,7 +127,7 @@ def weight_gradient(stage: int, part: int, microbatches: int, number: int, piece
     count per offset.
 
     Args:
-        microbatches: M of the run; the offset is ``number % M``.
+        microbatches: most of an iteration, M; the offset is ``number % M``.
         pieces: weights and tensors of which this is the gradient.
     """
     words = np.zeros(VALUE_WORDS + microbatches, dtype="<u8")

@@ -32,7 +32,7 @@ class IntegerEngine:
 
     def __init__(self, manifest: Manifest) -> None:
         """Hold no stage."""
-        self._manifest, self._microbatches = manifest, manifest.batch.microbatches
+        self._manifest, self._microbatches = manifest, manifest.batch.most
         self.unload()
 
     # -- state

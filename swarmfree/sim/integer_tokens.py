@@ -38,16 +38,16 @@ class IntegerTokens:
         self.sequence_count = sequence_count
         self._order = lru_cache(maxsize=4)(self._shuffled)
 
-    def microbatch(self, number: int) -> bytes:
+    def microbatch(self, number: int, place: int | None = None) -> bytes:
         """Tokens of training microbatch `number`."""
-        return self._tokens(self.sequences(number), number, TRAINING)
+        return self._tokens(self.sequences(number if place is None else place), number, TRAINING)
 
     def window(self, number: int) -> bytes:
         """Tokens of held-out window `number`."""
         return self._tokens(tuple(range(number * self._rows, (number + 1) * self._rows)), number, WINDOW)
 
     def sequences(self, number: int) -> tuple[int, ...]:
-        """Which sequences microbatch `number` shows."""
+        """Which sequences the microbatch at place `number` of the data shows."""
         places = range(number * self._rows, (number + 1) * self._rows)
         return tuple(self._order(place // self.sequence_count)[place % self.sequence_count] for place in places)
 

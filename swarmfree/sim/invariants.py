@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
+from swarmfree.policy.batch import fed_before, microbatches_after, microbatches_of, sum_scale
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, PeerExcluded
 from swarmfree.protocol.manifest import Manifest
@@ -121,6 +122,7 @@ class Checks:
         self.liars: LiarWatch | None = None
         self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
+        self._fed: dict[str, int] = {}  # lineage -> microbatches of all records up to it
         self._chain = Chain(self._records)
         # Committed by an event before any message showed the record
         self._awaited: dict[str, IterationCommitted] = {}
@@ -231,7 +233,7 @@ class Checks:
         self._rebuilds.add(lineage, step.stage, step.after)
         self._votes.stepped(step.member, lineage)
         self._holdings.stepped(step.member, step.stage, lineage, self._now_s())
-        first = record.iteration * self._manifest.batch.microbatches
+        first = record.iteration * self._manifest.batch.most
         kept = sorted(number for number in step.kept_numbers if number < first)
         if kept:
             self.violated("I7", f"{who} still keeps graphs of microbatches {kept} at the step of iteration {record.iteration}")
@@ -395,19 +397,32 @@ class Checks:
             self.violated("I3", fault)
         if not self._votes.is_decided(lineage):
             self.violated("I3", f"record {record.iteration} was called committed before a majority stored it")
-        if record.tokens != self._manifest.tokens_per_iteration:
-            self.violated("I4", f"record {record.iteration} counts {record.tokens} tokens")
+        places = self._places(record, lineage)
         if self.liars is not None:
             self.liars.committed(record, lineage)
         if self._reference is not None:
             if self.liars is None or not self.liars.has_spoilt(record):
-                self._check_sums(self._reference, record)
-            problem = self._reference.show(record.iteration) if is_first else ""
+                self._check_sums(self._reference, record, places)
+            problem = self._reference.show(record.iteration, places) if is_first else ""
             if problem:
                 self.violated("I4", problem)
         self.made_count += 1
 
-    def _check_sums(self, reference: IntegerReference, record: Record) -> None:
+    def _places(self, record: Record, lineage: str) -> range:
+        """Where in the data this record's microbatches lie: where those of all before it end,
+        whatever batch they had.
+        """
+        before = self._records.get(record.before)
+        count = microbatches_after(before, self._manifest)
+        if microbatches_of(record, self._manifest) != count:
+            self.violated("I4", f"record {record.iteration} counts {record.tokens} tokens; {count} microbatches expected")
+        first = self._fed.get(record.before, fed_before(before, record.iteration, self._manifest))
+        self._fed[lineage] = first + count
+        if record.batch is not None and record.batch.fed != first + count:
+            self.violated("I4", f"record {record.iteration} says {record.batch.fed} microbatches were fed; {first + count} were")
+        return range(first, first + count)
+
+    def _check_sums(self, reference: IntegerReference, record: Record, places: range) -> None:
         states = []
         for stage, entry in enumerate(record.stages):
             if entry.state_digest not in self._states:
@@ -417,7 +432,7 @@ class Checks:
                 loader = self._rebuilds.odd_copies[entry.state_digest]
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from what {loader} copied wrongly")
             states.append(self._states[entry.state_digest])
-        expected = reference.iteration(record.iteration, states)
+        expected = reference.iteration(record.iteration, states, places)
         for stage, (entry, right) in enumerate(zip(record.stages, expected.sums, strict=True)):
             where = f"iteration {record.iteration}, stage {stage}"
             if entry.sum_digest != right.digest:
@@ -425,8 +440,9 @@ class Checks:
                 self.violated("I1", f"{where}: {reference.difference(record.iteration, wrong, right)}")
             elif entry.squared_norm != right.squared_norm:
                 self.violated("I1", f"{where}: squared norm {entry.squared_norm} recorded, {right.squared_norm} expected")
-        if record.loss != expected.loss:
-            self.violated("I1", f"iteration {record.iteration}: loss {record.loss} recorded, {expected.loss} expected")
+        loss = sum_scale(len(places), self._manifest) * expected.loss
+        if record.loss != loss:
+            self.violated("I1", f"iteration {record.iteration}: loss {record.loss} recorded, {loss} expected")
         if record.evaluation is not None and abs(record.evaluation - reference.evaluation(states)) > 1e-9:
             self.violated("I5", f"iteration {record.iteration}: evaluation {record.evaluation} recorded, another expected")
 

@@ -9,7 +9,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
+from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
@@ -231,15 +233,29 @@ class Cast:
         if not self._is_open or self._stage.checks.is_complete:
             return
         self.disturbed(halt)
-        wall_s, before, pause = WALL_START_S + self._stage.loop.time(), self._stage.directory.order, self._stage.setup.pause
-        number = max(int(wall_s) + ahead_s, before[0].number + 1 if before is not None else 0)
-        self._transcript.tell("organiser", f"orders {halt}: number {number}")
-        self._stage.directory.order = Order(number, halt), wall_s
+        pause = self._stage.setup.pause
+        self._publish(Order(ahead_s, halt), f"orders {halt}")
         for life in self.lives.values():
             if pause is not None and self._rng.random() < pause.full_share:
                 self.fill_disk(life, FULL_S)
         if not self.bootstrap.is_up:
             self._restart_bootstrap()
+
+    def set_batch(self, microbatches: int) -> None:
+        """The organiser sets how many microbatches each iteration has from the next one on; refused
+        where an order to pause stands.
+        """
+        directory = self._stage.directory
+        spent = directory.geneses[-1].spent if directory.geneses else 0
+        stands = directory.order is not None and is_unspent_halt(directory.order[0], spent)
+        if self._is_open and not self._stage.checks.is_complete and not stands:
+            self._publish(Order(0, Halting.NOT, microbatches, spent), f"sets {microbatches} microbatches")
+
+    def _publish(self, order: Order, what: str) -> None:
+        wall_s, before = WALL_START_S + self._stage.loop.time(), self._stage.directory.order
+        number = max(int(wall_s) + order.number, before[0].number + 1 if before is not None else 0)
+        self._transcript.tell("organiser", f"{what}: number {number}")
+        self._stage.directory.order = replace(order, number=number), wall_s
 
     def forget_orders(self) -> None:
         """The directory went with those who kept it, and who comes back reads none."""

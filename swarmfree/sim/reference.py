@@ -47,7 +47,7 @@ class IntegerReference:
     def __init__(self, manifest: Manifest, tokens: IntegerTokens) -> None:
         """Nothing shown yet."""
         self._manifest, self._tokens = manifest, tokens
-        self._microbatches = manifest.batch.microbatches
+        self._microbatches = manifest.batch.most
         self._routes = routes_of(manifest)
         self._shown: dict[int, set[int]] = {}  # epoch -> sequences; only counted
 
@@ -56,21 +56,23 @@ class IntegerReference:
         decoded = Tensor.decode(tensor)
         return decoded.kind == arithmetic.TRAINING, decoded.number
 
-    def iteration(self, iteration: int, states: Sequence[State]) -> IterationSums:
-        """Sums and loss of an iteration that starts from these states, index = stage."""
+    def iteration(self, iteration: int, states: Sequence[State], places: range) -> IterationSums:
+        """Sums and loss of an iteration that starts from these states, index = stage, and has the
+        microbatches at these places of the data.
+        """
         totals: list[list[Words]] = [
             [np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8") for _ in state] for state in states
         ]
         first = iteration * self._microbatches
         loss = 0.0
-        for number in range(first, first + self._microbatches):
-            loss += self._microbatch(number, states, totals)
+        for number, place in enumerate(places, start=first):
+            loss += self._microbatch(number, place, states, totals)
         return IterationSums(tuple(_stage_sum(stage) for stage in totals), loss)
 
-    def _microbatch(self, number: int, states: Sequence[State], totals: list[list[Words]]) -> float:
+    def _microbatch(self, number: int, place: int, states: Sequence[State], totals: list[list[Words]]) -> float:
         """Add one microbatch to the totals; returns its loss."""
         weights = [arithmetic.weights_of(state) for state in states]
-        tokens = self._tokens.microbatch(number)
+        tokens = self._tokens.microbatch(number, place)
 
         def count(stage: int, parts: range, *pieces: bytes) -> None:
             for part in parts:
@@ -82,31 +84,32 @@ class IntegerReference:
             inputs.append(arithmetic.forward(stage, weights[stage], inputs[-1]))
         returned, loss = arithmetic.loss(weights[0], inputs[-1], tokens)
         count(0, range(EMBEDDING_PARTS, len(states[0])), inputs[-1].encode(), tokens)
-        for place, stage in reversed(list(enumerate(route.stages))):
-            entering = inputs[place]
+        for position, stage in reversed(list(enumerate(route.stages))):
+            entering = inputs[position]
             count(stage, range(len(states[stage])), entering.encode(), returned.encode())
             returned = arithmetic.backward(stage, weights[stage], entering, returned)
         count(0, range(EMBEDDING_PARTS), tokens, returned.encode())
         return loss
 
     def difference(self, iteration: int, wrong: tuple[bytes, ...] | None, right: StageSum) -> str:
-        """Why a sum is not the right one: which microbatches count how often."""
+        """Why a sum is not the right one: which microbatches count how often, and should once."""
         if wrong is None:
             return "the recorded sum is not the right one, and no member ever held it"
         first = iteration * self._microbatches
         for part, found in enumerate(wrong):
-            off = [f"microbatch {first + k} counts {n} times" for k, n in enumerate(arithmetic.counts(found)) if n != 1]
+            due = arithmetic.counts(right.parts[part])
+            off = [f"microbatch {first + k} counts {n} times" for k, n in enumerate(arithmetic.counts(found)) if n != due[k]]
             if off:
                 return f"{', '.join(off)} in part {part} (once expected)"
         parts = [part for part, (found, expected) in enumerate(zip(wrong, right.parts, strict=True)) if found != expected]
         return f"every microbatch counts once, but parts {parts} hold gradients of other weights, inputs or returned gradients"
 
-    def show(self, iteration: int) -> str:
-        """Count an iteration's sequences as shown; a sentence if one was shown in this epoch
-        before.
+    def show(self, iteration: int, places: range) -> str:
+        """Count the sequences at these places of the data as shown in an iteration; a sentence if
+        one was shown in this epoch before.
         """
         rows = self._manifest.batch.rows
-        for number in range(iteration * self._microbatches, (iteration + 1) * self._microbatches):
+        for number in places:
             rows_shown = np.frombuffer(self._tokens.microbatch(number), dtype="<i4").reshape(rows, -1)
             for row, sequence in enumerate(rows_shown[:, 0]):
                 epoch = (number * rows + row) // self._tokens.sequence_count

@@ -12,7 +12,7 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from swarmfree.protocol.messages import Goodbye, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
+from swarmfree.sim.batch_setup import draw_batch_setup
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
@@ -41,7 +42,7 @@ from swarmfree.sim.population import KILL_GRACE_S, Cast
 from swarmfree.sim.reference import IntegerReference
 from swarmfree.sim.schedule import draw_schedule
 from swarmfree.sim.script import SCRIPT, Director, Moment, Script
-from swarmfree.sim.setup import Setup
+from swarmfree.sim.setup import Drawn, Setup
 from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
@@ -101,7 +102,7 @@ class RehearsalResult:
         transcript: lines for people.
         statistics: counts.
         iterations: that were asked for; None = drawn from the seed.
-        has_liar: it was drawn with one.
+        drawn: which kind of setup, where none was given.
     """
 
     seed: int
@@ -111,18 +112,25 @@ class RehearsalResult:
     transcript: tuple[str, ...]
     statistics: RehearsalStatistics
     iterations: int | None = None
-    has_liar: bool = False
+    drawn: Drawn = Drawn.USUAL
 
     @property
     def command(self) -> str:
         """Replays this rehearsal."""
-        return replay_command(self.seed, self.iterations, has_liar=self.has_liar)
+        return replay_command(self.seed, self.iterations, self.drawn)
 
 
-def replay_command(seed: int, iterations: int | None, *, has_liar: bool = False) -> str:
+DRAWS: Mapping[Drawn, Callable[..., Setup]] = {
+    Drawn.USUAL: draw_setup,
+    Drawn.LIARS: draw_liar_setup,
+    Drawn.BATCHES: draw_batch_setup,
+}
+
+
+def replay_command(seed: int, iterations: int | None, drawn: Drawn = Drawn.USUAL) -> str:
     """What plays a seed again."""
-    drawn = (f" --iterations {iterations}" if iterations else "") + (" --liars" if has_liar else "")
-    return f"swarmfree rehearse --first-seed {seed} --seeds 1{drawn}"
+    asked = (f" --iterations {iterations}" if iterations else "") + (f" --{drawn}" if drawn is not Drawn.USUAL else "")
+    return f"swarmfree rehearse --first-seed {seed} --seeds 1{asked}"
 
 
 class _Rehearsal:
@@ -139,7 +147,7 @@ class _Rehearsal:
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
         self.checks = Checks(manifest, reference, loop.time, self._found, self)
-        self.checks.liars = self.liars = LiarWatch(setup.liar, manifest.batch.microbatches, self.checks.violated)
+        self.checks.liars = self.liars = LiarWatch(setup.liar, manifest.batch.most, self.checks.violated)
         self.hub.overrule, self.hub.scales = self._fate, factories.scales
         self.hub.bounds = MessageBounds.of(manifest)
         self.written: WrittenWeights = []
@@ -209,7 +217,7 @@ class _Rehearsal:
         """No table of a living peer has grown beyond its bound; what was asked while a peer stood
         still it does first.
         """
-        entries_max = bounds.entries_max(len(cast.lives), self.setup.manifest.batch.microbatches)
+        entries_max = bounds.entries_max(len(cast.lives), self.setup.manifest.batch.most)
         for member in sorted(cast.lives):
             if self.history.out_s(member, member, bounds.CAUGHT_UP_S):
                 continue
@@ -367,7 +375,7 @@ def rehearse(
     factories: Factories | None = None,
     script: Script | None = None,
     full_transcript: bool = False,
-    has_liar: bool = False,
+    drawn: Drawn = Drawn.USUAL,
 ) -> RehearsalResult:
     """Play one rehearsal.
 
@@ -378,10 +386,9 @@ def rehearse(
         factories: what it is made of; None = the trainer with the integer engine.
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
-        has_liar: a drawn setup has a liar.
+        drawn: what kind of setup is drawn.
     """
-    draw = draw_liar_setup if has_liar else draw_setup
-    setup, factories = setup or draw(seed, iterations=iterations), factories or Factories()
+    setup, factories = setup or DRAWS[drawn](seed, iterations=iterations), factories or Factories()
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
     rehearsal = _Rehearsal(seed, setup, factories, script, loop, full=full_transcript)
 
@@ -406,7 +413,7 @@ def rehearse(
         transcript=rehearsal.transcript.lines,
         statistics=rehearsal.statistics,
         iterations=iterations,
-        has_liar=has_liar,
+        drawn=drawn,
     )
 
 

@@ -97,6 +97,10 @@ class Director:
         """The organiser has the run stop, by a clock that is so much ahead."""
         self._cast.give_order(halt, ahead_s)
 
+    def set_batch(self, microbatches: int) -> None:
+        """The organiser sets another batch, where no order to pause stands."""
+        self._cast.set_batch(microbatches)
+
     def forget_orders(self) -> None:
         """The directory went with those who kept it."""
         self._cast.forget_orders()

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from swarmfree.sim.seed_worker import SeedReport
+from swarmfree.sim.setup import Drawn
 
 LINE_MAX_BYTES = 1 << 26
 Progress = Callable[[SeedReport, int, int], None]
@@ -46,8 +47,8 @@ class ManyResult:
 class _Player:
     """One worker process, started when it is first needed."""
 
-    def __init__(self, iterations: int | None, *, has_liar: bool) -> None:
-        self._iterations, self._has_liar = iterations, has_liar
+    def __init__(self, iterations: int | None, drawn: Drawn) -> None:
+        self._iterations, self._drawn = iterations, drawn
         self._process: asyncio.subprocess.Process | None = None
 
     async def play(self, seed: int) -> SeedReport:
@@ -64,15 +65,15 @@ class _Player:
         process = self._process
         assert process.stdin is not None, "asked for a pipe"
         assert process.stdout is not None, "asked for a pipe"
-        process.stdin.write(f"{seed} {self._iterations or 0} {int(self._has_liar)}\n".encode())
+        process.stdin.write(f"{seed} {self._iterations or 0} {self._drawn}\n".encode())
         line = await process.stdout.readline()
         if not line:
             code = await process.wait()
             self._process = None
             why = f"I7: the process that played seed {seed} ended with code {code}"
-            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations, self._has_liar)
+            return SeedReport(seed, why, "", "", (), 0, 0.0, 0.0, {}, {}, self._iterations, self._drawn)
         content = json.loads(line)
-        content["tail"] = tuple(content["tail"])
+        content["tail"], content["drawn"] = tuple(content["tail"]), Drawn(content["drawn"])
         return SeedReport(**content)
 
     async def end(self) -> None:
@@ -86,8 +87,8 @@ class _Player:
 
 
 @asynccontextmanager
-async def _players(iterations: int | None, *, has_liar: bool) -> AsyncIterator[tuple[_Player, _Player]]:
-    players = _Player(iterations, has_liar=has_liar), _Player(iterations, has_liar=has_liar)
+async def _players(iterations: int | None, drawn: Drawn) -> AsyncIterator[tuple[_Player, _Player]]:
+    players = _Player(iterations, drawn), _Player(iterations, drawn)
     try:
         yield players
     finally:
@@ -103,7 +104,7 @@ def rehearse_many(
     processes: int = 2,
     repeat_every: int | None = None,
     progress: Progress | None = None,
-    has_liar: bool = False,
+    drawn: Drawn = Drawn.USUAL,
 ) -> ManyResult:
     """Play seeds ``first_seed .. first_seed + count - 1``.
 
@@ -115,7 +116,7 @@ def rehearse_many(
         repeat_every: every so many seeds one is played again in another process and must be the
             same story; 0 = never; None = every tenth, of more than a thousand a hundred in all.
         progress: called after every seed with its report, how many are done, and `count`.
-        has_liar: each has a liar.
+        drawn: which kind each is.
     """
     if repeat_every is None:
         repeat_every = max(10, count // 100)
@@ -123,7 +124,7 @@ def rehearse_many(
     seeds = iter(range(first_seed, first_seed + count))
 
     async def lane(seeds: Iterator[int]) -> None:
-        async with _players(iterations, has_liar=has_liar) as (player, other):
+        async with _players(iterations, drawn) as (player, other):
             for seed in seeds:
                 report = await player.play(seed)
                 if repeat_every and (seed - first_seed) % repeat_every == 0:

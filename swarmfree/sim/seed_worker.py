@@ -17,6 +17,7 @@ import sys
 import time
 
 from swarmfree.sim.rehearsal import rehearse, replay_command
+from swarmfree.sim.setup import Drawn
 
 TAIL_LINES = 60
 
@@ -36,7 +37,7 @@ class SeedReport:
         faults: faults by kind.
         events: events by kind.
         asked: iterations that were asked for; None = drawn.
-        has_liar: it was drawn with one.
+        drawn: which kind.
     """
 
     seed: int
@@ -50,19 +51,19 @@ class SeedReport:
     faults: dict[str, int]
     events: dict[str, int]
     asked: int | None = None
-    has_liar: bool = False
+    drawn: Drawn = Drawn.USUAL
 
     @property
     def command(self) -> str:
         """Replays this seed."""
-        return replay_command(self.seed, self.asked, has_liar=self.has_liar)
+        return replay_command(self.seed, self.asked, self.drawn)
 
 
-def report(seed: int, iterations: int | None = None, has_liar: int = 0) -> SeedReport:
+def report(seed: int, iterations: int | None = None, drawn: Drawn = Drawn.USUAL) -> SeedReport:
     """Play one seed; `iterations` None or 0 = as many as it draws."""
     begun_s = time.process_time()
     asked = iterations or None
-    result = rehearse(seed, iterations=asked, has_liar=bool(has_liar))
+    result = rehearse(seed, iterations=asked, drawn=drawn)
     return SeedReport(
         seed=seed,
         violation=str(result.violation or ""),
@@ -75,7 +76,7 @@ def report(seed: int, iterations: int | None = None, has_liar: int = 0) -> SeedR
         faults=dict(result.statistics.faults),
         events=dict(result.statistics.events),
         asked=asked,
-        has_liar=bool(has_liar),
+        drawn=drawn,
     )
 
 
@@ -85,7 +86,9 @@ def main() -> None:
     gc.freeze()  # what is loaded is not looked at again before and after every seed
     try:
         for line in sys.stdin:
-            sys.stdout.write(json.dumps(dataclasses.asdict(report(*map(int, line.split())))) + "\n")
+            seed, iterations, *drawn = line.split()
+            told = report(int(seed), int(iterations), Drawn("".join(drawn)))
+            sys.stdout.write(json.dumps(dataclasses.asdict(told)) + "\n")
             sys.stdout.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         return

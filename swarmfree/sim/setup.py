@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.manifest import (
@@ -24,7 +25,7 @@ from swarmfree.protocol.manifest import (
 )
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
-from swarmfree.sim.startup_faults import Blackout, Opening, Pause
+from swarmfree.sim.startup_faults import BatchChange, Blackout, Opening, Pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Setup:
         liar: a member that computes wrongly; None = all are honest.
         blackout: when everybody dies at once; None = never.
         pause: when the organiser pauses the run; None = never.
+        batches: when the organiser sets another batch.
     """
 
     manifest: Manifest
@@ -67,6 +69,17 @@ class Setup:
     liar: Liar | None = None
     blackout: Blackout | None = None
     pause: Pause | None = None
+    batches: tuple[BatchChange, ...] = ()
+
+
+class Drawn(StrEnum):
+    """Which kind of rehearsal a seed draws: the usual one, one with a liar, one with other batches
+    on the way; the option of `swarmfree rehearse`.
+    """
+
+    USUAL = ""
+    LIARS = "liars"
+    BATCHES = "batches"
 
 
 CLIPPED_SHARE = 0.1

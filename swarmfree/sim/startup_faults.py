@@ -1,6 +1,6 @@
 """What may befall a run as a whole: before its first record the first feeder falls, or cannot be
 called, and the bootstrap node comes and goes; later everybody dies at once, or the organiser
-pauses the run.
+pauses the run, or sets another batch.
 """
 
 from __future__ import annotations
@@ -74,3 +74,18 @@ class Pause:
     moment: float
     back_s: float
     full_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchChange:
+    """The organiser sets another batch.
+
+    Args:
+        iteration: in which the order is given, the first time that it is opened.
+        moment: when in it, in iterations like the one before.
+        microbatches: of each iteration from then on.
+    """
+
+    iteration: int
+    moment: float
+    microbatches: int

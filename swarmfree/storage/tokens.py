@@ -88,9 +88,9 @@ class CorpusTokens:
         self.tokenizer = corpus.tokenizer_file.read_bytes() if corpus.tokenizer_file is not None else b""
         self._train, self._held_out = train_text(corpus), held_out_text(corpus)
 
-    def microbatch(self, number: int) -> bytes:
+    def microbatch(self, number: int, place: int | None = None) -> bytes:
         """Tokens of training microbatch `number`: int32 little endian, shape (B, T + 1)."""
-        first = number * self._rows
+        first = (number if place is None else place) * self._rows
         starts = [self._sequence_of(first + row) * (self._length - 1) for row in range(self._rows)]
         return self._gather(self._train, starts)
 

@@ -227,6 +227,9 @@ class Election:
         return electorate_of(self._stage_member.replica_state.record_of(NEWEST), plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
+        # Who knows of one record only may stand where a genesis lets the run go on from
+        is_soon = len(self._stage_member.replica_state.records) == 1
+        founder = await self._context.ports.directory.founder() if is_soon else None
         poll = await self._ask(term, plan, only_asking=False)
         if poll.behind or not await self._catch_up(poll):
             return None
@@ -238,6 +241,7 @@ class Election:
         promised = replica_state.promised
         if promised is None or promised.term != term:
             return None  # this peer has promised somebody else meanwhile
+        here = replica_state.iteration, replica_state.lineage
         known = [p for p in poll.promises.values() if p.iteration == replica_state.iteration]
         newest = newest_plan((plan, *(p.plan for p in poll.promises.values())))
         if not majority and not replica_state.is_through:
@@ -258,6 +262,7 @@ class Election:
             seniority=tuple(sorted(poll.promises, key=lambda e: (order.get(e.member, len(order)), e.member))),
             past=dict(replica_state.past),
             records=tuple(replica_state.records),
+            is_whole=founder is not None and founder.is_whole and (founder.iteration, founder.lineage) == here,
         )
         if (own := poll.promises.get(self._context.here)) is not None:
             replica_state.take_back()  # it leads from where it stood, with the state as it was

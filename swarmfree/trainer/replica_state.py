@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from swarmfree.policy.batch import fed_before
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
@@ -148,13 +149,19 @@ class ReplicaState:
     @property
     def first_microbatch(self) -> int:
         """Number of the present iteration's first microbatch in the whole run."""
-        return self.iteration * self._context.manifest.batch.microbatches
+        return self.iteration * self._context.manifest.batch.most
 
     def offset_of(self, key: WorkKey) -> int:
         """Offset of this work's microbatch in the plan, by which replicas are chosen."""
         if key.kind is WorkKind.EVALUATE:
             return key.microbatch
-        return key.microbatch - key.iteration * self._context.manifest.batch.microbatches
+        return key.microbatch - key.iteration * self._context.manifest.batch.most
+
+    def place_of(self, key: WorkKey) -> int:
+        """Which microbatch of the run's data this one is, counted over all iterations."""
+        is_present = self.plan is not None and self.plan.iteration == key.iteration
+        last = self.plan.last_record if self.plan is not None and is_present else self.record_of(key.iteration - 1)
+        return fed_before(last, key.iteration, self._context.manifest) + self.offset_of(key)
 
     def source_of(self, key: WorkKey) -> Endpoint | None:
         """Return the source that feeds this microbatch by the plan in force, None if no share has

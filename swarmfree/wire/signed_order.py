@@ -1,7 +1,8 @@
-"""Orders: the organiser's signed word that a run stops, for a while or for good.
+"""Orders: the organiser's signed word that a run stops, or has another batch.
 
 One travels as ban lists do: through the directory, as copies that anybody may publish. Of several
-the highest number counts. It is of one run: the signature covers its fingerprint.
+the highest number counts, but a batch is not set where it was not known that a halt stands
+(`Order.rank`). It is of one run: the signature covers its fingerprint.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class SignedOrder:
         """Whether peers that read both follow this one; of two with one number the smaller
         bytes.
         """
-        return other is None or (-self.order.number, self.content) < (-other.order.number, other.content)
+        if other is None or self.order.rank != other.order.rank:
+            return other is None or self.order.rank > other.order.rank
+        return self.content < other.content
 
 
 def sign_order(organiser: OrganiserKey, manifest: Manifest, order: Order) -> SignedOrder:
@@ -80,7 +83,9 @@ def read_order(content: bytes, manifest: Manifest) -> SignedOrder:
     # What the signature does not cover would make of one order as many as anybody likes
     if _published(signed.order, signed.signature) != content:
         raise ProtocolViolation("an order is malformed: something was added to what the organiser signed")
-    if order.halt is Halting.NOT or not 0 < order.number <= TALLY_MAX:
+    is_batch = order.halt is Halting.NOT
+    is_bounded = int(is_batch) <= order.microbatches <= is_batch * manifest.batch.most
+    if not is_bounded or not 0 < order.number <= TALLY_MAX or order.after > is_batch * (order.number - 1):
         raise ProtocolViolation(f"an order is malformed: {order}")
     if not is_signed(manifest.organiser, _signed_bytes(manifest, signed.order), signed.signature):
         raise ProtocolViolation(f"an order is not signed for this run by its organiser {manifest.organiser}")

@@ -99,8 +99,9 @@ class Steps:
     def __init__(self, manifest: Manifest) -> None:
         self._shape = manifest.batch.rows, manifest.model.tokens_per_row + 1
 
-    def microbatch(self, number: int) -> bytes:
+    def microbatch(self, number: int, place: int | None = None) -> bytes:
         """Rows that begin anywhere."""
+        del place
         rows, count = self._shape
         first = np.random.default_rng(number).integers(0, 16, (rows, 1))
         return ((first + 3 * np.arange(count)) % 16).astype("<i4").tobytes()

@@ -121,6 +121,9 @@ def test_a_run_that_begins_with_a_model_names_its_digests_and_is_held_to_them(
     changed = dataclasses.replace(small_manifest, model=dataclasses.replace(small_manifest.model, mlp_width=64))
     with pytest.raises(ConfigError, match=r"differs from it in model\.mlp_width"):
         node(llama, changed)
+    short = dataclasses.replace(small_manifest.model, tokens_per_row=small_manifest.model.tokens_per_row - 1)
+    with pytest.raises(ConfigError, match=r"differs from it in model\.tokens_per_row"):
+        node("", dataclasses.replace(small_manifest, model=short))
     assert peer(llama, made) is not None and peer("", made) is None
     with pytest.raises(ConfigError, match=r"--init-from .*llama-2: not the weights that the run begins with; name their folder"):
         peer(other, made)
@@ -155,7 +158,7 @@ def test_the_founder_is_kept_for_its_run_alone(tmp_path: Path, small_manifest: M
     assert founding._kept_founder(small_manifest) is None
     founding._keep_founder(small_manifest, Founder(2, "QmFounder"))
     assert founding._kept_founder(small_manifest) == Founder(2, "QmFounder")
-    later = Founder(3, "QmFounder", 50, "a" * 64)  # from where a run goes on belongs to it
+    later = Founder(3, "QmFounder", 50, "a" * 64, is_whole=True)  # from where a run goes on belongs to it
     founding._keep_founder(small_manifest, later)
     assert founding._kept_founder(small_manifest) == later
     assert founding._kept_founder(dataclasses.replace(small_manifest, organiser="other")) is None

@@ -14,7 +14,7 @@ from swarmfree.cockpit.peer_view import Means, OwnState, begin, hear, look, own_
 from swarmfree.cockpit.screen import Window, picture
 from swarmfree.cockpit.state import bits_per_byte
 from swarmfree.protocol.actions import Copy, Fresh, Replay
-from swarmfree.protocol.events import LOST_ENDS, Ended, MemberLost, Note, Placed, StageLost, Started, Waiting
+from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, Ended, MemberLost, Note, Placed, StageLost, Started, Waiting
 from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, StagesSection
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.peer_status import Glance, Made
@@ -295,7 +295,7 @@ def test_what_it_waits_for_is_on_the_screen() -> None:
 
 @pytest.mark.parametrize(
     ("says", "stages"),
-    [("", ()), (f"stage 2{LOST_ENDS}", (2,)), (f"stage 1, stage 12{LOST_ENDS}", (1, 12)), ("stage 1 has 0", ())],
+    [("", ()), (f"stage 2{LOST_ENDS}", (2,)), (f"stage 1, stage 12{LOST_ON_DISK}", (1, 12)), ("stage 1 has 0", ())],
 )
 def test_lost_stages_are_read_off_what_is_waited_for(says: str, stages: tuple[int, ...]) -> None:
     """The coordinator's sentence about lost stages names them, and no other sentence does."""

@@ -196,6 +196,26 @@ def test_weights_that_no_run_learns_from_are_told_of_in_one_line(
         opened.read("model.norm.weight", 0, GROUPED.width)
 
 
+def test_what_an_older_config_leaves_out_is_as_transformers_have_it(llama: Path, tmp_path: Path) -> None:
+    """As many heads of keys as of queries, 2048 positions, a rotary base beside; and a buffer that
+    older files hold is passed over.
+    """
+    for file in llama.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    left_out = {"num_key_value_heads", "max_position_embeddings", "rope_parameters", "head_dim", "tie_word_embeddings"}
+    config = json.loads((tmp_path / "config.json").read_text())
+    old = {key: value for key, value in config.items() if key not in left_out} | {"rope_theta": 77}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        widened = {name: torch.cat([t, t]) for name, t in tensors.items() if "k_proj" in name or "v_proj" in name}
+        tensors.update(widened | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)})
+
+    _weights(edit)(tmp_path)
+    model = open_llama(str(tmp_path)).model
+    assert (model.kv_heads, model.tokens_per_row, model.rope_theta) == (GROUPED.heads, 2048, 77.0)
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that nothing is wrong with."""
@@ -211,6 +231,7 @@ def test_a_model_that_does_not_fit_the_run_is_refused_in_one_line(llama: Path, t
     long = manifest_of(ModelSection(tokens_per_row=101))
     with pytest.raises(ConfigError, match=r"model\.tokens_per_row = 101: the model in .* takes 100 positions at most"):
         with_first_model(long, str(llama))
+    assert with_first_model(manifest_of(ModelSection(tokens_per_row=100)), str(llama)).model.tokens_per_row == 100
     with pytest.raises(ConfigError, match=r"stages\.body = 6: more stages than model\.blocks = 5"):
         with_first_model(Manifest(model=ModelSection(tokens_per_row=9), stages=StagesSection(body=6)), str(llama))
     with pytest.raises(ConfigError, match="name their folder with --init-from"):

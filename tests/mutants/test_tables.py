@@ -14,6 +14,7 @@ import pytest
 from tests.mutants import (
     removals,
     removals_audit,
+    removals_batch,
     removals_begin,
     removals_end,
     removals_lead,
@@ -21,6 +22,7 @@ from tests.mutants import (
     removals_return,
     situations_begin,
     tables_audit,
+    tables_batch,
     tables_copies,
     tables_end,
     tables_lead,
@@ -31,7 +33,16 @@ from tests.mutants import (
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
-REMOVALS = (removals, removals_audit, removals_begin, removals_end, removals_member, removals_lead, removals_return)
+REMOVALS = (
+    removals,
+    removals_audit,
+    removals_batch,
+    removals_begin,
+    removals_end,
+    removals_member,
+    removals_lead,
+    removals_return,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,12 @@ ROWS = (
     Row(removals_audit.vote_of_the_convicted, tables_return.vote_of_an_excluded_peer, [False, True]),
     Row(removals_audit.leap_in_a_disputed_base, tables_audit.leap_after_a_dispute, [3, 3, 0]),
     Row(removals_audit.undisturbed_borders, tables_audit.accounts_at_a_border, [True] + [False] * 3 + [True, False, False]),
+    # a batch that is set on the way
+    Row(removals_batch.data_goes_on, tables_batch.place_after_a_set_batch, [26, 33]),
+    Row(removals_batch.rate_follows_the_batch, tables_batch.step_with_a_set_batch, (1.5, 0.667)),
+    Row(removals_batch.mean_of_the_batch, tables_batch.step_with_a_set_batch, (1.5, 0.667)),
+    Row(removals_batch.mean_of_the_batch, tables_batch.loss_of_a_set_batch, (2.0, 2.0)),
+    Row(removals_batch.batch_in_the_record, tables_batch.batch_of_the_next_record, [(6, 32), (6, 38)]),
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),

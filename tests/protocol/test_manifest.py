@@ -28,6 +28,7 @@ def test_every_block_is_in_exactly_one_stage(blocks: int, data: st.DataObject) -
 
 
 HELD_BY_A_RULE = {
+    ("batch", "microbatches_max"),
     ("model", "heads"),
     ("model", "kv_heads"),
     ("optimizer", "beta1"),

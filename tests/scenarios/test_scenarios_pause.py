@@ -4,6 +4,9 @@ go on with the next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from swarmfree.protocol.messages import Goodbye, Open, Seal
@@ -11,7 +14,7 @@ from swarmfree.protocol.names import Member
 from swarmfree.protocol.order import Halting
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
-from tests.scenarios.scenario_world import SEED, Once, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import SEED, Once, is_asked, lines, play, swarm, unhurried
 from tests.scenarios.test_scenarios_resume import lasting, rebuilt
 
 NEVER = 100
@@ -228,3 +231,48 @@ def test_a_stopped_run_is_over(*, dies: bool) -> None:
     assert len(lines(result, "WeightsWritten")) >= 4
     assert lines(result, " Ended", "stopped by its organiser")
     assert not resumed(result)
+
+
+class Batched(Falling):
+    """The organiser sets a batch as iteration 1 is opened; a pause or the death of all befalls the
+    run later; what is ordered at once after a pause is refused.
+    """
+
+    MICROBATCHES = 9
+
+    def __init__(self, then: Once) -> None:
+        self.order = Once(is_asked(Open), lambda director, _: director.set_batch(self.MICROBATCHES))
+        self.then = then
+        self.opened = dict[int, set[int]]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Each iteration's batches are kept; the last Open of a run has none."""
+        super().see(director, moment)
+        if isinstance(moment.request, Open) and moment.request.plan.microbatches:
+            plan = moment.request.plan
+            self.opened.setdefault(plan.iteration, set()).add(plan.microbatches)
+
+
+def pause_and_set(director: Director, _: Moment) -> None:
+    """One right after the other."""
+    director.give_order(Halting.PAUSE)
+    director.set_batch(2)
+
+
+@pytest.mark.parametrize("strike", [pause_and_set, lambda director, _: director.kill(*director.peers())])
+def test_a_batch_that_was_set_outlives_a_pause_and_the_death_of_all(strike: Callable[[Director, Moment], None]) -> None:
+    """It comes from the newest record that lay on a disk, and so does where the data goes on: that
+    each sequence is shown once (I4) is checked by all records. Where the run is to pause no batch
+    takes that order's place.
+    """
+    script = Batched(Once(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == 6, strike))
+    setup = lasting(unhurried(swarm()), 12, 2)
+    batch = replace(setup.manifest.batch, microbatches_max=Batched.MICROBATCHES)
+    result = play(replace(setup, manifest=replace(setup.manifest, batch=batch)), script)
+    assert script.then.struck
+    assert len(resumed(result)) == 1
+    assert bool(paused(result)) is (strike is pause_and_set)
+    assert len(lines(result, "organiser", "sets")) == 1
+    first = min(iteration for iteration, counts in script.opened.items() if counts == {Batched.MICROBATCHES})
+    assert 0 < first < 5
+    assert script.opened == {i: {6 if i < first else Batched.MICROBATCHES} for i in range(12)}

@@ -242,6 +242,30 @@ def test_who_is_away_for_a_moment_with_a_stage_of_the_set_is_waited_for(kind: ty
     assert not rebuilt(result)
 
 
+class LeaderFallsToo(HolderFalls):
+    """As who was named calls a holder, that one dies, and a second later who called it."""
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The holder has not fallen yet."""
+        before = len(self.fallen)
+        super().see(director, moment)
+        if len(self.fallen) > before:
+            director.after(1.0, lambda: director.kill(moment.sender.member))
+
+
+def test_who_claims_after_who_was_named_waits_for_the_whole_set_too() -> None:
+    """Both are away for so long that others claim; the holder comes back soon after that. People
+    are told what is waited for.
+    """
+    script = LeaderFallsToo(Heartbeat)
+    slow = replace(STEADY, replace_min_s=45.0, replace_max_s=45.0)
+    result = play(lasting(swarm(replicas=1, sources=2, standbys=2, faults=slow), 8, 2), script)
+    assert script.fallen
+    assert len(lines(result, "TookOver")) == 2
+    assert lines(result, "stage 1 lost, waiting a while for whoever has it on disk")
+    assert not rebuilt(result)
+
+
 class LeftOver(Script):
     """All die; as a member has promised the first plan of who is named, all others die once more,
     or all but who leads.

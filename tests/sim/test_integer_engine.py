@@ -130,7 +130,7 @@ def test_the_reference_computes_what_the_engines_do() -> None:
     """
     made = engines()
     reference = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 17))
-    expected = reference.iteration(0, [engine.state for engine in made])
+    expected = reference.iteration(0, [engine.state for engine in made], range(MICROBATCHES))
     loss = 0.0
     for number in range(MICROBATCHES):
         loss += drive(made, number)
@@ -157,7 +157,7 @@ def test_a_wrong_sum_names_its_microbatches() -> None:
     """
     made = engines()
     reference = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 17))
-    right = reference.iteration(1, [engine.state for engine in made]).sums[2]
+    right = reference.iteration(1, [engine.state for engine in made], range(MICROBATCHES, 2 * MICROBATCHES)).sums[2]
     for number in (6, 7, 7, 9, 10, 11):
         drive(made, number)
     found = reference.difference(1, sum_of(made[2]), right)

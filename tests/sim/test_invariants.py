@@ -36,6 +36,11 @@ TERM = Term(1, MEMBERS[0])
 POSITION = Position(TERM, 0, 0, 1)
 
 
+def _places(iteration: int) -> range:
+    count = MANIFEST.batch.microbatches
+    return range(iteration * count, (iteration + 1) * count)
+
+
 class Story:
     """A run of three members, one a stage, told to the checks."""
 
@@ -51,7 +56,7 @@ class Story:
 
     def record(self, iteration: int) -> Record:
         """What is right to seal now; the averages it names are kept by the members."""
-        right = IntegerReference(MANIFEST, self.tokens).iteration(iteration, self.states)
+        right = IntegerReference(MANIFEST, self.tokens).iteration(iteration, self.states, _places(iteration))
         self.averages = [stage.parts for stage in right.sums]
         for stage in right.sums:
             self.checks.average_seen(stage.digest, stage.parts)
@@ -347,9 +352,9 @@ def test_a_sequence_shown_twice_is_found() -> None:
             return super().sequences(number % 3)
 
     reference = IntegerReference(MANIFEST, Repeating(MANIFEST, 100))
-    assert "shows sequence" in reference.show(0)
+    assert "shows sequence" in reference.show(0, _places(0))
     fine = IntegerReference(MANIFEST, IntegerTokens(MANIFEST, 5))
-    assert [fine.show(iteration) for iteration in range(4)] == ["", "", "", ""]
+    assert [fine.show(iteration, _places(iteration)) for iteration in range(4)] == ["", "", "", ""]
 
 
 def test_the_end_is_looked_at() -> None:

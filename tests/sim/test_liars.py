@@ -16,6 +16,7 @@ from swarmfree.sim.liar_setup import draw_liar_setup
 from swarmfree.sim.liars import HONEST_MIN, NAMED_WITHIN, Liar, LiarWatch, Lie
 from swarmfree.sim.rehearsal import rehearse
 from swarmfree.sim.seed_pool import rehearse_many
+from swarmfree.sim.setup import Drawn
 from tests.builders import make_entry, make_record
 from tests.scenarios.scenario_world import swarm
 
@@ -26,7 +27,7 @@ SEEDS = 4
 @pytest.mark.timeout(300)
 def test_liars_are_excluded_in_time_and_nobody_else() -> None:
     """A few swarms with a liar each, half of them with all kinds of faults besides."""
-    result = rehearse_many(0, SEEDS, processes=2, repeat_every=9, has_liar=True)
+    result = rehearse_many(0, SEEDS, processes=2, repeat_every=9, drawn=Drawn.LIARS)
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
     excluded = sum(report.events.get("PeerExcluded", 0) > 0 for report in result.reports)
     assert excluded >= SEEDS * 3 // 4, "the others died, or moved, before"
@@ -43,7 +44,7 @@ def test_a_setup_is_drawn_with_every_lie_and_stage() -> None:
 
 def test_the_same_seed_with_a_liar_is_the_same_story() -> None:
     """And the command that plays it says so."""
-    first, second = rehearse(13, has_liar=True), rehearse(13, has_liar=True)
+    first, second = rehearse(13, drawn=Drawn.LIARS), rehearse(13, drawn=Drawn.LIARS)
     assert first.digest == second.digest
     assert first.command == "swarmfree rehearse --first-seed 13 --seeds 1 --liars"
 

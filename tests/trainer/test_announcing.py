@@ -137,8 +137,12 @@ def test_who_stands_by_offers_to_feed_once_a_run_has_begun() -> None:
             (drawn, None, False, None, False, True),
             (given, None, False, None, False, False),
             (given, object(), False, None, False, True),
+            (given, None, False, None, False, True),
         )
-        for manifest, first_weights, standby, coordinator, has_announced, offered in cases:
+        for number, (manifest, first_weights, standby, coordinator, has_announced, offered) in enumerate(cases):
+            if number == len(cases) - 1:  # whoever holds what came after them feeds as well
+                last = record()
+                alone.replica_state.install(1, last.iteration + 1, last.lineage(), last)
             local = replace(alone.context.local, standby=standby)
             ports = SimpleNamespace(tokens=object(), clock=alone.context.ports.clock, first_weights=first_weights)
             context = SimpleNamespace(

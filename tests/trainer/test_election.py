@@ -14,7 +14,7 @@ from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, 
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
-from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -110,6 +110,10 @@ class World:
     async def announcements(self) -> tuple[Announcement, ...]:
         """The directory."""
         return (announced(ME, self.replica_state.iteration), *self._announcements)
+
+    async def founder(self) -> Founder | None:
+        """No genesis names anybody."""
+        return None
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False

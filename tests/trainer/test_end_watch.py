@@ -145,7 +145,7 @@ async def test_a_straggler_holds_a_true_end_up_for_a_while_only(world: World) ->
     timing = world._watch._manifest.timing
     looks = [await world.is_over() for _ in range(int(timing.join_wait_s / timing.lease_s * LOOKS_PER_LEASE))]
     assert not looks[0]
-    assert looks[-1]
+    assert looks[int(0.7 * len(looks))]
 
 
 async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(world: World) -> None:

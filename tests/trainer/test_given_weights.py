@@ -132,6 +132,10 @@ def test_a_peer_that_has_them_asks_nobody_and_gives_any_stage() -> None:
         assert (list(reply.pieces), reply.expect(State).moment_digests) == (data, digests)
         with pytest.raises(Refused, match="part 99 of stage 0, which has"):
             await queries.get_state(alone.stage_member, replace(asked, part=99))
+        # What there is at present is asked for without a lineage, and moments are no weights
+        for other in (replace(asked, lineage=""), replace(asked, weights_only=False), replace(asked, to_export=False)):
+            with pytest.raises(Refused, match="this peer holds stage"):
+                await queries.get_state(alone.stage_member, other)
 
     play(story)
 

@@ -66,6 +66,8 @@ def test_genesis_is_believed_by_whoever_has_the_manifest(
     assert (genesis.fingerprint, genesis.number, genesis.founder) == (manifest.fingerprint(), 1, FOUNDER.peer_id)
     assert make_genesis(node, manifest, FOUNDER, leave).canonical() == genesis.canonical()
     assert len(genesis.canonical()) < 1300
+    later = dataclasses.replace(FOUNDER, number=2, iteration=3, lineage="a" * 64, spent=7, is_whole=True)
+    assert read_genesis(make_genesis(node, manifest, later, leave).canonical(), manifest, NOW_S).named == later
 
 
 def test_only_whom_the_organiser_lets_names_a_founder(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from directory_world import world_of
 
 from swarmfree.cli.halt_run import give_order
-from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.invite import Invite
@@ -48,6 +49,13 @@ def test_what_is_signed_is_read_and_nothing_else(manifest: Manifest) -> None:
     for nonsense in (b"", b"\xff\xff", order.content * 9, sign_order(KEY, manifest, Order(7, Halting.NOT)).content):
         with pytest.raises(ProtocolViolation, match="malformed"):
             read_order(nonsense, manifest)
+    more = manifest.batch.most + 1
+    no_batches = (Order(7, Halting.NOT, more), Order(7, Halting.PAUSE, 1), Order(0, Halting.NOT, 1))
+    for batch in (*no_batches, Order(7, Halting.NOT, 1, 7), Order(7, Halting.PAUSE, 0, 1)):
+        with pytest.raises(ProtocolViolation, match="malformed"):
+            read_order(sign_order(KEY, manifest, batch).content, manifest)
+    batch = Order(7, Halting.NOT, 1, 6)
+    assert read_order(sign_order(KEY, manifest, batch).content, manifest).order == batch
     # A field of another kind before it, one that nobody knows behind it, the signature twice
     for added in (b"\x08\x00" + order.content, order.content + b"\x18\x00", order.content + order.content[-66:]):
         with pytest.raises(ProtocolViolation, match="something was added"):
@@ -66,6 +74,28 @@ def test_the_highest_number_counts_and_a_forged_one_is_told_of_once(manifest: Ma
     assert known == orders[1]
     assert newest_order([], manifest, known, refused) == orders[1]
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "counts"),
+    [
+        ([Order(7, Halting.PAUSE), Order(8, Halting.NOT, 1)], 0),
+        ([Order(7, Halting.STOP), Order(8, Halting.NOT, 1, 6)], 0),
+        ([Order(7, Halting.PAUSE), Order(8, Halting.NOT, 1, 7)], 1),
+        ([Order(7, Halting.PAUSE), Order(8, Halting.NOT, 1, 7), Order(9, Halting.NOT, 2, 7)], 2),
+        ([Order(7, Halting.NOT, 1), Order(8, Halting.STOP)], 1),
+    ],
+)
+def test_no_batch_takes_the_place_of_a_halt_that_stands(manifest: Manifest, wanted: list[Order], counts: int) -> None:
+    """In whatever order they are read: where whoever set it did not know of the halt, or that the
+    run goes on again, the halt counts.
+    """
+    orders = [sign_order(KEY, manifest, order) for order in wanted]
+    for read in itertools.permutations(orders):
+        known = None
+        for order in read:
+            known = newest_order([order.content], manifest, known, set())
+        assert known == orders[counts]
 
 
 async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Path, small_manifest: Manifest) -> None:
@@ -89,6 +119,8 @@ async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Pa
                 await asyncio.sleep(0.2)
         assert given.result() == 0
         assert peer.order() == Order((1 << 40) + 1, Halting.STOP)
+        with pytest.raises(SwarmfreeError, match=r"to stop stands, and set batch\.microbatches=1 would take its place"):
+            await give_order(invite, world.organiser, Halting.NOT, 10.0, 1)
         # All have ended, and the node starts again: the order is from a clock ahead of its own
         await bootstrap.read_bans(60.0)
         await peer.close()

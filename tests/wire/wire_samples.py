@@ -7,6 +7,7 @@ that only for a new protocol revision.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from swarmfree.protocol import actions, messages
@@ -21,6 +22,7 @@ from swarmfree.protocol.records import (
     PartialSum,
     Record,
     Roll,
+    SetBatch,
     StageEntry,
     StepScalars,
     TensorDigests,
@@ -71,6 +73,7 @@ REQUESTS: dict[str, Request] = {
     "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32),
     "hello_again": messages.Hello(True, False, "ee" * 32, 2, 7, LINEAGE, (2, 5)),
     "claim": messages.Claim(POSITION, only_asking=True),
+    "seal_batch": messages.Seal(POSITION, replace(RECORD, batch=SetBatch(6, 61, 5, 0x40000000))),
     "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None),
     "build_copy": messages.Build(

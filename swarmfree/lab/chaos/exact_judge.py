@@ -153,13 +153,15 @@ class ExactJudge:
         if missing:
             self._wrong("I2", f"iteration {iteration} begins in stages {missing} with states that nobody told")
             return
-        expected = self._reference.iteration(iteration, [self._states[digest] for digest in digests])
+        count = self._manifest.batch.microbatches
+        places = range(iteration * count, (iteration + 1) * count)
+        expected = self._reference.iteration(iteration, [self._states[digest] for digest in digests], places)
         self._check_commit(iteration, expected)
         for stage, (digest, right) in enumerate(zip(digests, expected.sums, strict=True)):
             self._right[stage, digest] = (iteration, right)
             for step in self._steps.get((stage, digest), ()):
                 self._check_step(step, iteration, right)
-        problem = self._reference.show(iteration)
+        problem = self._reference.show(iteration, places)
         if problem:
             self._wrong("I4", problem)
         self.checked_count += 1

@@ -179,11 +179,12 @@ class KeptTokens:
         self._tokens = tokens
         self._kept: dict[int, bytes] = {}
 
-    def microbatch(self, number: int) -> bytes:
+    def microbatch(self, number: int, place: int | None = None) -> bytes:
         """Return the tokens of this microbatch, always the same bytes."""
-        if number not in self._kept:
-            self._kept[number] = self._tokens.microbatch(number)
-        return self._kept[number]
+        where = number if place is None else place
+        if where not in self._kept:
+            self._kept[where] = self._tokens.microbatch(number, place)
+        return self._kept[where]
 
     def window(self, number: int) -> bytes:
         """Return the tokens of this window, always the same bytes."""

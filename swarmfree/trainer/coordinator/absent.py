@@ -43,8 +43,7 @@ class Absent:
         step behind.
         """
         if participant.stage != NO_STAGE and (participant.built or participant.held(participant.stage) >= 0):
-            since_s = participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s)
-            self._gone[participant.member.peer_id] = participant, since_s
+            self._gone[participant.member.peer_id] = participant, self._context.now_s()
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
 

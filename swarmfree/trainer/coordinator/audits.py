@@ -183,7 +183,7 @@ class Audits:
         self._since[subject.peer_id] = min(self._since.get(subject.peer_id, iteration), iteration - math.ceil(1 / self._share))
         there = {member: self._roster.get(member) for member in self._there(roll)}
         offsets = audit.offsets_of(roll, subject)
-        first = iteration * self._context.manifest.batch.microbatches
+        first = iteration * self._context.manifest.batch.most
         routes = {offset: self._routes.route(first + offset) for offset in offsets}
         accounts = await self._accounts(case, rolls, routes)
         mine = accounts[roll.stage].get(subject)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
+from swarmfree.policy.batch import microbatches_after
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.halt import is_stopped
@@ -220,13 +221,17 @@ class Coordinator:
     def _is_over(self) -> bool:
         return self.lead.iteration >= self._context.manifest.run.iterations or is_stopped(self.lead.decided)
 
+    @property
+    def _microbatches(self) -> int:
+        return microbatches_after(self.lead.present.record, self._context.manifest)
+
     # ---- one iteration ---------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
         begun_s = self._context.now_s()
         while True:
             await self.assignment.fill()
-            plan = self._make_plan(self._context.manifest.batch.microbatches)
+            plan = self._make_plan(self._microbatches)
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
@@ -250,7 +255,7 @@ class Coordinator:
             Excluded: always.
         """
         if not self.roster.lost():
-            plan = self._make_plan(self._context.manifest.batch.microbatches)
+            plan = self._make_plan(self._microbatches)
             asked = [participant for participant in self.roster.participants() if participant.built]
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._context.timing.silence_s):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from swarmfree.policy.batch import microbatches_after
 from swarmfree.policy.patience import patience_s
 from swarmfree.policy.recovery import Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
@@ -105,7 +106,9 @@ class RecoveryChoice:
         since = {member: answer.log_since for member, answer in answers.items() if answer.log_since >= 0}
         measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
         dtype = log_dtype(self._context.manifest)
-        stage_s = statistics.median_low(measured) * self._context.manifest.batch.microbatches if measured else 0.0
+        stage_s = (
+            statistics.median_low(measured) * microbatches_after(self._lead.decided, self._context.manifest) if measured else 0.0
+        )
         return Logs(since, "" if dtype == "wire" else dtype, stage_s, self._context.timing.join_wait_s / 2)
 
     def lateness(self, action: CopyKept) -> int:

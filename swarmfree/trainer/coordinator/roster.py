@@ -364,11 +364,9 @@ class Roster(Participants):
         while self._participants.get(participant.member) is participant and not self._deposed:
             before = participant.answer
             try:
-                async with asyncio.timeout(self._patience_left_s(participant)):
-                    answer = await self._heartbeat(participant, hold_s)
-            except (CallFailed, TimeoutError) as error:
-                why = error if isinstance(error, CallFailed) else PeerSilent(f"{participant.member} does not answer")
-                await self.judge(participant, why)
+                answer = await self._heartbeat(participant, hold_s)
+            except CallFailed as error:
+                await self.judge(participant, error)
                 if not participant.is_heard:
                     await asyncio.sleep(KNOCK_S)
                 continue
@@ -485,21 +483,15 @@ class Roster(Participants):
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
         if participant.is_heard:
-            participant.miss(participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s))
+            participant.miss(self._context.now_s())
             self._recall(participant.stage)
             self._context.tell(
                 Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
             )
-        if self._patience_left_s(participant):
+        if participant.silent_s(self._context.now_s()) < self._choice.patience_s(participant.stage, self):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
         return False
-
-    def _patience_left_s(self, participant: Participant) -> float | None:
-        """How much longer a silent participant is waited for; None for one that is heard."""
-        if participant.is_heard:
-            return None
-        return max(0.0, self._choice.patience_s(participant.stage, self) - participant.silent_s(self._context.now_s()))
 
     def _count_progress(self) -> int:
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
@@ -564,7 +556,7 @@ class Roster(Participants):
                 await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
-                participant.hear(answer, self._context.now_s())
+                participant.hear(answer)
                 self._keep_told(participant.member, answer)
                 return answer
 

@@ -254,7 +254,7 @@ class Rounds:
         owners = {
             offset: endpoint for share in plan.shares for offset in share.offsets if (endpoint := plan.endpoint(share.source))
         }
-        first_microbatch = plan.iteration * self._context.manifest.batch.microbatches
+        first_microbatch = plan.iteration * self._context.manifest.batch.most
         routes = routes_of(self._context.manifest).of_offsets(first_microbatch, plan.microbatches)
         segments = plan_segments(missing, Ledger(replicas, stored, frozenset(gone), owners, routes), number)
         by_redoer: dict[Endpoint, list[Segment]] = {}

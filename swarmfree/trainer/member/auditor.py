@@ -170,18 +170,16 @@ class Auditor:
         if entered is None or returned is None:
             return False
         passes = self._ends_passes if roll.stage == ENDS_STAGE else self._body_passes
-        sent, answered = await passes(look, number, microbatch, entered, returned)
+        sent, answered = await passes(look, number, key, entered, returned)
         await self._compare(look, Audited.OUTPUT, key, digests.sent, sent)
         await self._compare(look, Audited.ANSWER, key, digests.answered, answered)
         return True
 
-    async def _body_passes(
-        self, look: _Look, number: int, microbatch: int, entered: bytes, returned: bytes
-    ) -> tuple[bytes, bytes]:
+    async def _body_passes(self, look: _Look, number: int, key: WorkKey, entered: bytes, returned: bytes) -> tuple[bytes, bytes]:
         """What a body stage sends on and back; passes like those of training, so that no limit on
         device work is another one.
         """
-        engine, ticket = self._context.ports.engine, next(self._numbers)
+        engine, ticket, microbatch = self._context.ports.engine, next(self._numbers), key.microbatch
         sent = await self._pass(look, Rank.FORWARD, microbatch, lambda: engine.forward(ticket, entered))
         try:
             answered = await self._pass(look, Rank.BACKWARD, microbatch, lambda: engine.backward(ticket, returned, number))
@@ -190,14 +188,13 @@ class Auditor:
             raise
         return sent, answered
 
-    async def _ends_passes(
-        self, look: _Look, number: int, microbatch: int, entered: bytes, returned: bytes
-    ) -> tuple[bytes, bytes]:
+    async def _ends_passes(self, look: _Look, number: int, key: WorkKey, entered: bytes, returned: bytes) -> tuple[bytes, bytes]:
         """The embedding, and the gradient of the loss."""
         engine, ticket, tokens = self._context.ports.engine, next(self._numbers), self._context.ports.tokens
         if tokens is None:
             raise Refused(RefusalKind.FAILED, "this peer has no corpus")
-        text = tokens.microbatch(microbatch)
+        microbatch = key.microbatch
+        text = tokens.microbatch(microbatch, self._replica_state.place_of(key))
 
         def embed() -> bytes:
             output = engine.embed(ticket, text)

@@ -131,7 +131,7 @@ class Source:
             entry.loss_bits = float64_bits(loss)
             return
         offset = self._replica_state.offset_of(key)
-        text = tokens.microbatch(key.microbatch)
+        text = self._text(tokens, key)
 
         def work() -> tuple[bytes, float]:
             number = self._number_for(offset)
@@ -213,10 +213,13 @@ class Source:
                 group.create_task(lane())
 
     async def _drive(self, plan: Plan, tokens: Tokens, offset: int) -> None:
-        number = plan.iteration * self._context.manifest.batch.microbatches + offset
+        number = plan.iteration * self._context.manifest.batch.most + offset
         key = WorkKey(plan.iteration, plan.base, WorkKind.TRAIN, number, ENDS_STAGE)
-        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, tokens.microbatch(key.microbatch)))
+        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, self._text(tokens, key)))
         await self._table.outcome(entry)
+
+    def _text(self, tokens: Tokens, key: WorkKey) -> bytes:
+        return tokens.microbatch(key.microbatch, self._replica_state.place_of(key))
 
     async def _drive_work(self, entry: WorkItem, text: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swarmfree.policy.answer_checks import fitting_record
+from swarmfree.policy.batch import microbatches_of
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetRecord, Pull, RecordAnswer
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Side, WorkKey, WorkKind
@@ -83,8 +84,9 @@ class Past:
         Raises:
             CallFailed: it is not kept any more.
         """
-        around, count = self._around, self._context.manifest.batch.microbatches
-        after = around.last + 1 if around.last < self._context.manifest.stages.body else ENDS_STAGE
+        manifest = self._context.manifest
+        around, count, first = self._around, microbatches_of(record, manifest), record.iteration * manifest.batch.most
+        after = around.last + 1 if around.last < manifest.stages.body else ENDS_STAGE
         sides = ((Side.OUTPUT, around.first - 1, around.before), (Side.ANSWER, after, around.after))
         entered: Tensors = {}
         left: Tensors = {}
@@ -92,7 +94,7 @@ class Past:
         async def one(which: tuple[int, int]) -> None:
             offset, place = which
             side, stage, holders = sides[place]
-            key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, record.iteration * count + offset, stage)
+            key = WorkKey(record.iteration, record.base, WorkKind.TRAIN, first + offset, stage)
             (entered, left)[place][offset] = await self._pull(key, holders, side)
 
         wanted: Iterable[tuple[int, int]] = [(offset, place) for offset in range(count) for place in (0, 1)]

@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18swarmfree/v1/names.proto\x12\x0cswarmfree.v1\".\n\x06Member\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"C\n\x08\x45ndpoint\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.swarmfree.v1.Member\x12\x11\n\taddresses\x18\x02 \x03(\t\"<\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12$\n\x06member\x18\x02 \x01(\x0b\x32\x14.swarmfree.v1.Member\"b\n\x08Position\x12 \n\x04term\x18\x01 \x01(\x0b\x32\x12.swarmfree.v1.Term\x12\x11\n\titeration\x18\x02 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08revision\x18\x04 \x01(\r\"s\n\x07WorkKey\x12\x11\n\titeration\x18\x01 \x01(\x03\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.swarmfree.v1.WorkKind\x12\x12\n\nmicrobatch\x18\x04 \x01(\x04\x12\r\n\x05stage\x18\x05 \x01(\r\"D\n\x0cPartialSumId\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.swarmfree.v1.Member\x12\x0e\n\x06number\x18\x02 \x01(\x04\"<\n\x05Order\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12#\n\x04halt\x18\x02 \x01(\x0e\x32\x15.swarmfree.v1.Halting\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c*R\n\x08WorkKind\x12\x19\n\x15WORK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fWORK_KIND_TRAIN\x10\x01\x12\x16\n\x12WORK_KIND_EVALUATE\x10\x02*P\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSIDE_OUTPUT\x10\x02\x12\x0f\n\x0bSIDE_ANSWER\x10\x03\"\x04\x08\x01\x10\x01*\nSIDE_INPUT*X\n\x07Halting\x12\x17\n\x13HALTING_UNSPECIFIED\x10\x00\x12\x0f\n\x0bHALTING_NOT\x10\x01\x12\x11\n\rHALTING_PAUSE\x10\x02\x12\x10\n\x0cHALTING_STOP\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18swarmfree/v1/names.proto\x12\x0cswarmfree.v1\".\n\x06Member\x12\x0f\n\x07peer_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\"C\n\x08\x45ndpoint\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.swarmfree.v1.Member\x12\x11\n\taddresses\x18\x02 \x03(\t\"<\n\x04Term\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12$\n\x06member\x18\x02 \x01(\x0b\x32\x14.swarmfree.v1.Member\"b\n\x08Position\x12 \n\x04term\x18\x01 \x01(\x0b\x32\x12.swarmfree.v1.Term\x12\x11\n\titeration\x18\x02 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x10\n\x08revision\x18\x04 \x01(\r\"s\n\x07WorkKey\x12\x11\n\titeration\x18\x01 \x01(\x03\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\t\x12$\n\x04kind\x18\x03 \x01(\x0e\x32\x16.swarmfree.v1.WorkKind\x12\x12\n\nmicrobatch\x18\x04 \x01(\x04\x12\r\n\x05stage\x18\x05 \x01(\r\"D\n\x0cPartialSumId\x12$\n\x06member\x18\x01 \x01(\x0b\x32\x14.swarmfree.v1.Member\x12\x0e\n\x06number\x18\x02 \x01(\x04\"a\n\x05Order\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12#\n\x04halt\x18\x02 \x01(\x0e\x32\x15.swarmfree.v1.Halting\x12\x14\n\x0cmicrobatches\x18\x03 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\x04\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c*R\n\x08WorkKind\x12\x19\n\x15WORK_KIND_UNSPECIFIED\x10\x00\x12\x13\n\x0fWORK_KIND_TRAIN\x10\x01\x12\x16\n\x12WORK_KIND_EVALUATE\x10\x02*P\n\x04Side\x12\x14\n\x10SIDE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSIDE_OUTPUT\x10\x02\x12\x0f\n\x0bSIDE_ANSWER\x10\x03\"\x04\x08\x01\x10\x01*\nSIDE_INPUT*X\n\x07Halting\x12\x17\n\x13HALTING_UNSPECIFIED\x10\x00\x12\x0f\n\x0bHALTING_NOT\x10\x01\x12\x11\n\rHALTING_PAUSE\x10\x02\x12\x10\n\x0cHALTING_STOP\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'swarmfree.wire.v1.names_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKKIND']._serialized_start=619
-  _globals['_WORKKIND']._serialized_end=701
-  _globals['_SIDE']._serialized_start=703
-  _globals['_SIDE']._serialized_end=783
-  _globals['_HALTING']._serialized_start=785
-  _globals['_HALTING']._serialized_end=873
+  _globals['_WORKKIND']._serialized_start=656
+  _globals['_WORKKIND']._serialized_end=738
+  _globals['_SIDE']._serialized_start=740
+  _globals['_SIDE']._serialized_end=820
+  _globals['_HALTING']._serialized_start=822
+  _globals['_HALTING']._serialized_end=910
   _globals['_MEMBER']._serialized_start=42
   _globals['_MEMBER']._serialized_end=88
   _globals['_ENDPOINT']._serialized_start=90
@@ -50,7 +50,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PARTIALSUMID']._serialized_start=438
   _globals['_PARTIALSUMID']._serialized_end=506
   _globals['_ORDER']._serialized_start=508
-  _globals['_ORDER']._serialized_end=568
-  _globals['_SIGNEDORDER']._serialized_start=570
-  _globals['_SIGNEDORDER']._serialized_end=617
+  _globals['_ORDER']._serialized_end=605
+  _globals['_SIGNEDORDER']._serialized_start=607
+  _globals['_SIGNEDORDER']._serialized_end=654
 # @@protoc_insertion_point(module_scope)

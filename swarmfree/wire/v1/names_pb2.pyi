@@ -268,23 +268,31 @@ global___PartialSumId = PartialSumId
 
 @typing.final
 class Order(google.protobuf.message.Message):
-    """The organiser's order that a run stops."""
+    """The organiser's order that a run stops, or has another batch."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: builtins.int
     HALT_FIELD_NUMBER: builtins.int
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Unix seconds at which it was given; of several the higher one counts."""
     halt: global___Halting.ValueType
-    """For a while or for good."""
+    """For a while or for good; not, where it is about the batch."""
+    microbatches: builtins.int
+    """Microbatches of each iteration from the next one on; zero where it is about a halt."""
+    after: builtins.int
+    """Halts up to this number were over as the batch was set; zero where it is about a halt."""
     def __init__(
         self,
         *,
         number: builtins.int = ...,
         halt: global___Halting.ValueType = ...,
+        microbatches: builtins.int = ...,
+        after: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["halt", b"halt", "number", b"number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "halt", b"halt", "microbatches", b"microbatches", "number", b"number"]) -> None: ...
 
 global___Order = Order
 

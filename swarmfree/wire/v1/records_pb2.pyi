@@ -248,6 +248,7 @@ class Record(google.protobuf.message.Message):
     FORCED_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
     HALT_FIELD_NUMBER: builtins.int
+    BATCH_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Its number; zero is the first."""
     before: builtins.str
@@ -282,6 +283,10 @@ class Record(google.protobuf.message.Message):
     def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Iterations so far that were sealed without a majority; none is the healthy case."""
 
+    @property
+    def batch(self) -> global___SetBatch:
+        """The batch of the iterations that follow; absent as long as the manifest says it."""
+
     def __init__(
         self,
         *,
@@ -298,12 +303,43 @@ class Record(google.protobuf.message.Message):
         forced: collections.abc.Iterable[builtins.int] | None = ...,
         order: builtins.int = ...,
         halt: swarmfree.wire.v1.names_pb2.Halting.ValueType = ...,
+        batch: global___SetBatch | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "evaluation_bits", b"evaluation_bits", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "batch", b"batch", "evaluation_bits", b"evaluation_bits", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "batch", b"batch", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_evaluation_bits", b"_evaluation_bits"]) -> typing.Literal["evaluation_bits"] | None: ...
 
 global___Record = Record
+
+@typing.final
+class SetBatch(google.protobuf.message.Message):
+    """The batch of the iterations after a record, once the organiser has set one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MICROBATCHES_FIELD_NUMBER: builtins.int
+    FED_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    FACTOR_BITS_FIELD_NUMBER: builtins.int
+    microbatches: builtins.int
+    """Of each iteration; zero is refused."""
+    fed: builtins.int
+    """How many microbatches all iterations up to this record have had; zero is refused."""
+    since: builtins.int
+    """The first iteration that has so many; zero is refused."""
+    factor_bits: builtins.int
+    """Factor of the learning rate in the iteration before that, float32 bits; zero is refused."""
+    def __init__(
+        self,
+        *,
+        microbatches: builtins.int = ...,
+        fed: builtins.int = ...,
+        since: builtins.int = ...,
+        factor_bits: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["factor_bits", b"factor_bits", "fed", b"fed", "microbatches", b"microbatches", "since", b"since"]) -> None: ...
+
+global___SetBatch = SetBatch
 
 @typing.final
 class TensorDigests(google.protobuf.message.Message):
