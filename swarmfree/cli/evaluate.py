@@ -85,13 +85,13 @@ def evaluate(
         llama = llama_of(section, weights)
         if sum(each.numel() for each in llama.parameters()) <= SMALL:
             torch.set_num_threads(1)
-        found = text_loss(llama, tokens, text.size_bytes - begins, _Speaker(len(tokens) - 1, time.monotonic()).say)
+        found = text_loss(llama, tokens, text.size_bytes - begins, _HowFar(len(tokens) - 1, time.monotonic()).say)
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)
 
 
-class _Speaker:
+class _HowFar:
     """How far it is: a line on stderr every few seconds."""
 
     def __init__(self, tokens: int, begun_s: float) -> None:
