@@ -35,7 +35,6 @@ class World:
     swarm: LocalSwarm
     audience: Audience
     whole: tuple[int, ...] = WHOLE
-    standbys: int = STANDBYS
 
     async def until(self, is_so: Callable[[], bool], what: str, within_s: float = UP_WITHIN_S) -> None:
         """Wait for something while the swarm trains; its end is a failure."""
@@ -51,9 +50,9 @@ class World:
 
         def is_whole() -> bool:
             counts = audience.member_counts
-            return all(counts[stage] == self.whole[stage] for stage in stages) and audience.standby_count() >= self.standbys
+            return all(counts[stage] == self.whole[stage] for stage in stages) and audience.standby_count() >= STANDBYS
 
-        await self.until(is_whole, f"stages {stages} have their replicas, and {self.standbys} standbys wait")
+        await self.until(is_whole, f"stages {stages} have their replicas, and {STANDBYS} standbys wait")
 
     async def until_next_commit(self) -> None:
         """Wait for one more commit."""
@@ -87,10 +86,9 @@ async def training(
     whole: tuple[int, ...] = WHOLE,
     microbatches: int = 16,
     iterations: int = ITERATIONS,
-    standbys: int = STANDBYS,
 ) -> AsyncIterator[tuple[World, asyncio.Task[SwarmExit]]]:
-    """A swarm of one source, these body stages, standbys and a bootstrap node in which every stage
-    has its replicas and training goes on.
+    """A swarm of one source, these body stages, two standbys and a bootstrap node in which every
+    stage has its replicas and training goes on.
     """
     run = write_run(
         processes.folder,
@@ -106,7 +104,7 @@ async def training(
     order = SwarmOrder(
         report,
         sum(whole),
-        standbys,
+        STANDBYS,
         run_arguments=("--run", str(run)),
         peer_arguments=("--patience", str(UP_WITHIN_S)),
         respawn=True,
@@ -118,10 +116,10 @@ async def training(
     )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
-        world = World(processes, swarm, audience, whole, standbys)
+        world = World(processes, swarm, audience, whole)
         try:
             await world.until(lambda: audience.state.committed_count >= 3, "three commits")
-            assert len(processes.living()) > 2 * (sum(whole) + standbys), (
+            assert len(processes.living()) > 2 * (sum(whole) + STANDBYS), (
                 "each and its p2pd are found, or none would be missed at the end"
             )
             yield world, running
