@@ -23,7 +23,7 @@ async def test_a_swarm_that_loses_all_its_disks_goes_on_from_the_bucket(processe
         environment = (f"{name}={value}" for name, value in endpoint.environment().items())
         # Not forked from what was there before the endpoint, whose environment they would have
         processes.fork_server = (*processes.program[:2], *environment, *FORK_SERVER_COMMAND)
-        # With more in flight gradients are added up as they come, and sums differ in their last bits
+        # With more in flight gradients are added up as they come, and sums differ in last bits
         kept = f'snapshot_every = {EVERY}\nsnapshot_store = "s3://{BUCKET}/real"'
         recovery = f'mode = "checkfree"\n{kept}\n\n[ring]\ncredits = 1'
         run = str(write_run(processes.folder, iterations=1000, stages="body = 2\nreplicas_max = 1", recovery=recovery))
