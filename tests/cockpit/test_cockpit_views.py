@@ -18,6 +18,7 @@ from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.cockpit.status import RunStatus, invite_points, status_json, status_line, status_picture
 from swarmfree.cockpit.text import span
+from swarmfree.lab.summary import summarise
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Position, Term
@@ -294,3 +295,33 @@ def test_status_of_a_stopped_run_does_not_claim_all_its_iterations() -> None:
     left = dataclasses.replace(_status(answered=False), seen=100, halt=Halting.STOP)
     text = _text(status_picture(left))
     assert "was stopped by its organiser" in text and "100 of 100" not in text
+
+
+def test_a_run_that_goes_on_shows_neither_the_time_away_nor_old_news() -> None:
+    """Two days lie between its processes: clock and time left do not count them, nothing says that
+    training has waited for so long, and what was news before is not told again.
+    """
+    away_s = 2 * 86400.0
+    first = [*beginning(), *iteration(0, 10), *iteration(1, 11), *wiped_out()[:8]]
+    before = fold_all(first)
+    assert before.news
+    began_s = before.now_s + away_s
+    again = fold(before, dataclasses.replace(beginning()[0], time_s=began_s))
+    assert again.news == ()
+    assert again.remaining_s(began_s + 1) is None
+    assert progress_line(again, began_s + 1).endswith("going on: 0 of 7 peers are up")
+    moved = [dataclasses.replace(each, time_s=each.time_s - START_S + began_s) for each in [*beginning(), *iteration(2, 9)]]
+    up = fold_all(moved[1:-1], again)
+    at_s = up.now_s + 1
+    assert up.clock_s(at_s) == pytest.approx(at_s - START_S - away_s)
+    assert 0 < up.since_commit_s(at_s) < 100
+    assert "d" not in span(up.clock_s(at_s))
+    out = io.StringIO()
+    view = PlainView(out, interval_s=0.0, wait_s=0.0)
+    view.show(up, at_s)
+    assert f"{up.clock_s(at_s):7.1f} s" in out.getvalue().splitlines()[-1]
+    going_on = fold_all(moved[1:], again)
+    left_s = going_on.remaining_s(going_on.now_s)
+    assert left_s is not None and left_s < 60
+    assert summarise(going_on, 0, "")["seconds"] == pytest.approx(going_on.clock_s(going_on.now_s))
+    assert going_on.clock_s(going_on.now_s) < 1000
