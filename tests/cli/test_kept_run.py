@@ -29,30 +29,10 @@ from swarmfree.cli.local_run import LocalRun
 from swarmfree.cli.main import app
 from swarmfree.lab.report import CONFIG_FILE, SUMMARY_FILE, ReportError, read_ending, read_events
 from swarmfree.lab.swarm import SwarmOrder
-from swarmfree.protocol.config import to_toml
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import Manifest
-
-OPTIONS = LocalOptions(4, 0, respawn=False, kills=(), threads=1, data="", data_is_bytes=False)
-
-
-def _keep(folder: Path, manifest: Manifest, sets: tuple[int, ...] = (50, 100), late: int = 100) -> Path:
-    """A run of four stages with these sets of snapshots, of which the last stage lacks the one of
-    `late`.
-    """
-    node, run = folder / "peers" / "bootstrap", manifest.fingerprint()[:16]
-    node.mkdir(parents=True)
-    (node / MANIFEST_FILE).write_bytes(manifest.canonical())
-    (folder / CONFIG_FILE).write_text(to_toml(manifest))
-    OPTIONS.write(folder)
-    for stage in range(manifest.stage_count):
-        held = folder / "peers" / f"peer-{stage + 1}" / "snapshots" / run
-        held.mkdir(parents=True)
-        for iteration in sets:
-            if stage < manifest.stage_count - 1 or iteration != late:
-                (held / f"iteration-{iteration:09}-stage-{stage}-{'ab' * 32}.safetensors").touch()
-    return folder
+from tests.cli.kept_folder import OPTIONS, keep
 
 
 def _told(*arguments: str) -> str:
@@ -65,7 +45,7 @@ def _told(*arguments: str) -> str:
 
 def test_a_run_goes_on_from_its_newest_whole_set(tmp_path: Path, small_manifest: Manifest) -> None:
     """Whatever of its folder is named; and not while somebody works there."""
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     kept = open_kept(str(folder / CONFIG_FILE))
     assert (kept.folder, kept.options, kept.config.manifest) == (folder, OPTIONS, small_manifest)
     assert (kept.point.iteration, kept.point.missing) == (50, ())
@@ -81,7 +61,7 @@ def test_what_cannot_go_on_is_told_in_one_line(tmp_path: Path, small_manifest: M
     """
     assert "there is no such folder" in _told("--resume", str(tmp_path / "nowhere"))
     assert f"a folder with a report and {OPTIONS_FILE} in it is expected" in _told("--resume", str(tmp_path))
-    folder = _keep(tmp_path / "first", small_manifest, sets=())
+    folder = keep(tmp_path / "first", small_manifest, sets=())
     assert "none of its peers had written a snapshot" in _told("--resume", str(folder))
     assert not can_go_on(folder)
     node = folder / "peers" / "bootstrap" / MANIFEST_FILE
@@ -92,7 +72,7 @@ def test_what_cannot_go_on_is_told_in_one_line(tmp_path: Path, small_manifest: M
     for content in ("{}", '{"peers": 3}', "[]", json.dumps({**dataclasses.asdict(OPTIONS), "peers": "4"})):
         (folder / OPTIONS_FILE).write_text(content)
         assert _told("--resume", str(folder)).startswith(f"{folder / OPTIONS_FILE}: ")
-    over = _keep(tmp_path / "over", small_manifest)
+    over = keep(tmp_path / "over", small_manifest)
     note_finished(str(over / "peers" / "peer-2"), small_manifest.fingerprint())
     assert "the run has come to its end, as" in _told("--resume", str(over))
     (over / "peers").rename(over / "gone")
@@ -101,7 +81,7 @@ def test_what_cannot_go_on_is_told_in_one_line(tmp_path: Path, small_manifest: M
 
 def test_options_that_contradict_the_kept_run_are_told(tmp_path: Path, small_manifest: Manifest) -> None:
     """All of them in one line; the same ones may be typed."""
-    folder = str(_keep(tmp_path / "first", small_manifest))
+    folder = str(keep(tmp_path / "first", small_manifest))
     told = _told("--resume", folder, "--peers", "5", "--standbys", "0", "--kill", "stage=1,iteration=2", "--out", "x")
     assert told == (
         f"--resume {folder}: the run goes on as it began; leave out --peers (4 kept, 5 asked for), "
@@ -118,10 +98,10 @@ def test_without_a_folder_the_only_one_counts(tmp_path: Path, small_manifest: Ma
         _told("--resume", "--verbose")
         == "--resume: none of the local runs in reports/ can go on; name the folder of one: --resume FOLDER"
     )
-    first = _keep(Path("reports") / "first", small_manifest)
-    _keep(Path("reports") / "begun", small_manifest, sets=())
+    first = keep(Path("reports") / "first", small_manifest)
+    keep(Path("reports") / "begun", small_manifest, sets=())
     assert newest() == first
-    _keep(Path("reports") / "second", small_manifest)
+    keep(Path("reports") / "second", small_manifest)
     assert _told("--resume").startswith("--resume: 2 local runs can go on; name one, the newest first: reports/")
     with hold(Path("reports") / "second"):
         assert newest() == first, "the other one is under way"
@@ -159,7 +139,7 @@ def test_a_run_that_went_on_without_a_stage_is_not_thrown_away_when_it_is_interr
     """It could be rebuilt from what its peers have, and still can: their snapshots stay, and
     `--resume` is offered. Where nothing has gone on from there, as little as that is no set.
     """
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     _lost_stage(folder)
     assert open_kept(str(folder)).point.missing == (2,)
     with _run(folder, small_manifest) as went_on:
@@ -172,7 +152,7 @@ def test_a_run_that_went_on_without_a_stage_is_not_thrown_away_when_it_is_interr
 
 def test_what_cannot_be_read_now_is_not_thrown_away(tmp_path: Path, small_manifest: Manifest) -> None:
     """Snapshots stay that somebody went on from, also where what names the run cannot be read."""
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     (folder / "peers" / "bootstrap" / MANIFEST_FILE).unlink()
     assert is_worth_its_room(folder, has_gone_on=True)
     assert not is_worth_its_room(folder, has_gone_on=False)
@@ -183,7 +163,7 @@ def test_no_command_is_offered_that_would_be_refused(tmp_path: Path, small_manif
     goes on is told instead.
     """
     for number, change in enumerate(_CHANGES.values()):
-        folder = _keep(tmp_path / str(number), small_manifest)
+        folder = keep(tmp_path / str(number), small_manifest)
         with _run(folder, small_manifest) as run:
             change(folder)
             assert run._may_go_on()
@@ -207,7 +187,7 @@ def test_a_changed_run_config_is_told_before_anything_is_written(tmp_path: Path,
     """More iterations in the file do not make the run longer: it goes on as it began, or not at
     all, and its report is not told of another run first.
     """
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     _changed_config(folder)
     assert _told("--resume", str(folder)) == (
         f"{folder / CONFIG_FILE}: is not as the run began: run.seed (7 kept, 8 asked for); put back what was kept: a run goes on as "
@@ -220,7 +200,7 @@ def test_a_changed_run_config_is_told_before_anything_is_written(tmp_path: Path,
 @pytest.mark.timeout(20)
 def test_a_named_pipe_holds_nobody_up(tmp_path: Path, small_manifest: Manifest, name: str) -> None:
     """In place of any of the files that are read: nobody ever writes to it."""
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     (folder / name).unlink()
     os.mkfifo(folder / name)
     assert _told("--resume", str(folder)).startswith(f"{folder / name}: cannot be read: it is no regular file")
@@ -234,7 +214,7 @@ def test_odd_names_and_contents_are_told_in_one_line(tmp_path: Path, small_manif
     refuse, events that are no text.
     """
     assert _told("--resume", "x" * 300).endswith(": cannot be looked at: File name too long")
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     for change in ({"threads": 0}, {"standbys": -1}, {"peers": 0}):
         (name,) = change
         (folder / OPTIONS_FILE).write_text(json.dumps(dataclasses.asdict(OPTIONS) | change))
@@ -257,7 +237,7 @@ def test_of_two_runs_that_begin_in_one_folder_one_is_refused(tmp_path: Path) -> 
 
 def test_a_run_that_has_gone_on_meanwhile_is_looked_at_anew(tmp_path: Path, small_manifest: Manifest) -> None:
     """Somebody went on with it, and ended, between the first look and the lock."""
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     kept = open_kept(str(folder))
     for place in (folder / "peers").glob("peer-*/snapshots/*/*iteration-000000050*"):
         place.unlink()
@@ -269,7 +249,7 @@ def test_the_summary_of_the_life_before_is_not_this_ones(tmp_path: Path, small_m
     """Who reads the report of a run that goes on, or was killed as it did, hears that it was cut
     off, not how it ended before.
     """
-    folder = _keep(tmp_path / "first", small_manifest)
+    folder = keep(tmp_path / "first", small_manifest)
     (folder / SUMMARY_FILE).write_text(json.dumps({"exit_code": 130, "why": "interrupted"}))
     with _run(folder, small_manifest):
         pass

@@ -24,7 +24,7 @@ from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.records import float64_bits
+from swarmfree.protocol.records import SetBatch, float32_bits, float64_bits
 from swarmfree.wire.invite import Invite
 from tests.builders import make_entry, make_record
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
@@ -168,6 +168,23 @@ def test_status_says_where_the_run_is() -> None:
         "0.125",
     ):
         assert part in text
+
+
+def test_status_counts_the_batch_that_was_set() -> None:
+    """Speed is that of the last iteration's tokens, whatever batch the run began with; how many
+    microbatches come next is told once they are others.
+    """
+    status = dataclasses.replace(_status(answered=True), iteration_s=0.5)
+    usual = status.manifest.batch.microbatches
+    assert status.record is not None
+    assert (status.microbatches, status.tokens_per_s) == (usual, status.record.tokens / 0.5)
+    assert "microbatches" not in status_line(status)
+    batch = SetBatch(3 * usual, 5 * usual, 3, float32_bits(1.0))
+    record = dataclasses.replace(status.record, tokens=4 * status.manifest.tokens_per_iteration, batch=batch)
+    later = dataclasses.replace(status, record=record)
+    assert later.tokens_per_s == 4 * status.manifest.tokens_per_iteration / 0.5
+    assert f"{3 * usual} microbatches in an iteration, as its organiser has set" in status_line(later)
+    assert (status_json(later)["microbatches"], status_json(status)["microbatches"]) == (3 * usual, usual)
 
 
 def test_status_names_no_dead_members() -> None:
