@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmfree.cli.options import BytesOption
 from swarmfree.cli.sample import weights_folder
 from swarmfree.cli.writer import tokenizer_in
 
@@ -49,14 +50,18 @@ def evaluate(
             help="Only what a run with this data.held_out_percent holds out of the text; 0 takes all of it.",
         ),
     ] = WHOLE,
+    data_is_bytes: BytesOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Say how well a model predicts a text: loss in nats per token, perplexity, and bits per byte.
+
+    What is no text is refused; a model of bytes takes it with --data-is-bytes.
 
     On this machine, in float32, with the arithmetic of a run's held-out evaluation; that one looks
     at some rows, spread over the held-out text, and this at all of it.
     """
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import DATA_IS_BYTES, require_text  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import find_dataset  # noqa: PLC0415 - help is fast
     from swarmfree.storage.scored_text import held_out_of, text_of  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
@@ -73,6 +78,10 @@ def evaluate(
         raise ConfigError(
             f"{folder}: its tokenizer has {tokenizer.vocabulary} tokens, and its model {section.vocabulary}; they do not belong together"
         )
+    if data_is_bytes and (dataset is not None or not tokenizer.is_bytes):
+        raise ConfigError("--data-is-bytes: only a model of bytes takes bytes that are no text, and no dataset; leave it out")
+    if dataset is None and not data_is_bytes:
+        require_text(data, 1, cure=DATA_IS_BYTES if tokenizer.is_bytes else "this model's tokenizer needs text")
     import torch  # noqa: PLC0415 - it takes seconds to load
 
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - as torch
