@@ -311,6 +311,28 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "hello", careless)
 
 
+def state_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer holds of a lost stage counts for nothing once it was given another place
+    (3.3).
+    """
+    place = Assignment._place_holders
+
+    def careless(self: Assignment) -> None:
+        there = [one for one in self._roster.participants() if one.stage == NO_STAGE or one.built]
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._roster, "participants", lambda: tuple(there))
+            place(self)
+
+    patch.setattr(Assignment, "_place_holders", careless)
+
+
+def base_of_a_newcomer(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer cannot vouch for itself counts for nothing, also where it has worked on what
+    was decided (3.3).
+    """
+    patch.setattr(Leadership, "bases", ())
+
+
 def places_of_holders(patch: pytest.MonkeyPatch) -> None:
     """All that stand by with the state of a lost stage get a place there (3.3)."""
 

@@ -233,8 +233,9 @@ class Assignment:
         return f"{', '.join(lost)}{LOST_ON_DISK if self._waits_for_disks else LOST_ENDS}" if lost else ""
 
     def _place_holders(self) -> None:
-        """Who stands by with the state of a lost stage gets its place again, the newest first, no
-        more of them than the stage may have replicas; one, also where newcomers have all places.
+        """Who stands by with the state of a lost stage, or was given another place and has not
+        built that yet, gets its place again, the newest first, no more of them than the stage may
+        have replicas; one, also where newcomers have all places.
         """
         for stage in range(self._context.manifest.stage_count):
             if self._roster.holders(stage):
@@ -243,7 +244,7 @@ class Assignment:
             room = self._context.manifest.replicas_max(stage) - len(placed)
             if room <= 0 and all(participant.held(stage) < 0 for participant in placed):
                 room = 1
-            there = [p for p in self._roster.participants() if p.stage == NO_STAGE and p.held(stage) >= 0]
+            there = [p for p in self._roster.participants() if p.stage != stage and not p.built and p.held(stage) >= 0]
             for participant in sorted(there, key=lambda p: -p.held(stage))[: max(room, 0)]:
                 self._place(participant, stage)
 

@@ -108,8 +108,14 @@ class Participant:
         """It has said more of itself."""
         self.hello = hello
 
-    def hear(self, answer: HeartbeatAnswer) -> None:
-        """It has answered a heartbeat."""
+    def hear(self, answer: HeartbeatAnswer, bases: Collection[str] = ()) -> None:
+        """It has answered a heartbeat.
+
+        Who was away while what it has worked on was decided cannot vouch for its state; where its
+        first answer tells one of the lead's `bases`, it holds what that begins with.
+        """
+        if self.answer is None and not self.built and answer.base in bases:
+            self.vouch()
         self.answer, self.forbids = answer, False
         if self.may_have_built and self.built and answer.iteration > self.built_at:
             self.lose()  # a stage that is built counts by the answer to that alone

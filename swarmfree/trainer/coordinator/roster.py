@@ -461,8 +461,10 @@ class Roster(Participants):
         request = Goodbye(run_over=False, finished=False, why="this swarm goes on", successor=self._context.here, rejoin=True)
         try:
             await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
-        except Refused:
-            self.fence(member, why)
+        except Refused as refusal:
+            if not is_alone or not self._calls_for(participant, refusal):
+                self.fence(member, why)
+            return
         except CallFailed:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
@@ -482,6 +484,12 @@ class Roster(Participants):
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
+        return self._calls_for(participant, error)
+
+    def _calls_for(self, participant: Participant, error: CallFailed) -> bool:
+        """Whether the only holder of a stage, silent or in another's following, is still waited
+        for.
+        """
         if participant.is_heard:
             participant.miss(self._context.now_s())
             self._recall(participant.stage)
@@ -556,7 +564,7 @@ class Roster(Participants):
                 await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
-                participant.hear(answer)
+                participant.hear(answer, self._lead.bases)
                 self._keep_told(participant.member, answer)
                 return answer
 
