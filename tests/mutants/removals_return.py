@@ -553,7 +553,7 @@ def least_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def wait_at_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Once all iterations are committed, a silent holder is given up as soon as in training (3.2)."""
+    """After the last iteration a silent holder is given up as soon as in training (3.2)."""
     usual = patience.patience_s
 
     def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
