@@ -123,6 +123,21 @@ def test_the_most_is_no_less_than_what_a_run_begins_with() -> None:
         BatchSection(8, 8, 7)
 
 
+@pytest.mark.parametrize(
+    ("iterations", "base", "most", "words"),
+    [
+        (1, 1 << 31, 0, "batch.microbatches = 2147483648: must be at most 2,147,483,647"),
+        (1, 8, 1 << 31, "batch.microbatches_max = 2147483648: must be at most 2,147,483,647"),
+        ((1 << 22) + 3, 8, (1 << 31) - 1, "run.iterations = 4194307, each of 2147483647 microbatches at most: more than"),
+    ],
+)
+def test_each_microbatch_of_a_run_has_a_number(iterations: int, base: int, most: int, words: str) -> None:
+    """Else a run would end with the iteration whose names do not fit into a message."""
+    with pytest.raises(ConfigError, match=words):
+        Manifest(run=RunSection(iterations=iterations), batch=BatchSection(8, base, most))
+    Manifest(run=RunSection(iterations=1 << 22), batch=BatchSection(8, 8, (1 << 31) - 1))
+
+
 def test_a_halt_says_nothing_of_the_batch() -> None:
     """The record that obeys it has the batch of before, and so goes on whoever resumes."""
     manifest = _manifest(base=4, warmup=4)
