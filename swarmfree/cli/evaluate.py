@@ -61,7 +61,6 @@ def evaluate(
     at some rows, spread over the held-out text, and this at all of it.
     """
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import DATA_IS_BYTES, require_text  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import find_dataset  # noqa: PLC0415 - help is fast
     from swarmfree.storage.scored_text import held_out_of, text_of  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
@@ -78,10 +77,7 @@ def evaluate(
         raise ConfigError(
             f"{folder}: its tokenizer has {tokenizer.vocabulary} tokens, and its model {section.vocabulary}; they do not belong together"
         )
-    if data_is_bytes and (dataset is not None or not tokenizer.is_bytes):
-        raise ConfigError("--data-is-bytes: only a model of bytes takes bytes that are no text, and no dataset; leave it out")
-    if dataset is None and not data_is_bytes:
-        require_text(data, 1, cure=DATA_IS_BYTES if tokenizer.is_bytes else "this model's tokenizer needs text")
+    _require_text(data, data_is_bytes=data_is_bytes, is_dataset=dataset is not None, reads_bytes=tokenizer.is_bytes)
     import torch  # noqa: PLC0415 - it takes seconds to load
 
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - as torch
@@ -98,6 +94,22 @@ def evaluate(
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)
+
+
+def _require_text(data: str, *, data_is_bytes: bool, is_dataset: bool, reads_bytes: bool) -> None:
+    """Whether the data is what the model reads.
+
+    Raises:
+        ConfigError: bytes are to be taken where only text can be.
+        DataError: it is no text.
+    """
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import DATA_IS_BYTES, require_text  # noqa: PLC0415 - help is fast
+
+    if data_is_bytes and (is_dataset or not reads_bytes):
+        raise ConfigError("--data-is-bytes: only a model of bytes takes bytes that are no text, and no dataset; leave it out")
+    if not is_dataset and not data_is_bytes:
+        require_text(data, 1, cure=DATA_IS_BYTES if reads_bytes else "this model's tokenizer needs text")
 
 
 class _HowFar:
