@@ -170,3 +170,21 @@ def test_a_lost_stage_is_replayed_over_iterations_of_several_batches() -> None:
     (built,) = [line for line in lines(result, "StageBuilt") if "action=Replay" in line]
     assert "exact=True" in built
     assert rebuilt(result)
+
+
+@pytest.mark.parametrize("for_s", [20.0, 45.0])
+def test_both_sides_of_a_split_set_the_batch_by_their_own_records(for_s: float) -> None:
+    """The order reaches both: each obeys it in a record of its own, and once they meet the one that
+    gives way goes on with the data, the batch and the rate of the other's.
+    """
+
+    def part(director: Director, _: Moment) -> None:
+        here = [director.members(stage)[0] for stage in range(4)]
+        director.partition(here, duration_s=for_s)
+        director.set_batch(12)
+
+    script = InTurn(setting(1, 9), Once(opened(3), part), setting(9, 4))
+    setup = settable(lasting(unhurried(swarm(sources=2, replicas=2, standbys=1)), 14, 100))
+    result = play(setup, script)
+    assert script.is_through
+    assert batches(result) == [BASE, 9, 12, 4]
