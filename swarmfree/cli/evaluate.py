@@ -104,12 +104,12 @@ def _require_text(data: str, *, data_is_bytes: bool, is_dataset: bool, reads_byt
         DataError: it is no text.
     """
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.corpus import DATA_IS_BYTES, require_text  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
 
     if data_is_bytes and (is_dataset or not reads_bytes):
         raise ConfigError("--data-is-bytes: only a model of bytes takes bytes that are no text, and no dataset; leave it out")
-    if not is_dataset and not data_is_bytes:
-        require_text(data, 1, cure=DATA_IS_BYTES if reads_bytes else "this model's tokenizer needs text")
+    if reads_bytes and not is_dataset and not data_is_bytes:  # any other tokenizer says itself where the text ends
+        require_text(data, 1)
 
 
 class _HowFar:

@@ -37,7 +37,6 @@ _TRAIN, _HELD_OUT, _INDEX = "train.u8", "held_out.u8", "index.json"
 _TEMPORARY_PREFIX = ".preparing-"
 _TRIES = 3
 _LOOK_BYTES = 1 << 16
-DATA_IS_BYTES = "to take its bytes as they are, add --data-is-bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ def require_files(data_path: str) -> None:
         _files_of(Path(data_path).expanduser())
 
 
-def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from: str = "", cure: str = DATA_IS_BYTES) -> None:
+def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from: str = "") -> None:
     """Look at data before it is read whole: it is there, there is enough of it, and what it begins
     with is text in UTF-8, or it is a dataset whose symbols the model has.
 
@@ -198,7 +197,6 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
         vocabulary: of the model; 0 = not looked at.
         init_from: folder of the model that the run begins with, which says its vocabulary; empty =
             the run config does.
-        cure: what helps where it is no text in UTF-8.
 
     Raises:
         DataError: one line with what was found, and what to do.
@@ -220,7 +218,7 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
     strange = [path for path, _ in files if not _is_text(path)]
     if strange:
         which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"
-        raise DataError(f"{which} no text in UTF-8; {cure}")
+        raise DataError(f"{which} no text in UTF-8; to take its bytes as they are, add --data-is-bytes")
     if sum(sizes.values()) < bytes_min:
         raise DataError(f"{name}: too short: {sum(sizes.values()):,} bytes; one iteration alone needs {bytes_min:,}")
 
