@@ -412,6 +412,13 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def patience_with_a_led_holder(patch: pytest.MonkeyPatch) -> None:
+    """Who holds its stage alone is given up as soon as it says that it hears another coordinator
+    (3.2).
+    """
+    patch.setattr(Roster, "_calls_for", lambda self, participant, error: False)
+
+
 def members_before_the_first_record(patch: pytest.MonkeyPatch) -> None:
     """Before the first record nobody deposes a successor, since nobody has a vote (3.2)."""
     patch.setattr(Leadership, "yields_to", lambda self, member: member in self.electorate())

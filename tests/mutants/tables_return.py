@@ -631,6 +631,37 @@ def standbys_that_hold_a_lost_stage() -> object:
     return [_assignment(partial(story, newcomer=newcomer)) for newcomer in (False, True)]
 
 
+def joiner_that_holds_a_lost_stage() -> object:
+    """A newcomer was given a place in stage 2, has not built that yet, and holds stage 1 as it
+    tells; stage 1 is lost, and a standby that holds nothing is there: who is placed there.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
+        roster.admit(endpoint("standby"), Hello(False, True, ""), NO_STAGE)
+        roster.admit(endpoint("joiner"), _hello(1), 2, is_ours=True)
+        roster.fence(SIBLING.member, "it is gone")
+        assignment._opened = True
+        assignment._use_standbys()
+        return [one.member.peer_id for one in roster.of_stage(1)]
+
+    return _assignment(story)
+
+
+def newcomer_away_at_a_commit() -> object:
+    """A peer comes back that cannot vouch for its state, as it was away while what it had worked on
+    was decided; its first answer tells the base of that, or another one: what it holds, as far as
+    is known.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, base: str) -> int:
+        assignment._lead.present = Present(5, LINEAGE, replace(record(), iteration=4, base="worked on"))
+        participant = roster.admit(endpoint("back"), replace(_hello(1), stage=NO_STAGE), 1)
+        participant.hear(beat_answer(1, iteration=5, base=base), 0.0, assignment._lead.bases)
+        return participant.held(1)
+
+    return [_assignment(partial(story, base=base)) for base in ("worked on", "another")]
+
+
 def newcomer_that_is_known_by_a_claim() -> object:
     """A successor has a newcomer of a lost stage by its claim, which has answered as one that keeps
     what is not its lineage's; it says hello with its state of before: whether that is kept.
@@ -1137,6 +1168,21 @@ def least_patience() -> object:
     timing = test_ends_copy.MANIFEST.timing
     waits_s = patience.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
+
+
+def patience_at_the_end() -> object:
+    """Stage 1 is lost, and a shadow of one iteration before is kept: how long its silent holder is
+    called for as the present iteration is one of the run, and as all are committed.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, iteration: int) -> float:
+        assignment._lead.present = replace(assignment._lead.present, iteration=iteration)
+        return assignment._choice.patience_s(1, roster)
+
+    iterations = test_ends_copy.MANIFEST.run.iterations
+    timing = test_ends_copy.MANIFEST.timing
+    waits_s = [_assignment(partial(story, iteration=iteration)) for iteration in (1, iterations)]
+    return waits_s == [timing.coordinator_silence_s + timing.silence_s, timing.join_wait_s]
 
 
 def log_with_a_gap() -> object:

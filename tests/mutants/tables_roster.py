@@ -354,18 +354,29 @@ def higher_term_of_its_own() -> object:
 
 def higher_term_of_a_sole_holder() -> object:
     """A stage's only holder has no vote, and promised a higher term: whether it is there still,
-    where it comes back and where it does not.
+    where it comes back, where it does not, and where it has not for long.
     """
 
-    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool]:
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool, bool]:
         roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
         higher = Refused(RefusalKind.BEHIND, "term 6", 6)
+
+        def led(to: Endpoint, request: Request) -> Reply:
+            if to == ME and isinstance(request, Heartbeat):
+                raise higher
+            return answer(to, request)
+
         alone.line.answer = lambda to, request: Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
         await roster.yield_to(ME.member, higher)
-        is_there = roster.get(ME.member) is not None
-        alone.line.answer = answer
+        found = roster.get(ME.member)
+        alone.line.answer = led
+        if found is None:
+            return False, roster.must_replan, False, False
         await roster.yield_to(ME.member, higher)
-        return is_there, roster.must_replan, roster.get(ME.member) is not None
+        is_called_for = roster.get(ME.member) is not None
+        found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
+        await roster.yield_to(ME.member, higher)
+        return True, roster.must_replan, is_called_for, roster.get(ME.member) is not None
 
     return _roster(story, ME, D)
 
