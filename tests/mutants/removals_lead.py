@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -577,6 +578,13 @@ def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], b
 def lead_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
     """Whoever says that it leads may lead, though a majority follows here (3.4)."""
     patch.setattr(PartitionMerge, "_may_lead", lambda self, member: True)
+
+
+def leader_of_those_that_split_off(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator never gives way to whom those follow that split off from it, where that one
+    came to them later (3.4).
+    """
+    patch.setattr(PartitionMerge, "_is_followed", lambda self, leader: asyncio.sleep(0, False))
 
 
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,7 @@ ROWS = (
     ),
     Row(removals_lead.nothing_anew_before_giving_way, tables_lead.stage_lost_before_giving_way, [False, True]),
     Row(removals_lead.lead_of_a_stranger, tables_roster.rivals_that_had_a_place_and_not, [True, False, True]),
+    Row(removals_lead.leader_of_those_that_split_off, tables_roster.rivals_that_others_follow, [True, False]),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
