@@ -92,6 +92,11 @@ ROWS = (
     Row(removals_member.digest_of_an_average, tables_member.average_of_a_sibling, "gone"),
     Row(removals_member.round_of_a_missed_average, tables_member.average_of_the_round_before, 0),
     Row(removals_member.missed_parts_at_once, tables_member.time_of_a_missed_average, 1),
+    Row(
+        removals_member.average_asked_for_again,
+        tables_member.average_that_is_lost_on_its_way,
+        [(True, 1), (True, 2), (False, 2), (True, 2), (False, 1)],
+    ),
     Row(removals_member.size_of_a_contribution, tables_member.short_contribution, ("c", True)),
     Row(removals_member.place_on_its_way, tables_member.work_of_one_that_moved, ["not_yet", "let"]),
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
