@@ -242,6 +242,11 @@ ROWS = (
     Row(removals_return.dispute_is_over, tables_return.back_after_a_dispute, (False, 1)),
     Row(removals_return.lineage_at_readmission, tables_return.back_with_another_lineage, (False, 0)),
     Row(removals_return.bar_at_readmission, tables_return.back_while_barred, (False, 0)),
+    Row(
+        removals_return.record_for_who_is_back,
+        tables_return.back_one_record_behind,
+        [(["Commit"], True), (["Commit", "Commit"], True), (["Commit", "Build"], False)],
+    ),
     Row(removals_return.state_of_a_standby, tables_return.standby_that_holds_a_lost_stage, ("b", "Stay")),
     Row(removals_return.state_of_a_standby, tables_return.standby_with_a_state, ["b"]),
     Row(removals_return.second_word_of_a_barred_one, tables_return.barred_that_says_hello_once_more, ["b"]),
