@@ -863,3 +863,10 @@ def plan_before_a_build(patch: pytest.MonkeyPatch) -> None:
 def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
     """What a source has done in a sum that does not count is not dealt to another one (3.7)."""
     patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)
+
+
+def record_before_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Who could not step with a record, and has built its stage since, holds nothing once word of
+    the first has come (3.3).
+    """
+    patch.setattr(broadcast, "_was_told_to_build", lambda participant, builds: False)

@@ -15,6 +15,7 @@ from swarmfree.policy.fork_choice import Tip
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
+    Commit,
     Farewell,
     Goodbye,
     Heartbeat,
@@ -238,6 +239,30 @@ def plan_that_a_build_overtakes() -> object:
         alone.line.answer = overtaken
         assert await Broadcast(alone.context, roster).one(participant, Open(plan(1))) is None
         return roster.get(ME.member) is participant
+
+    return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
+
+
+def record_that_a_build_overtakes() -> object:
+    """A member cannot step with the last record, and its word of that comes late: whether it holds
+    its stage, where it was told to keep what it has and has answered that meanwhile, and where not.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, builds: bool) -> bool:
+        participant = roster.get(ME.member)
+        assert participant is not None
+
+        def overtaken(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Commit):
+                return answer(to, request)
+            if builds:
+                participant.begin_build(keeps=True)
+                participant.hold(1, is_ours=True)
+            raise Refused(RefusalKind.GONE, "nobody keeps the average")
+
+        alone.line.answer = overtaken
+        await Broadcast(alone.context, roster).bring_up([participant], record())
+        return participant.built
 
     return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
 

@@ -325,6 +325,7 @@ ROWS = (
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),
+    Row(removals_lead.record_before_a_build, tables_roster.record_that_a_build_overtakes, [True, False]),
     Row(removals_lead.stranger_on_the_roster, tables_roster.rival_behind_one_that_forbids, (True, 1)),
     Row(removals_lead.forbidden_while_it_looks, tables_roster.rival_heard_of_while_it_looks, True),
     Row(removals_lead.look_at_once, tables_roster.rival_behind_one_that_forbids, (True, 1)),
