@@ -126,7 +126,7 @@ class Assignment:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
-        self.start_joins()
+            self.start_joins()
         if participant.stage in {NO_STAGE, hello.stage} and hello.stage != NO_STAGE and is_ours and not participant.built:
             participant.vouch_again(hello)  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
@@ -154,6 +154,7 @@ class Assignment:
         held = hello.iteration if built else -1
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
+        self.start_joins()
         return participant
 
     def _had_place(self, sender: Endpoint) -> bool:
