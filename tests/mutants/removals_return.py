@@ -550,8 +550,21 @@ def own_state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
 def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 
-    def careless(action: Any, present: int, iteration_s: float, timing: Any) -> float:
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
+        del is_over
         return min(timing.join_wait_s, patience.iterations_lost(action, present) * iteration_s)
+
+    for module in (patience, recovery_choice):
+        patch.setattr(module, "patience_s", careless)
+
+
+def wait_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """After the last iteration a silent holder is given up as soon as in training (3.2)."""
+    usual = patience.patience_s
+
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
+        del is_over
+        return usual(action, present, iteration_s, timing)
 
     for module in (patience, recovery_choice):
         patch.setattr(module, "patience_s", careless)

@@ -686,7 +686,7 @@ def newcomer_away_at_a_commit() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, base: str) -> int:
         assignment._lead.present = Present(5, LINEAGE, replace(record(), iteration=4, base="worked on"))
         participant = roster.admit(endpoint("back"), replace(_hello(1), stage=NO_STAGE), 1)
-        participant.hear(beat_answer(1, iteration=5, base=base), assignment._lead.bases)
+        participant.hear(beat_answer(1, iteration=5, base=base), 0.0, assignment._lead.bases)
         return participant.held(1)
 
     return [_assignment(partial(story, base=base)) for base in ("worked on", "another")]
@@ -1198,6 +1198,21 @@ def least_patience() -> object:
     timing = test_ends_copy.MANIFEST.timing
     waits_s = patience.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
+
+
+def patience_at_the_end() -> object:
+    """Stage 1 is lost, and a shadow of one iteration before is kept: how long its silent holder is
+    called for as the present iteration is one of the run, and as all are committed.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, iteration: int) -> float:
+        assignment._lead.present = replace(assignment._lead.present, iteration=iteration)
+        return assignment._choice.patience_s(1, roster)
+
+    iterations = test_ends_copy.MANIFEST.run.iterations
+    timing = test_ends_copy.MANIFEST.timing
+    waits_s = [_assignment(partial(story, iteration=iteration)) for iteration in (1, iterations)]
+    return waits_s == [timing.coordinator_silence_s + timing.silence_s, timing.join_wait_s]
 
 
 def log_with_a_gap() -> object:

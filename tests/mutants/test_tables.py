@@ -280,6 +280,7 @@ ROWS = (
         [("c", "Stay"), ("c", "Stay"), ("b", "Stay")],
     ),
     Row(removals_return.own_state_before_a_copy, tables_return.older_state_beside_one_that_is_called_for, [0, 1]),
+    Row(removals_return.wait_at_the_end, tables_return.patience_at_the_end, True),
     Row(removals_return.least_wait, tables_return.least_patience, True),
     Row(removals_return.whole_logs, tables_return.log_with_a_gap, "Restore"),
     Row(removals_return.same_depth, tables_return.depth_of_a_donor, [0, 0, 1, 1]),

@@ -470,6 +470,8 @@ class Assignment:
         lost = name != "Copy"
         if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
             self._last_holder[stage] = cut_off
+            if isinstance(action, Copy):  # it was waited for already
+                limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
@@ -542,6 +544,9 @@ class Assignment:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it
         is the builder's fault or the holder's.
         """
+        if isinstance(action, Copy) and not is_endless:
+            self._failed(participant, action, is_final=False)
+            return  # it reaches the silent holder no more than this peer does
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
         else:
@@ -612,17 +617,21 @@ class Assignment:
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
+        # A look that is shorter than the way there and back would never see the answer
+        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2) if limit_s is not None else None
         done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
+        if isinstance(request.action, Copy):
+            done += 1  # that it makes room does not say that anything comes
         while True:
             try:
-                async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
+                async with asyncio.timeout(look_s):
                     return await self._ask(participant, request)
             except TimeoutError:
                 if limit_s is not None and any(g.is_heard for g in self._roster.holders(request.action.stage)):
                     return None
                 now_s = self._context.now_s()
-                if participant.work_done != done:
+                if participant.work_done > done:
                     done, since_s = participant.work_done, now_s
                 if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue
