@@ -699,7 +699,7 @@ def newcomer_that_is_known_by_a_claim() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, int]:
         newcomer = roster.admit(ME, Hello(False, False, ""), 1)
-        newcomer.hear(replace(beat_answer(1), iteration=6))
+        newcomer.hear(replace(beat_answer(1), iteration=6), 0.0)
         roster.fence(SIBLING.member, "nobody listens")
         assignment.hello(ME, _hello(1))
         ((_, action),) = assignment._work()
@@ -1178,13 +1178,13 @@ def builder_that_is_called_for() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool, keeps: bool) -> tuple[bool, int]:
         roster.fence(SIBLING.member, "nobody listens")
         builder = roster.admit(ME, _hello(1), 1, built=built, built_at=3 if built else NO_ITERATION, is_ours=True)
-        builder.hear(replace(beat_answer(1), stage=1, iteration=3))
+        builder.hear(replace(beat_answer(1), stage=1, iteration=3), 0.0)
         builder.begin_build(keeps=keeps)
         roster._absent.add(builder)
         roster.fence(ME.member, "it does not answer")
         called = roster.get(ME.member)
         assert called is not None, "nobody else holds the stage"
-        called.hear(replace(beat_answer(2), stage=1, iteration=5))
+        called.hear(replace(beat_answer(2), stage=1, iteration=5), 0.0)
         return called.built, called.held(1)
 
     asked = (False, True), (False, False), (True, False)
