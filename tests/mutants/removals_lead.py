@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -579,6 +580,13 @@ def lead_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "_may_lead", lambda self, member: True)
 
 
+def leader_of_those_that_split_off(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator never gives way to whom those follow that split off from it, where that one
+    came to them later (3.4).
+    """
+    patch.setattr(PartitionMerge, "_is_followed", lambda self, leader: asyncio.sleep(0, False))
+
+
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     """The swarm that goes on wins, whatever was forced there (3.4)."""
     _meets(
@@ -855,3 +863,10 @@ def plan_before_a_build(patch: pytest.MonkeyPatch) -> None:
 def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
     """What a source has done in a sum that does not count is not dealt to another one (3.7)."""
     patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)
+
+
+def record_before_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Who could not step with a record, and has built its stage since, holds nothing once word of
+    the first has come (3.3).
+    """
+    patch.setattr(broadcast, "_was_told_to_build", lambda participant, builds: False)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -355,6 +356,11 @@ def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
         use(self)
 
     patch.setattr(Assignment, "_use_standbys", careless)
+
+
+def record_for_who_is_back(patch: pytest.MonkeyPatch) -> None:
+    """Who comes back one record behind waits for the next one, which it cannot step with (3.3)."""
+    patch.setattr(Assignment, "_bring_up", lambda self, participant, record: asyncio.sleep(0))
 
 
 def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.messages import (
     Build,
@@ -557,6 +557,36 @@ def back_with_another_lineage() -> object:
 def back_while_barred() -> object:
     """It cannot work with its sibling."""
     return _back(None, barred=True)
+
+
+def back_one_record_behind() -> object:
+    """A member of stage 1 says hello with the state before the last record, beside its sibling. It
+    steps with that record as it is told, or the first word to it gets lost, or it cannot: what it
+    is told first, until the coordinator has looked who has caught up, and whether it has.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, failure: CallFailed | None) -> tuple[list[str], bool]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == ME and isinstance(request, Heartbeat):
+                return Reply(beat_answer(1, iteration=4))
+            is_first = sum(isinstance(asked, Commit) for _, asked in alone.line.asked) == 1
+            if to == ME and isinstance(request, Commit) and failure is not None and is_first:
+                raise failure
+            return answer(to, request)
+
+        alone.line.answer = one
+        assignment._lead.past |= {4: OTHER_LINEAGE}
+        assignment.hello(ME, replace(_hello(1, OTHER_LINEAGE), iteration=4))
+        participant = roster.get(ME.member)
+        assert participant is not None
+        await asyncio.sleep(1.0)
+        assignment.admissible(participant)
+        await asyncio.sleep(1.0)
+        asked = [type(request).__name__ for member, request in alone.line.asked if member == ME.member]
+        return [name for name in asked if name in {"Commit", "Build"}][:2], assignment.admissible(participant)
+
+    cases = (None, PeerSilent("lost"), Refused(RefusalKind.GONE, "nobody keeps the average"))
+    return [_assignment(partial(story, failure=failure)) for failure in cases]
 
 
 def silent_holder_of_a_copied_stage() -> object:

@@ -25,7 +25,7 @@ from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, No
 from swarmfree.protocol.messages import Build, Built, Hello, Place
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
-from swarmfree.protocol.records import bits_float32
+from swarmfree.protocol.records import Record, bits_float32
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
@@ -154,6 +154,7 @@ class Assignment:
         held = hello.iteration if built else -1
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
+        self.start_joins()
         return participant
 
     def _had_place(self, sender: Endpoint) -> bool:
@@ -388,8 +389,17 @@ class Assignment:
         return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
 
     def start_joins(self) -> None:
-        """Newcomers of stages that others hold load their state meanwhile."""
+        """Newcomers of stages that others hold load their state meanwhile; who is one record behind
+        is told that.
+        """
+        record = self._lead.present.record
         for participant in self._roster.participants():
+            is_behind = participant.iteration == self._lead.iteration - 1
+            is_told = participant.member in self._joining or not participant.is_heard
+            if record is not None and participant.is_joiner and is_behind and not is_told:
+                self._joining.add(participant.member)
+                self._tasks.start(self._bring_up(participant, record), f"{participant.member} steps")
+                continue
             holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
             donors = tuple(g.endpoint for g in self._choice.current(holders))
             if participant.built or not donors or participant.member in self._joining:
@@ -416,6 +426,18 @@ class Assignment:
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 
+    async def _bring_up(self, participant: Participant, record: Record) -> None:
+        """A joiner steps with the last record; who cannot loads its state at once."""
+        before = participant.iteration
+        try:
+            await self._broadcast.bring_up([participant], record)
+        finally:
+            self._joining.discard(participant.member)
+        if not participant.built:
+            self.start_joins()
+        elif participant.iteration > before:
+            self._roster.changed.tell()
+
     def replace_leavers(self) -> None:
         """Somebody said goodbye: where it is the last of its stage, a standby takes its place."""
         self._use_standbys()
@@ -427,6 +449,7 @@ class Assignment:
         """
         if participant.is_heard and 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
+        if participant.iteration != self._lead.iteration:
             self.start_joins()
         return participant.iteration == self._lead.iteration
 
