@@ -22,6 +22,9 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    MoveDecided,
+    MoveFailed,
+    MoveMeasured,
     Note,
     Opened,
     PeerExcluded,
@@ -221,6 +224,10 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
         case RecoveryDecided():
             return _decided(event, name_of)
+        case MoveDecided():
+            return f"{name_of(event.member)} moves from stage {event.giver} to stage {event.taker}: {event.reason}"
+        case MoveMeasured() | MoveFailed():
+            return f"{name_of(event.member)} {move_words(event)}"
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
             exact = ", bit for bit" if event.exact else ""
@@ -256,6 +263,17 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             return event.text
         case _:
             assert_never(event)
+
+
+def move_words(event: MoveMeasured | MoveFailed) -> str:
+    """What a move came to, as a sentence without its subject."""
+    if isinstance(event, MoveFailed):
+        return f"was to move from stage {event.giver} to stage {event.taker}, and {event.why.removeprefix('it ')}"
+    return (
+        f"moved from stage {event.giver} to stage {event.taker}: it held that after {event.transition_s:.1f} s "
+        f"({event.predicted_transition_s:.1f} s expected), and an iteration takes {event.iteration_s:.2f} s "
+        f"({event.predicted_iteration_s:.2f} s expected)"
+    )
 
 
 def _committed(event: IterationCommitted, bytes_per_token: float) -> str:

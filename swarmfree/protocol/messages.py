@@ -253,8 +253,8 @@ class HeartbeatAnswer:
         share_done: (source) every microbatch of its share came back.
         losses: (source) of the microbatches that came back.
         evaluation: (source) held-out loss of this attempt, if asked for.
-        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not
-            measured.
+        seconds_per_microbatch: compute of its own, forward and backward, of a source that of the
+            ends, smoothed; 0 if not measured.
         stage: whose state it holds, `NO_STAGE` for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without
             a complete one.

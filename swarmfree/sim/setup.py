@@ -51,6 +51,7 @@ class Setup:
         blackout: when everybody dies at once; None = never.
         pause: when the organiser pauses the run; None = never.
         batches: when the organiser sets another batch.
+        move_after_s: how long a better plan has to be the better one before a peer is moved for it.
     """
 
     manifest: Manifest
@@ -70,6 +71,7 @@ class Setup:
     blackout: Blackout | None = None
     pause: Pause | None = None
     batches: tuple[BatchChange, ...] = ()
+    move_after_s: float = 20.0
 
 
 class Drawn(StrEnum):
@@ -152,6 +154,8 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         sequence_count=rng.randint(11, 41),
         start_spread_s=rng.choice((0.0, 0.5, 3.0)),
         cache_bytes_max=rng.choice((1 << 30, 1 << 30, 1 << 30, 150)),
+        # Runs are short: without haste no peer would ever be moved
+        move_after_s=random.Random(f"{seed}/moves").choice((20.0, 20.0, 1.0, 0.2)),
     )
     # The run begins when every stage has all of its replicas
     if setup.bodies == body * replicas and shadow.random() < 0.3:

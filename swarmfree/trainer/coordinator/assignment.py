@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -49,12 +49,18 @@ LOOKS_IN_TIME = 8
 """So often, in what a builder may take without progress, it is asked again: members depose a
 coordinator after half as long again.
 """
+COPIES_MEASURED = 16
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
 
 class Assignment:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
+    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+
+    Attributes:
+        copied_s: when each member had copied its stage's state.
+        copies: the last copies: stage, and seconds.
+    """
 
     def __init__(
         self,
@@ -76,6 +82,8 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._lost_since_s: dict[int, float] = {}
         self._last_holder: dict[int, Endpoint] = {}
+        self.copied_s: dict[Member, float] = {}
+        self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -284,6 +292,12 @@ class Assignment:
         participant.place(stage)
         self._context.tell(Placed(participant.member.peer_id, stage))
 
+    def move(self, participant: Participant, stage: int) -> None:
+        """A member leaves its stage for another one, and copies that while the others train on."""
+        participant.lose()
+        self._place(participant, stage)
+        self.start_joins()
+
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them
         goes there, if one can be spared.
@@ -483,6 +497,8 @@ class Assignment:
         participant.hold(built.iteration, "" if lost else built.state_digest, is_ours=is_ours)
         if self._lead.present.record is not None:
             self._roster.compare(self._lead.present.record)  # it may be of the iteration before
+        if isinstance(action, Copy):
+            self._note_copy(participant.member, stage, built)
         if lost:
             is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
@@ -504,6 +520,12 @@ class Assignment:
                 built.exact,
             )
         )
+
+    def _note_copy(self, member: Member, stage: int, built: Built) -> None:
+        self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
+        self.copied_s[member] = self._context.now_s()
+        if built.seconds > 0:
+            self.copies.append((stage, built.seconds))
 
     async def _look_for(self, holder: Endpoint) -> None:
         """Who held a rebuilt stage, and was waited for in vain, may lead a side of its own by now:

@@ -54,6 +54,7 @@ from swarmfree.trainer.coordinator.plan_replicas import replicas_of
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
+from swarmfree.trainer.coordinator.replanning import Replanning
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.tasks import Tasks
@@ -81,6 +82,7 @@ class Coordinator:
         self.quorum = QuorumWatch(context, lead, roster)
         self.partition_merge = PartitionMerge(context, lead, roster)
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
+        self._replanning = Replanning(context, lead, roster, self.assignment)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._audits = Audits(context, lead, roster)
@@ -228,9 +230,12 @@ class Coordinator:
     # ---- one iteration ---------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
-        begun_s = self._context.now_s()
+        begun_s, attempts = self._context.now_s(), 0
         while True:
             await self.assignment.fill()
+            if not attempts:
+                await self._replanning.consider()
+            attempts += 1
             plan = self._make_plan(self._microbatches)
             try:
                 record = await self._attempt_once(plan)
@@ -245,7 +250,9 @@ class Coordinator:
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
-        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rounds.redone))
+        seconds = self._context.now_s() - begun_s
+        self._context.tell(committed_event(record, seconds, self._rounds.redone))
+        self._replanning.committed(record, seconds, is_clean=attempts == 1 and not self._rounds.redone)
 
     async def _resign(self) -> None:
         """This peer computes wrongly: open what is void anew, without it, and let another one lead.

@@ -1,0 +1,241 @@
+"""The coordinator's watch on its own plan: whether a peer would do more in another stage, and what
+a move came to.
+
+What to move is decided in `policy.planner`: at most one peer at a time, as an iteration begins, and
+only where a better place has been the better one for a while. The peer then copies its new stage as
+any newcomer does, and the rest trains on.
+Source: docs/planning.md.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from swarmfree.policy.planner.allocation import ReplicaLimits
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.reactions import StageRecovery
+from swarmfree.policy.planner.single_moves import (
+    MoveOutlook,
+    RatedMove,
+    best_move,
+    is_safe_move,
+    state_bytes,
+    unexplained_s,
+)
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.records import Record
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
+
+PACES, PACES_MIN = 5, 3
+"""Iterations of one plan whose median says how long it takes, and how many there have to be."""
+HELD_ITERATIONS, REST_ITERATIONS, RESTS = 3, 10, 3
+"""A move is the best one for so many iterations at least, and nothing else is moved for so many, or
+for so many times `move_after_s`, after it.
+"""
+COPY_BYTES_S = 12.5e6
+"""100 Mbit/s: where no state was copied yet."""
+SEARCH_S = 600.0
+"""A move that has not come to an end by then is taken to have failed."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A move under way, or being measured.
+
+    Args:
+        rated: what was expected.
+        member: who moves.
+        decided_s: when.
+        held_s: when it held its new stage's state; None = not yet.
+        paces_s: seconds of the iterations since it serves the new stage.
+    """
+
+    rated: RatedMove
+    member: Member
+    decided_s: float
+    held_s: float | None = None
+    paces_s: list[float] = field(default_factory=list)
+
+
+class Replanning:
+    """Considers moves, and has one made and measured at a time."""
+
+    def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment) -> None:
+        """Nothing is known of how long iterations take."""
+        self._context, self._lead, self._roster, self._assignment = context, lead, roster, assignment
+        self._paces_s: deque[float] = deque(maxlen=PACES)
+        self._paced: ExecutionPlan | None = None
+        self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
+        self._pending: Pending | None = None
+        self._lost, self._peer_hours = 0, 0.0
+
+    # -- what is learned
+    def committed(self, record: Record, seconds: float, *, is_clean: bool) -> None:
+        """An iteration was committed by the present plan in so many seconds, nothing of it done
+        twice.
+        """
+        plan = self._plan_in_force()
+        if plan != self._paced:
+            gone = self._paced.stages_of.keys() - {str(member) for member in self._roster.names()} if self._paced else ()
+            self._lost += len(gone)
+            self._paces_s.clear()
+            self._paced = plan
+        if plan is not None:
+            self._peer_hours += len(plan.stages_of) * seconds / 3600
+        if is_clean:
+            self._paces_s.append(seconds)
+        if self._pending is not None:
+            self._measure(self._pending, record.iteration, seconds)
+
+    def _measure(self, pending: Pending, iteration: int, seconds: float) -> None:
+        move, participant = pending.rated.move, self._roster.get(pending.member)
+        if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
+            why = "it is gone" if participant is None else "it does not hold the stage yet"
+            self._context.tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
+            self._pending = None
+            return
+        if pending.held_s is None:
+            pending.held_s = self._assignment.copied_s.get(pending.member)
+        plan = self._paced
+        if plan is None or move.taker not in plan.stages_of.get(move.peer, ()):
+            return
+        pending.paces_s.append(seconds)
+        if len(pending.paces_s) < PACES:
+            return
+        held_s = pending.held_s if pending.held_s is not None else pending.decided_s
+        rated = pending.rated
+        self._context.tell(
+            MoveMeasured(
+                move.peer,
+                move.giver,
+                move.taker,
+                iteration,
+                transition_s=held_s - pending.decided_s,
+                predicted_transition_s=rated.transition_s,
+                iteration_s=statistics.median(pending.paces_s),
+                predicted_iteration_s=rated.after_s,
+            )
+        )
+        self._pending = None
+
+    def _plan_in_force(self) -> ExecutionPlan | None:
+        plan = self._lead.plan
+        if plan is None:
+            return None
+        names = [tuple(sorted(str(replica.endpoint.member) for replica in stage)) for stage in plan.replicas]
+        return ExecutionPlan(self._blocks, tuple(names))
+
+    @property
+    def _blocks(self) -> tuple[int, ...]:
+        manifest = self._context.manifest
+        return tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
+
+    # -- what is decided
+    async def consider(self) -> None:
+        """Every stage is filled, and an iteration is about to be opened: move a peer, where one has
+        had a better place for long enough.
+        """
+        after_s = self._context.local.move_after_s
+        if not after_s or self._lead.attempt or self._pending is not None or len(self._paces_s) < PACES_MIN:
+            return
+        iteration_s = statistics.median(self._paces_s)
+        rules = ChangeRules(
+            hold_s=max(after_s, HELD_ITERATIONS * iteration_s), rest_s=max(RESTS * after_s, REST_ITERATIONS * iteration_s)
+        )
+        best = self._best()
+        gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
+        candidate = None if best is None else (best.move.giver, best.move.taker)
+        rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
+        self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
+        if best is None or not is_due:
+            return
+        mover = next(g for g in self._roster.participants() if str(g.member) == best.move.peer)
+        # One of them may have died a moment ago, and another be the last that helps who is behind
+        asked = [g for g in self._roster.participants() if g.stage in {best.move.giver, best.move.taker}]
+        await each(asked, self._roster.ask)
+        if self._may_move(mover, best.move):
+            self._move(mover, best)
+
+    def _best(self) -> RatedMove | None:
+        manifest = self._context.manifest
+        found = self._known()
+        if found is None or self._paced is None:
+            return None
+        fleet, plan = found
+        if not self._paced.stages_of.keys() <= fleet.by_name.keys():
+            return None  # somebody has gone since; the next iterations tell how long they take without
+        extra_s = unexplained_s(self._paces_s, fleet, self._paced, manifest)
+        left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
+        rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
+        outlook = MoveOutlook(
+            movable={
+                str(g.member) for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
+            },
+            limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
+            copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
+            unexplained_s=extra_s,
+            recovery=StageRecovery(self._context.timing.join_wait_s),
+            horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
+        )
+        return best_move(fleet, plan, manifest, outlook)
+
+    def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
+        """Everybody with a place, newcomers that are loading their stage as well."""
+        stages = range(self._context.manifest.stage_count)
+        there = [self._roster.of_stage(stage) for stage in stages]
+        peers = [MeasuredPeer(str(g.member), stage, _microbatch_s(g)) for stage in stages for g in there[stage]]
+        fleet = measured_fleet(peers, self._context.manifest, failure_rate(self._lost, self._peer_hours))
+        if fleet is None:
+            return None
+        return fleet, ExecutionPlan(self._blocks, tuple(tuple(sorted(str(g.member) for g in stage)) for stage in there))
+
+    def _may_move(self, mover: Participant, move: MovePeer) -> bool:
+        """Whether it still holds that nobody is needed where it is: those it leaves, and those it
+        copies from, are where the swarm is; and a majority decides without it.
+        """
+        ready: Sequence[Sequence[Participant]] = [
+            [g for g in self._roster.of_stage(stage) if g.is_member and g.is_heard and g.iteration == self._lead.iteration]
+            for stage in range(self._context.manifest.stage_count)
+        ]
+        if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker]:
+            return False
+        plan = ExecutionPlan(self._blocks, tuple(tuple(sorted(str(g.member) for g in stage)) for stage in ready))
+        voters = {g.member for stage in ready for g in stage} - {mover.member}
+        return is_safe_move(plan, move) and self._lead.may_decide({*voters, self._context.me})
+
+    def _move(self, mover: Participant, best: RatedMove) -> None:
+        move, now_s = best.move, self._context.now_s()
+        self._assignment.copied_s.pop(mover.member, None)
+        self._context.tell(
+            MoveDecided(
+                move.peer,
+                move.giver,
+                move.taker,
+                self._lead.iteration,
+                best.reason,
+                iteration_s=best.before_s,
+                predicted_iteration_s=best.after_s,
+                predicted_transition_s=best.transition_s,
+            )
+        )
+        self._pending = Pending(best, mover.member, now_s)
+        self._assignment.move(mover, move.taker)
+
+
+def _microbatch_s(participant: Participant) -> float:
+    """What it measures where it serves now; of another stage it tells nothing."""
+    answer = participant.answer
+    return answer.seconds_per_microbatch if answer is not None and answer.stage == participant.stage else 0.0
