@@ -154,8 +154,6 @@ def draw_usual(seed: int, *, iterations: int | None = None) -> Setup:
         sequence_count=rng.randint(11, 41),
         start_spread_s=rng.choice((0.0, 0.5, 3.0)),
         cache_bytes_max=rng.choice((1 << 30, 1 << 30, 1 << 30, 150)),
-        # Runs are short: without haste no peer would ever be moved
-        move_after_s=random.Random(f"{seed}/moves").choice((20.0, 20.0, 1.0, 0.2)),
     )
     # The run begins when every stage has all of its replicas
     if setup.bodies == body * replicas and shadow.random() < 0.3:

@@ -8,7 +8,6 @@ Source: Odyssey (arXiv 2508.21613), equation 8, as in `reactions.score`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -183,12 +182,8 @@ def _levelling(movable: Sequence[tuple[float, str]], wanted: float) -> list[str]
     return list(dict.fromkeys(name for _, name in (*slower, *faster, *movable[:1])))
 
 
-def unexplained_s(measured_s: Sequence[float], fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
-    """Seconds of the median iteration of a plan beyond what its devices are expected to compute; 0
-    where they took less.
+def unexplained_s(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
+    """Seconds of an iteration beyond what its devices are expected to compute; 0 where it took
+    less.
     """
-    if not measured_s:
-        return 0.0
-    middle = sorted(measured_s)[(len(measured_s) - 1) // 2]
-    expected_s = iteration_estimate(fleet, plan, manifest).seconds
-    return max(0.0, middle - expected_s) if expected_s < math.inf else 0.0
+    return max(0.0, measured_s - iteration_estimate(fleet, plan, manifest).seconds)

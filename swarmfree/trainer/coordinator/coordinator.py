@@ -230,12 +230,12 @@ class Coordinator:
     # ---- one iteration ---------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
-        begun_s, attempts = self._context.now_s(), 0
+        begun_s, is_begun = self._context.now_s(), False
         while True:
             await self.assignment.fill()
-            if not attempts:
+            if not is_begun:
                 await self._replanning.consider()
-            attempts += 1
+            is_begun = True
             plan = self._make_plan(self._microbatches)
             try:
                 record = await self._attempt_once(plan)
@@ -252,7 +252,7 @@ class Coordinator:
                 break
         seconds = self._context.now_s() - begun_s
         self._context.tell(committed_event(record, seconds, self._rounds.redone))
-        self._replanning.committed(record, seconds, is_clean=attempts == 1 and not self._rounds.redone)
+        self._replanning.committed(record, seconds, is_clean=not (plan.position.attempt or self._rounds.redone))
 
     async def _resign(self) -> None:
         """This peer computes wrongly: open what is void anew, without it, and let another one lead.

@@ -40,10 +40,12 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
 
 PACES, PACES_MIN = 5, 3
-"""Iterations of one plan whose median says how long it takes, and how many there have to be."""
-HELD_ITERATIONS, REST_ITERATIONS, RESTS = 3, 10, 3
-"""A move is the best one for so many iterations at least, and nothing else is moved for so many, or
-for so many times `move_after_s`, after it.
+"""Iterations whose median counts, and how many there have to be."""
+RESTS = 3
+"""So many times as long as a move has to be the best one, nothing is moved after it."""
+SHORT_S = 6.0
+"""Where iterations take longer than this, all waits are longer in proportion: by default a move has
+to be the best one for at least three of them.
 """
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
@@ -77,6 +79,7 @@ class Replanning:
         """Nothing is known of how long iterations take."""
         self._context, self._lead, self._roster, self._assignment = context, lead, roster, assignment
         self._paces_s: deque[float] = deque(maxlen=PACES)
+        self._unexplained_s: deque[float] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
         self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
         self._pending: Pending | None = None
@@ -91,12 +94,14 @@ class Replanning:
         if plan != self._paced:
             gone = self._paced.stages_of.keys() - {str(member) for member in self._roster.names()} if self._paced else ()
             self._lost += len(gone)
-            self._paces_s.clear()
             self._paced = plan
         if plan is not None:
             self._peer_hours += len(plan.stages_of) * seconds / 3600
-        if is_clean:
+        if is_clean and plan is not None:
             self._paces_s.append(seconds)
+            known = self._known()
+            if known is not None and plan.stages_of.keys() <= known[0].by_name.keys():
+                self._unexplained_s.append(unexplained_s(seconds, known[0], plan, self._context.manifest))
         if self._pending is not None:
             self._measure(self._pending, record.iteration, seconds)
 
@@ -149,12 +154,10 @@ class Replanning:
         had a better place for long enough.
         """
         after_s = self._context.local.move_after_s
-        if not after_s or self._lead.attempt or self._pending is not None or len(self._paces_s) < PACES_MIN:
+        if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
             return
-        iteration_s = statistics.median(self._paces_s)
-        rules = ChangeRules(
-            hold_s=max(after_s, HELD_ITERATIONS * iteration_s), rest_s=max(RESTS * after_s, REST_ITERATIONS * iteration_s)
-        )
+        hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
+        rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         best = self._best()
         gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
         candidate = None if best is None else (best.move.giver, best.move.taker)
@@ -172,12 +175,9 @@ class Replanning:
     def _best(self) -> RatedMove | None:
         manifest = self._context.manifest
         found = self._known()
-        if found is None or self._paced is None:
+        if found is None:
             return None
         fleet, plan = found
-        if not self._paced.stages_of.keys() <= fleet.by_name.keys():
-            return None  # somebody has gone since; the next iterations tell how long they take without
-        extra_s = unexplained_s(self._paces_s, fleet, self._paced, manifest)
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
         outlook = MoveOutlook(
@@ -186,7 +186,7 @@ class Replanning:
             },
             limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
             copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
-            unexplained_s=extra_s,
+            unexplained_s=statistics.median(self._unexplained_s),
             recovery=StageRecovery(self._context.timing.join_wait_s),
             horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
         )
