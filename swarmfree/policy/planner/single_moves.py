@@ -12,15 +12,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import RICH
-from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits, moved
+from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits, fits, moved, stage_needs
 from swarmfree.policy.planner.estimator import iteration_estimate, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, stage_loads
 from swarmfree.policy.planner.reactions import STATE_FLOATS, StageRecovery, expected_loss, score
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 
+SETTLING_MAX = 32
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
 
@@ -123,6 +125,25 @@ def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: Mo
     return max(faster or safer, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
 
 
+def is_worth_it(rated: RatedMove) -> bool:
+    """Whether a move is worth a change, once it has been the best one for long enough."""
+    return rated.spreads_risk or rated.gain >= ChangeRules().gain_min
+
+
+def settled(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> ExecutionPlan:
+    """Return the plan that a running swarm comes to from another one, by as many moves as are worth
+    it.
+    """
+    if any(len(stages) > 1 for stages in plan.stages_of.values()):
+        return plan
+    for _ in range(SETTLING_MAX):
+        best = best_move(fleet, plan, manifest, outlook)
+        if best is None or not is_worth_it(best):
+            break
+        plan = best.plan
+    return plan
+
+
 def _rated(
     fleet: Fleet,
     plan: ExecutionPlan,
@@ -156,6 +177,7 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
     open_stages = [
         stage for stage, names in enumerate(plan.replicas) if stage != ENDS_STAGE and len(names) < outlook.limits.of(stage)
     ]
+    needs = stage_needs(manifest, plan.blocks, outlook.limits.sources_max)
     slowest_first = sorted(open_stages, key=lambda stage: (-loads[stage], stage))
     alone = [stage for stage in slowest_first[SLOWEST:] if len(plan.replicas[stage]) == 1]
     for taker in (*slowest_first[:SLOWEST], *alone):
@@ -164,7 +186,11 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
             speeds = {name: 1 / fleet.by_name[name].block_s for name in plan.replicas[giver]}
             gap = work[taker] / loads[taker]
             wanted = (work[taker] * sum(speeds.values()) - work[giver] * gap) / (work[taker] + work[giver])
-            movable = sorted((speed, name) for name, speed in speeds.items() if name in outlook.movable)
+            movable = sorted(
+                (speed, name)
+                for name, speed in speeds.items()
+                if name in outlook.movable and fits(fleet.by_name[name], taker, needs)
+            )
             for name in _levelling(movable, wanted):
                 if is_safe_move(plan, move := MovePeer(name, giver, taker)):
                     yield move

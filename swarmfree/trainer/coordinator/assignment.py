@@ -30,6 +30,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
 from swarmfree.trainer.coordinator.leadership import Leadership, Present
+from swarmfree.trainer.coordinator.measured_peers import stage_speeds
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
@@ -129,6 +130,7 @@ class Assignment:
                 manifest,
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
+                speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id),
             )
             if place.stage == NO_STAGE and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
@@ -282,9 +284,9 @@ class Assignment:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
             if participant.stage == NO_STAGE and not (participant.hello.standby or self._roster.is_barred(participant.member)):
-                place = choose_stage(
-                    self._counts(), self._context.manifest, can_feed=self._may_feed(participant.hello), standby=False
-                )
+                manifest, can_feed = self._context.manifest, self._may_feed(participant.hello)
+                speeds = stage_speeds(self._roster, manifest)
+                place = choose_stage(self._counts(), manifest, can_feed=can_feed, standby=False, speeds=speeds)
                 if place.stage != NO_STAGE:
                     self._place(participant, place.stage)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
+from swarmfree.policy.planner.measured_fleet import failure_rate, horizon_s
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.reactions import StageRecovery
 from swarmfree.policy.planner.single_moves import (
@@ -35,6 +35,7 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.measured_peers import blocks_of, known_fleet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
@@ -92,7 +93,7 @@ class Replanning:
         """
         plan = self._plan_in_force()
         if plan != self._paced:
-            gone = self._paced.stages_of.keys() - {str(member) for member in self._roster.names()} if self._paced else ()
+            gone = self._paced.stages_of.keys() - {member.peer_id for member in self._roster.names()} if self._paced else ()
             self._lost += len(gone)
             self._paced = plan
         if plan is not None:
@@ -140,13 +141,8 @@ class Replanning:
         plan = self._lead.plan
         if plan is None:
             return None
-        names = [tuple(sorted(str(replica.endpoint.member) for replica in stage)) for stage in plan.replicas]
-        return ExecutionPlan(self._blocks, tuple(names))
-
-    @property
-    def _blocks(self) -> tuple[int, ...]:
-        manifest = self._context.manifest
-        return tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
+        names = [tuple(sorted(replica.endpoint.member.peer_id for replica in stage)) for stage in plan.replicas]
+        return ExecutionPlan(blocks_of(self._context.manifest), tuple(names))
 
     # -- what is decided
     async def consider(self) -> None:
@@ -159,13 +155,14 @@ class Replanning:
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         best = self._best()
+        # A second replica where one is missing is worth a change, however little it brings
         gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
         candidate = None if best is None else (best.move.giver, best.move.taker)
         rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
         self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
         if best is None or not is_due:
             return
-        mover = next(g for g in self._roster.participants() if str(g.member) == best.move.peer)
+        mover = next(g for g in self._roster.participants() if g.member.peer_id == best.move.peer)
         # One of them may have died a moment ago, and another be the last that helps who is behind
         asked = [g for g in self._roster.participants() if g.stage in {best.move.giver, best.move.taker}]
         await each(asked, self._roster.ask)
@@ -182,7 +179,7 @@ class Replanning:
         rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
         outlook = MoveOutlook(
             movable={
-                str(g.member) for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
+                g.member.peer_id for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
             },
             limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
             copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
@@ -193,14 +190,7 @@ class Replanning:
         return best_move(fleet, plan, manifest, outlook)
 
     def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
-        """Everybody with a place, newcomers that are loading their stage as well."""
-        stages = range(self._context.manifest.stage_count)
-        there = [self._roster.of_stage(stage) for stage in stages]
-        peers = [MeasuredPeer(str(g.member), stage, _microbatch_s(g)) for stage in stages for g in there[stage]]
-        fleet = measured_fleet(peers, self._context.manifest, failure_rate(self._lost, self._peer_hours))
-        if fleet is None:
-            return None
-        return fleet, ExecutionPlan(self._blocks, tuple(tuple(sorted(str(g.member) for g in stage)) for stage in there))
+        return known_fleet(self._roster, self._context.manifest, failure_rate(self._lost, self._peer_hours))
 
     def _may_move(self, mover: Participant, move: MovePeer) -> bool:
         """Whether it still holds that nobody is needed where it is: those it leaves, and those it
@@ -212,7 +202,9 @@ class Replanning:
         ]
         if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker]:
             return False
-        plan = ExecutionPlan(self._blocks, tuple(tuple(sorted(str(g.member) for g in stage)) for stage in ready))
+        plan = ExecutionPlan(
+            blocks_of(self._context.manifest), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready)
+        )
         voters = {g.member for stage in ready for g in stage} - {mover.member}
         return is_safe_move(plan, move) and self._lead.may_decide({*voters, self._context.me})
 
@@ -233,9 +225,3 @@ class Replanning:
         )
         self._pending = Pending(best, mover.member, now_s)
         self._assignment.move(mover, move.taker)
-
-
-def _microbatch_s(participant: Participant) -> float:
-    """What it measures where it serves now; of another stage it tells nothing."""
-    answer = participant.answer
-    return answer.seconds_per_microbatch if answer is not None and answer.stage == participant.stage else 0.0
