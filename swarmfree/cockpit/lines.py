@@ -222,12 +222,8 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
         case StageLost():
             last = name_of(event.last_member)
             return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
-        case RecoveryDecided():
+        case RecoveryDecided() | MoveDecided() | MoveMeasured() | MoveFailed():
             return _decided(event, name_of)
-        case MoveDecided():
-            return f"{name_of(event.member)} moves from stage {event.giver} to stage {event.taker}: {event.reason}"
-        case MoveMeasured() | MoveFailed():
-            return f"{name_of(event.member)} {move_words(event)}"
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
             exact = ", bit for bit" if event.exact else ""
@@ -265,8 +261,10 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             assert_never(event)
 
 
-def move_words(event: MoveMeasured | MoveFailed) -> str:
-    """What a move came to, as a sentence without its subject."""
+def move_words(event: MoveDecided | MoveMeasured | MoveFailed) -> str:
+    """What is expected of a move, or what it came to, as a sentence without its subject."""
+    if isinstance(event, MoveDecided):
+        return f"moves from stage {event.giver} to stage {event.taker}: {event.reason}"
     if isinstance(event, MoveFailed):
         return f"was to move from stage {event.giver} to stage {event.taker}, and {event.why.removeprefix('it ')}"
     return (
@@ -285,7 +283,9 @@ def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
     return f"iteration {event.iteration}: {bits}, {event.seconds:.2f} s, {speed}{again}{redone}{forced}"
 
 
-def _decided(event: RecoveryDecided, name_of: Callable[[str], str]) -> str:
+def _decided(event: RecoveryDecided | MoveDecided | MoveMeasured | MoveFailed, name_of: Callable[[str], str]) -> str:
+    if not isinstance(event, RecoveryDecided):
+        return f"{name_of(event.member)} {move_words(event)}"
     weights = ""
     if event.weight_before is not None and event.weight_after is not None:
         weights = f", weights {event.weight_before:.3f} before and {event.weight_after:.3f} after"

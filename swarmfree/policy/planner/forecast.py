@@ -20,7 +20,7 @@ from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.list_schedule import list_schedule
 from swarmfree.policy.planner.measured_fleet import horizon_s
 from swarmfree.policy.planner.moves import stage_loads
-from swarmfree.policy.planner.reactions import StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, settled
 from swarmfree.protocol.manifest import Manifest
 

@@ -18,7 +18,7 @@ from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, stage_loads
-from swarmfree.policy.planner.reactions import STATE_FLOATS, StageRecovery, expected_loss, score
+from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery, expected_loss, score
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 

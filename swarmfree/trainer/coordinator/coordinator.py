@@ -47,6 +47,7 @@ from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_wri
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.meetings import is_whole
+from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.pause import RunPause
@@ -54,7 +55,6 @@ from swarmfree.trainer.coordinator.plan_replicas import replicas_of
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
-from swarmfree.trainer.coordinator.replanning import Replanning
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds, SourceGone, StageGone, StatesDiffer
 from swarmfree.trainer.tasks import Tasks
@@ -82,7 +82,7 @@ class Coordinator:
         self.quorum = QuorumWatch(context, lead, roster)
         self.partition_merge = PartitionMerge(context, lead, roster)
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
-        self._replanning = Replanning(context, lead, roster, self.assignment)
+        self._moves = MoveWatch(context, lead, roster, self.assignment)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._audits = Audits(context, lead, roster)
@@ -234,7 +234,7 @@ class Coordinator:
         while True:
             await self.assignment.fill()
             if not is_begun:
-                await self._replanning.consider()
+                await self._moves.consider()
             is_begun = True
             plan = self._make_plan(self._microbatches)
             try:
@@ -252,7 +252,7 @@ class Coordinator:
                 break
         seconds = self._context.now_s() - begun_s
         self._context.tell(committed_event(record, seconds, self._rounds.redone))
-        self._replanning.committed(record, seconds, is_clean=not (plan.position.attempt or self._rounds.redone))
+        self._moves.committed(record, seconds, is_clean=not (plan.position.attempt or self._rounds.redone))
 
     async def _resign(self) -> None:
         """This peer computes wrongly: open what is void anew, without it, and let another one lead.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from swarmfree.policy.planner.estimator import iteration_estimate, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, horizon_s, measured_fleet
-from swarmfree.policy.planner.reactions import StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, settled, unexplained_s
 from swarmfree.protocol.config import read_run
 from tests import tidy
@@ -53,12 +54,12 @@ def as_measured(plan: ExecutionPlan) -> Fleet:
     return fleet
 
 
-def moved_on(plan: ExecutionPlan) -> ExecutionPlan:
+def moved_on(plan: ExecutionPlan, real: Fleet = FLEET) -> ExecutionPlan:
     """What the coordinator makes of a plan, one move after the other, if iterations really take as
-    long as the printed forecast says, links and all.
+    long as the forecast says, links and all.
     """
     fleet = as_measured(plan)
-    beside_s = unexplained_s(iteration_estimate(FLEET, plan, MANIFEST).seconds, fleet, plan, MANIFEST)
+    beside_s = unexplained_s(iteration_estimate(real, plan, MANIFEST).seconds, fleet, plan, MANIFEST)
     limits = ReplicaLimits(MANIFEST.stages.replicas_max, MANIFEST.stages.sources_max)
     outlook = MoveOutlook({p.name for p in fleet.peers}, limits, 25e6, beside_s, StageRecovery(20.0), horizon_s(fleet))
     return settled(fleet, plan, MANIFEST, outlook)
@@ -81,15 +82,16 @@ def test_the_printed_plan_is_one_that_the_coordinator_leaves_as_it_is() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_whoever_comes_first_moves_make_it_nearly_as_fast(seed: int) -> None:
     """Twelve that come in any order, before anything is measured, but that the fastest feeds: after
-    some moves, one at a time, iterations take at most a quarter longer than with the printed plan,
-    and then nobody moves any more. Most of an iteration of this fleet is averaging over its links,
-    which the coordinator knows as a sum only.
+    some moves, one at a time, iterations take at most an eighth longer than with the printed plan,
+    and then nobody moves any more. Links are a hundred times as good as documented: over those,
+    which the coordinator knows as a sum only, averaging takes nearly the whole iteration.
     """
-    printed = chosen_plan(FLEET, MANIFEST)
+    near = replace(FLEET, peers=tuple(replace(p, bytes_per_s=100 * p.bytes_per_s) for p in FLEET.peers))
+    printed = chosen_plan(near, MANIFEST)
     source = printed.replicas[0][0]
     order = sorted(peer.name for peer in FLEET.peers if peer.name != source)
     random.Random(seed).shuffle(order)
-    plan = moved_on(arriving([source, *order], measured=False))
-    expected_s, printed_s = (iteration_estimate(FLEET, each, MANIFEST).seconds for each in (plan, printed))
-    assert expected_s <= 1.25 * printed_s
-    assert moved_on(plan) == plan
+    plan = moved_on(arriving([source, *order], measured=False), near)
+    expected_s, printed_s = (iteration_estimate(near, each, MANIFEST).seconds for each in (plan, printed))
+    assert expected_s <= 1.125 * printed_s
+    assert moved_on(plan, near) == plan

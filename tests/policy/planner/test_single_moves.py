@@ -13,7 +13,7 @@ from swarmfree.policy.planner.estimator import iteration_time
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
 from swarmfree.policy.planner.moves import MovePeer
-from swarmfree.policy.planner.reactions import StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,

@@ -20,7 +20,7 @@ from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
 from swarmfree.policy.planner.measured_fleet import failure_rate, horizon_s
 from swarmfree.policy.planner.moves import MovePeer
-from swarmfree.policy.planner.reactions import StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,
@@ -55,7 +55,7 @@ SEARCH_S = 600.0
 
 
 @dataclass(slots=True)
-class Pending:
+class MoveUnderWay:
     """A move under way, or being measured.
 
     Args:
@@ -72,8 +72,13 @@ class Pending:
     held_s: float | None = None
     paces_s: list[float] = field(default_factory=list)
 
+    def serves(self, held_s: float | None, seconds: float) -> None:
+        """An iteration was committed with it in its new stage, that it held since then."""
+        self.held_s = held_s if self.held_s is None else self.held_s
+        self.paces_s.append(seconds)
 
-class Replanning:
+
+class MoveWatch:
     """Considers moves, and has one made and measured at a time."""
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment) -> None:
@@ -83,7 +88,7 @@ class Replanning:
         self._unexplained_s: deque[float] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
         self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
-        self._pending: Pending | None = None
+        self._pending: MoveUnderWay | None = None
         self._lost, self._peer_hours = 0, 0.0
 
     # -- what is learned
@@ -106,19 +111,17 @@ class Replanning:
         if self._pending is not None:
             self._measure(self._pending, record.iteration, seconds)
 
-    def _measure(self, pending: Pending, iteration: int, seconds: float) -> None:
+    def _measure(self, pending: MoveUnderWay, iteration: int, seconds: float) -> None:
         move, participant = pending.rated.move, self._roster.get(pending.member)
         if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
             why = "it is gone" if participant is None else "it does not hold the stage yet"
             self._context.tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
             self._pending = None
             return
-        if pending.held_s is None:
-            pending.held_s = self._assignment.copied_s.get(pending.member)
         plan = self._paced
         if plan is None or move.taker not in plan.stages_of.get(move.peer, ()):
             return
-        pending.paces_s.append(seconds)
+        pending.serves(self._assignment.copied_s.get(pending.member), seconds)
         if len(pending.paces_s) < PACES:
             return
         held_s = pending.held_s if pending.held_s is not None else pending.decided_s
@@ -223,5 +226,5 @@ class Replanning:
                 predicted_transition_s=best.transition_s,
             )
         )
-        self._pending = Pending(best, mover.member, now_s)
+        self._pending = MoveUnderWay(best, mover.member, now_s)
         self._assignment.move(mover, move.taker)
