@@ -261,19 +261,6 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             assert_never(event)
 
 
-def move_words(event: MoveDecided | MoveMeasured | MoveFailed) -> str:
-    """What is expected of a move, or what it came to, as a sentence without its subject."""
-    if isinstance(event, MoveDecided):
-        return f"moves from stage {event.giver} to stage {event.taker}: {event.reason}"
-    if isinstance(event, MoveFailed):
-        return f"was to move from stage {event.giver} to stage {event.taker}, and {event.why.removeprefix('it ')}"
-    return (
-        f"moved from stage {event.giver} to stage {event.taker}: it held that after {event.transition_s:.1f} s "
-        f"({event.predicted_transition_s:.1f} s expected), and an iteration takes {event.iteration_s:.2f} s "
-        f"({event.predicted_iteration_s:.2f} s expected)"
-    )
-
-
 def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
     bits = f"loss {event.loss:.4f} nats, {bits_per_byte(event.loss / bytes_per_token):.3f} bits per byte"
     speed = f"{event.tokens / event.seconds:,.0f} tokens/s" if event.seconds > 0 else f"{event.tokens} tokens"
@@ -285,7 +272,7 @@ def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
 
 def _decided(event: RecoveryDecided | MoveDecided | MoveMeasured | MoveFailed, name_of: Callable[[str], str]) -> str:
     if not isinstance(event, RecoveryDecided):
-        return f"{name_of(event.member)} {move_words(event)}"
+        return f"{name_of(event.member)} {event.words}"
     weights = ""
     if event.weight_before is not None and event.weight_after is not None:
         weights = f", weights {event.weight_before:.3f} before and {event.weight_after:.3f} after"

@@ -206,6 +206,11 @@ class MoveDecided:
     predicted_iteration_s: float
     predicted_transition_s: float
 
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return f"moves from stage {self.giver} to stage {self.taker}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class MoveMeasured:
@@ -228,6 +233,15 @@ class MoveMeasured:
     iteration_s: float
     predicted_iteration_s: float
 
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return (
+            f"moved from stage {self.giver} to stage {self.taker}: it held that after {self.transition_s:.1f} s "
+            f"({self.predicted_transition_s:.1f} s expected), and an iteration takes {self.iteration_s:.2f} s "
+            f"({self.predicted_iteration_s:.2f} s expected)"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MoveFailed:
@@ -238,6 +252,11 @@ class MoveFailed:
     taker: int
     iteration: int
     why: str
+
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return f"was to move from stage {self.giver} to stage {self.taker}, and {self.why.removeprefix('it ')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,11 @@ class Coordinator:
             await self._reachability.require(sender)
         return self.hello(sender, hello)
 
+    @property
+    def last_move(self) -> str:
+        """Whom this peer moved last, and what that brings; empty for nobody."""
+        return self._moves.last_move
+
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority
         follows.

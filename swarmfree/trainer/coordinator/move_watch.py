@@ -79,7 +79,11 @@ class MoveUnderWay:
 
 
 class MoveWatch:
-    """Considers moves, and has one made and measured at a time."""
+    """Considers moves, and has one made and measured at a time.
+
+    Attributes:
+        last_move: what was moved last, and what that is expected to bring, or came to; for people.
+    """
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment) -> None:
         """Nothing is known of how long iterations take."""
@@ -90,6 +94,7 @@ class MoveWatch:
         self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
         self._pending: MoveUnderWay | None = None
         self._lost, self._peer_hours = 0, 0.0
+        self.last_move = ""
 
     # -- what is learned
     def committed(self, record: Record, seconds: float, *, is_clean: bool) -> None:
@@ -115,7 +120,7 @@ class MoveWatch:
         move, participant = pending.rated.move, self._roster.get(pending.member)
         if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
             why = "it is gone" if participant is None else "it does not hold the stage yet"
-            self._context.tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
+            self._tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
             self._pending = None
             return
         plan = self._paced
@@ -126,7 +131,7 @@ class MoveWatch:
             return
         held_s = pending.held_s if pending.held_s is not None else pending.decided_s
         rated = pending.rated
-        self._context.tell(
+        self._tell(
             MoveMeasured(
                 move.peer,
                 move.giver,
@@ -139,6 +144,10 @@ class MoveWatch:
             )
         )
         self._pending = None
+
+    def _tell(self, event: MoveDecided | MoveMeasured | MoveFailed) -> None:
+        self._context.tell(event)
+        self.last_move = f"{event.member[-6:]} {event.words}"
 
     def _plan_in_force(self) -> ExecutionPlan | None:
         plan = self._lead.plan
@@ -214,7 +223,7 @@ class MoveWatch:
     def _move(self, mover: Participant, best: RatedMove) -> None:
         move, now_s = best.move, self._context.now_s()
         self._assignment.copied_s.pop(mover.member, None)
-        self._context.tell(
+        self._tell(
             MoveDecided(
                 move.peer,
                 move.giver,

@@ -82,7 +82,7 @@ def test_the_printed_plan_is_one_that_the_coordinator_leaves_as_it_is() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_whoever_comes_first_moves_make_it_nearly_as_fast(seed: int) -> None:
     """Twelve that come in any order, before anything is measured, but that the fastest feeds: after
-    some moves, one at a time, iterations take at most an eighth longer than with the printed plan,
+    some moves, one at a time, iterations take at most a sixth longer than with the printed plan,
     and then nobody moves any more. Links are a hundred times as good as documented: over those,
     which the coordinator knows as a sum only, averaging takes nearly the whole iteration.
     """
@@ -93,5 +93,5 @@ def test_whoever_comes_first_moves_make_it_nearly_as_fast(seed: int) -> None:
     random.Random(seed).shuffle(order)
     plan = moved_on(arriving([source, *order], measured=False), near)
     expected_s, printed_s = (iteration_estimate(near, each, MANIFEST).seconds for each in (plan, printed))
-    assert expected_s <= 1.125 * printed_s
+    assert expected_s <= 1.167 * printed_s
     assert moved_on(plan, near) == plan
