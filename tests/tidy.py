@@ -198,11 +198,17 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), relative(path))
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All that stands in a file, outermost first: to walk takes as long as to parse."""
+    return tuple(ast.walk(tree_of(path)))
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of everything a file imports, also inside functions; names imported from
     a package are added to its name.
     """
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -214,9 +220,9 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{source}.{alias.name}"
 
 
-def functions_of(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions and methods, nested ones too."""
-    for node in ast.walk(tree):
+def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """All functions and methods of a file, nested ones too."""
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -284,7 +290,7 @@ def tied_objects(path: Path) -> Found:
     """
     if not module_of(path).startswith(f"{PACKAGE}.trainer.coordinator."):
         return
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and dotted(node.value) != "self":
             yield f"{relative(path)}:{node.lineno}: {node.attr} of another object changes: it does by its own methods only"
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
@@ -371,7 +377,7 @@ def room_circles(rooms: Mapping[str, set[str]]) -> Found:
 
 def classes_of(path: Path) -> Iterator[ast.ClassDef]:
     """All classes, nested ones too."""
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef):
             yield node
 
@@ -477,7 +483,7 @@ def given_up_names(path: Path) -> Found:
     """Public functions, arguments, fields and constants with a word in their name that the glossary
     has replaced.
     """
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
                 pass
@@ -499,7 +505,7 @@ def oversized(path: Path) -> Found:
     long.
     """
     name, text = relative(path), path.read_text(encoding="utf-8")
-    for function in functions_of(ast.parse(text)):
+    for function in functions_of(path):
         assert function.end_lineno is not None
         length = function.end_lineno - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
@@ -514,7 +520,7 @@ def oversized(path: Path) -> Found:
 def banned(path: Path) -> Found:
     """Calls and imports that are banned, with the reason."""
     room = path.relative_to(ROOT).parts[1]
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Attribute | ast.Name):
             name = dotted(node)
             if name in BANNED_CALLS and (room, name) not in CALL_ALLOWED:
@@ -534,7 +540,7 @@ def blind_handlers(path: Path) -> Found:
     """Handlers that catch everything; one that catches `BaseException`, cleans up and raises it
     again is none.
     """
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type] if node.type else []
@@ -595,7 +601,7 @@ def text_files() -> Iterator[Path]:
 
 def untold_tests(path: Path) -> Found:
     """Tests without a sentence."""
-    for function in functions_of(tree_of(path)):
+    for function in functions_of(path):
         if function.name.startswith("test_"):
             sentence = (ast.get_docstring(function) or "").strip()
             if not sentence.endswith((".", "!", "?", ")")):

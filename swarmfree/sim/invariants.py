@@ -337,6 +337,12 @@ class Checks:
         past = {GENESIS_LINEAGE, *self._chain.back_from(build.lineage).values()}
         self._found_fault("N1", self._holdings.needless(build.position.term.member, build, self._now_s(), past, builder))
 
+    def paused(self, member: Member) -> None:
+        """A life has ended as the run pauses: it was asked to write first, and its disk comes back
+        with another life, as that of one that has died does.
+        """
+        self._dismissed.pop(member, None)
+
     def took_over(self, member: Member) -> None:
         """A member coordinates from now on."""
         self._holdings.took_over(member, self._now_s())

@@ -178,14 +178,19 @@ class Liveness:
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
             if not self._is_kept(scene.plan, life)
         }
-        # Every question may be asked once more; see `Bounds.of`
-        settled_s = bounds.SETTLED_S * (2 if self._is_lossy() else 1)
-        settled = [member for member, since_s in self._left_s.items() if scene.now_s - since_s >= settled_s]
+        settled = [member for member, since_s in self._left_s.items() if self._waited_s(since_s) >= bounds.SETTLED_S]
         for member in settled:
             free = self._free(scene.plan, outside[member])
             if free > len(outside) - len(settled):
                 since_s = scene.now_s - self._left_s[member]
                 self._violated("N2", f"{member} is in reach for {since_s:.0f} s, {free} places are free, and it has none")
+
+    def _waited_s(self, since_s: float) -> float:
+        """How long somebody has waited; time in which messages get lost counts half, since every
+        question may be asked once more.
+        """
+        now_s = self._hub.loop.time()
+        return now_s - since_s - max(0.0, min(self._calm_s, now_s) - since_s) / 2
 
     def _missed_s(self, member: Member) -> float:
         """When it was last fenced, where that may have been bad luck with messages."""

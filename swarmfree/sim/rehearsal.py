@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.events import Event, IterationCommitted, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Goodbye, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
@@ -46,6 +46,7 @@ from swarmfree.sim.setup import Drawn, Setup
 from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage, WrittenWeights
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
+from swarmfree.trainer.coordinator.pause import PAUSED
 from swarmfree.trainer.peer import run_peer as trainer_run_peer
 
 TICK_S = 1.0
@@ -342,6 +343,8 @@ class _Rehearsal:
         self.liars.told(event)
         if isinstance(event, TookOver):
             self.checks.took_over(member)
+        if isinstance(event, Ended) and event.why.startswith(PAUSED):
+            self.checks.paused(member)
         if self._liveness is not None:
             self._liveness.told(member, event)
         now_s = self.loop.time()

@@ -111,3 +111,25 @@ async def test_nobody_chooses_where_it_stands(world: World) -> None:
     finally:
         await node.shutdown()
     assert [a.endpoint.member.peer_id for a in await bootstrap.announcements()] == [identity.peer_id]
+
+
+async def test_p2pd_relays_for_nobody(world: World) -> None:
+    """libp2p's own relay is off: a stranger that asks for a place behind one is told that there is
+    none.
+    """
+    from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg
+    from hivemind.proto import p2pd_pb2
+
+    from swarmfree.wire.hivemind_parts import PeerID
+
+    bootstrap = await world.bootstrap()
+    peer_id = PeerID.from_base58(bootstrap.addresses[0].rpartition("/")[2])
+    async with stranger(world, bootstrap) as (node, *_):
+        reader, writer = await node.p2p._client.control.daemon_connector.open_connection()
+        asked = p2pd_pb2.StreamOpenRequest(peer=peer_id.to_bytes(), proto=["/libp2p/circuit/relay/0.2.0/hop"])
+        await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=asked))
+        answer = p2pd_pb2.Response()
+        await read_pbmsg_safe(reader, answer)
+        writer.close()
+        await writer.wait_closed()
+    assert "protocols not supported" in answer.error.msg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -412,6 +413,13 @@ def vote_to_depose(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def patience_with_a_led_holder(patch: pytest.MonkeyPatch) -> None:
+    """Who holds its stage alone is given up as soon as it says that it hears another coordinator
+    (3.2).
+    """
+    patch.setattr(Roster, "_calls_for", lambda self, participant, error: False)
+
+
 def members_before_the_first_record(patch: pytest.MonkeyPatch) -> None:
     """Before the first record nobody deposes a successor, since nobody has a vote (3.2)."""
     patch.setattr(Leadership, "yields_to", lambda self, member: member in self.electorate())
@@ -570,6 +578,13 @@ def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], b
 def lead_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
     """Whoever says that it leads may lead, though a majority follows here (3.4)."""
     patch.setattr(PartitionMerge, "_may_lead", lambda self, member: True)
+
+
+def leader_of_those_that_split_off(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator never gives way to whom those follow that split off from it, where that one
+    came to them later (3.4).
+    """
+    patch.setattr(PartitionMerge, "_is_followed", lambda self, leader: asyncio.sleep(0, False))
 
 
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
@@ -848,3 +863,10 @@ def plan_before_a_build(patch: pytest.MonkeyPatch) -> None:
 def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
     """What a source has done in a sum that does not count is not dealt to another one (3.7)."""
     patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)
+
+
+def record_before_a_build(patch: pytest.MonkeyPatch) -> None:
+    """Who could not step with a record, and has built its stage since, holds nothing once word of
+    the first has come (3.3).
+    """
+    patch.setattr(broadcast, "_was_told_to_build", lambda participant, builds: False)

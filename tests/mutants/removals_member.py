@@ -323,6 +323,11 @@ def missed_parts_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(averaging, "PARTS_IN_FLIGHT", 1)
 
 
+def average_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    """Who does not answer as it is asked for a missed average counts as one that has none (3.6)."""
+    patch.setattr(averaging, "ASKS", 1)
+
+
 def size_of_a_contribution(patch: pytest.MonkeyPatch) -> None:
     """What a member contributes is added, whatever its size (3.6)."""
     patch.setattr(Averaging, "_check_contribution", lambda self, current, member, part, size_bytes: None)

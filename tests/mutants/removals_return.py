@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -311,6 +312,28 @@ def state_of_a_standby(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "hello", careless)
 
 
+def state_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer holds of a lost stage counts for nothing once it was given another place
+    (3.3).
+    """
+    place = Assignment._place_holders
+
+    def careless(self: Assignment) -> None:
+        there = [one for one in self._roster.participants() if one.stage == NO_STAGE or one.built]
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._roster, "participants", lambda: tuple(there))
+            place(self)
+
+    patch.setattr(Assignment, "_place_holders", careless)
+
+
+def base_of_a_newcomer(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer cannot vouch for itself counts for nothing, also where it has worked on what
+    was decided (3.3).
+    """
+    patch.setattr(Leadership, "bases", ())
+
+
 def places_of_holders(patch: pytest.MonkeyPatch) -> None:
     """All that stand by with the state of a lost stage get a place there (3.3)."""
 
@@ -333,6 +356,11 @@ def word_of_a_standby(patch: pytest.MonkeyPatch) -> None:
         use(self)
 
     patch.setattr(Assignment, "_use_standbys", careless)
+
+
+def record_for_who_is_back(patch: pytest.MonkeyPatch) -> None:
+    """Who comes back one record behind waits for the next one, which it cannot step with (3.3)."""
+    patch.setattr(Assignment, "_bring_up", lambda self, participant, record: asyncio.sleep(0))
 
 
 def second_word_of_a_barred_one(patch: pytest.MonkeyPatch) -> None:
@@ -522,8 +550,21 @@ def own_state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
 def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 
-    def careless(action: Any, present: int, iteration_s: float, timing: Any) -> float:
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
+        del is_over
         return min(timing.join_wait_s, patience.iterations_lost(action, present) * iteration_s)
+
+    for module in (patience, recovery_choice):
+        patch.setattr(module, "patience_s", careless)
+
+
+def wait_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """After the last iteration a silent holder is given up as soon as in training (3.2)."""
+    usual = patience.patience_s
+
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
+        del is_over
+        return usual(action, present, iteration_s, timing)
 
     for module in (patience, recovery_choice):
         patch.setattr(module, "patience_s", careless)

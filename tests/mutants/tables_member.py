@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from swarmfree.protocol.actions import Fresh
-from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Average,
     Build,
@@ -413,6 +413,33 @@ def time_of_a_missed_average() -> object:
         return int((alone.context.now_s() - begun_s) / alone.line.delay_s)
 
     return play(story)
+
+
+def average_that_is_lost_on_its_way() -> object:
+    """A member has missed an average, and of the answers to its first questions for it none, the
+    first or the first four get lost, or the first one says that nothing is kept: whether it gets
+    the average, and how often it asks for the first part.
+    """
+
+    def fetched(lost: int, why: CallFailed) -> tuple[bool, int]:
+        async def story(alone: Alone) -> tuple[bool, int]:
+            digest = await _own_average(alone)
+
+            def one(to: Endpoint, request: Request) -> Reply:
+                if len(alone.line.asked) <= lost:
+                    raise why
+                assert isinstance(request, GetAverage)
+                return Reply(Average(), alone.engine.contribution([], request.part))
+
+            alone.line.answer = one
+            is_here = await alone.stage_member.averaging.fetch(0, digest, (SIBLING,))
+            return is_here, sum(isinstance(request, GetAverage) and request.part == 0 for _, request in alone.line.asked)
+
+        return play(story)
+
+    silent, unknown = PeerSilent("lost"), Refused(RefusalKind.NOT_YET, "not known yet")
+    gone = Refused(RefusalKind.GONE, "not kept")
+    return [fetched(*case) for case in ((0, silent), (1, silent), (4, silent), (1, unknown), (1, gone))]
 
 
 def work_of_another_base() -> object:

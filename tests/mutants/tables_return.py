@@ -17,7 +17,7 @@ from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.messages import (
     Build,
@@ -559,6 +559,36 @@ def back_while_barred() -> object:
     return _back(None, barred=True)
 
 
+def back_one_record_behind() -> object:
+    """A member of stage 1 says hello with the state before the last record, beside its sibling. It
+    steps with that record as it is told, or the first word to it gets lost, or it cannot: what it
+    is told first, until the coordinator has looked who has caught up, and whether it has.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, failure: CallFailed | None) -> tuple[list[str], bool]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == ME and isinstance(request, Heartbeat):
+                return Reply(beat_answer(1, iteration=4))
+            is_first = sum(isinstance(asked, Commit) for _, asked in alone.line.asked) == 1
+            if to == ME and isinstance(request, Commit) and failure is not None and is_first:
+                raise failure
+            return answer(to, request)
+
+        alone.line.answer = one
+        assignment._lead.past |= {4: OTHER_LINEAGE}
+        assignment.hello(ME, replace(_hello(1, OTHER_LINEAGE), iteration=4))
+        participant = roster.get(ME.member)
+        assert participant is not None
+        await asyncio.sleep(1.0)
+        assignment.admissible(participant)
+        await asyncio.sleep(1.0)
+        asked = [type(request).__name__ for member, request in alone.line.asked if member == ME.member]
+        return [name for name in asked if name in {"Commit", "Build"}][:2], assignment.admissible(participant)
+
+    cases = (None, PeerSilent("lost"), Refused(RefusalKind.GONE, "nobody keeps the average"))
+    return [_assignment(partial(story, failure=failure)) for failure in cases]
+
+
 def silent_holder_of_a_copied_stage() -> object:
     """The only replica of a stage does not answer, and somebody joins it, with its state or
     without: whether the first is in the next plan.
@@ -631,6 +661,37 @@ def standbys_that_hold_a_lost_stage() -> object:
     return [_assignment(partial(story, newcomer=newcomer)) for newcomer in (False, True)]
 
 
+def joiner_that_holds_a_lost_stage() -> object:
+    """A newcomer was given a place in stage 2, has not built that yet, and holds stage 1 as it
+    tells; stage 1 is lost, and a standby that holds nothing is there: who is placed there.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
+        roster.admit(endpoint("standby"), Hello(False, True, ""), NO_STAGE)
+        roster.admit(endpoint("joiner"), _hello(1), 2, is_ours=True)
+        roster.fence(SIBLING.member, "it is gone")
+        assignment._opened = True
+        assignment._use_standbys()
+        return [one.member.peer_id for one in roster.of_stage(1)]
+
+    return _assignment(story)
+
+
+def newcomer_away_at_a_commit() -> object:
+    """A peer comes back that cannot vouch for its state, as it was away while what it had worked on
+    was decided; its first answer tells the base of that, or another one: what it holds, as far as
+    is known.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, base: str) -> int:
+        assignment._lead.present = Present(5, LINEAGE, replace(record(), iteration=4, base="worked on"))
+        participant = roster.admit(endpoint("back"), replace(_hello(1), stage=NO_STAGE), 1)
+        participant.hear(beat_answer(1, iteration=5, base=base), 0.0, assignment._lead.bases)
+        return participant.held(1)
+
+    return [_assignment(partial(story, base=base)) for base in ("worked on", "another")]
+
+
 def newcomer_that_is_known_by_a_claim() -> object:
     """A successor has a newcomer of a lost stage by its claim, which has answered as one that keeps
     what is not its lineage's; it says hello with its state of before: whether that is kept.
@@ -638,7 +699,7 @@ def newcomer_that_is_known_by_a_claim() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[str, int]:
         newcomer = roster.admit(ME, Hello(False, False, ""), 1)
-        newcomer.hear(replace(beat_answer(1), iteration=6))
+        newcomer.hear(replace(beat_answer(1), iteration=6), 0.0)
         roster.fence(SIBLING.member, "nobody listens")
         assignment.hello(ME, _hello(1))
         ((_, action),) = assignment._work()
@@ -1117,13 +1178,13 @@ def builder_that_is_called_for() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool, keeps: bool) -> tuple[bool, int]:
         roster.fence(SIBLING.member, "nobody listens")
         builder = roster.admit(ME, _hello(1), 1, built=built, built_at=3 if built else NO_ITERATION, is_ours=True)
-        builder.hear(replace(beat_answer(1), stage=1, iteration=3))
+        builder.hear(replace(beat_answer(1), stage=1, iteration=3), 0.0)
         builder.begin_build(keeps=keeps)
         roster._absent.add(builder)
         roster.fence(ME.member, "it does not answer")
         called = roster.get(ME.member)
         assert called is not None, "nobody else holds the stage"
-        called.hear(replace(beat_answer(2), stage=1, iteration=5))
+        called.hear(replace(beat_answer(2), stage=1, iteration=5), 0.0)
         return called.built, called.held(1)
 
     asked = (False, True), (False, False), (True, False)
@@ -1137,6 +1198,21 @@ def least_patience() -> object:
     timing = test_ends_copy.MANIFEST.timing
     waits_s = patience.patience_s(Fresh(1, 0, "nothing was learned yet"), 1, 0.1, timing)
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
+
+
+def patience_at_the_end() -> object:
+    """Stage 1 is lost, and a shadow of one iteration before is kept: how long its silent holder is
+    called for as the present iteration is one of the run, and as all are committed.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, iteration: int) -> float:
+        assignment._lead.present = replace(assignment._lead.present, iteration=iteration)
+        return assignment._choice.patience_s(1, roster)
+
+    iterations = test_ends_copy.MANIFEST.run.iterations
+    timing = test_ends_copy.MANIFEST.timing
+    waits_s = [_assignment(partial(story, iteration=iteration)) for iteration in (1, iterations)]
+    return waits_s == [timing.coordinator_silence_s + timing.silence_s, timing.join_wait_s]
 
 
 def log_with_a_gap() -> object:

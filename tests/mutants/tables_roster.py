@@ -15,6 +15,7 @@ from swarmfree.policy.fork_choice import Tip
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
+    Commit,
     Farewell,
     Goodbye,
     Heartbeat,
@@ -242,6 +243,30 @@ def plan_that_a_build_overtakes() -> object:
     return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
 
 
+def record_that_a_build_overtakes() -> object:
+    """A member cannot step with the last record, and its word of that comes late: whether it holds
+    its stage, where it was told to keep what it has and has answered that meanwhile, and where not.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, builds: bool) -> bool:
+        participant = roster.get(ME.member)
+        assert participant is not None
+
+        def overtaken(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Commit):
+                return answer(to, request)
+            if builds:
+                participant.begin_build(keeps=True)
+                participant.hold(1, is_ours=True)
+            raise Refused(RefusalKind.GONE, "nobody keeps the average")
+
+        alone.line.answer = overtaken
+        await Broadcast(alone.context, roster).bring_up([participant], record())
+        return participant.built
+
+    return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
+
+
 def silence_beside_a_sibling() -> object:
     """A replica says nothing, and its sibling lives."""
     return _judge(PeerSilent("nothing"), ME, SIBLING, D)
@@ -354,18 +379,29 @@ def higher_term_of_its_own() -> object:
 
 def higher_term_of_a_sole_holder() -> object:
     """A stage's only holder has no vote, and promised a higher term: whether it is there still,
-    where it comes back and where it does not.
+    where it comes back, where it does not, and where it has not for long.
     """
 
-    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool]:
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool, bool]:
         roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
         higher = Refused(RefusalKind.BEHIND, "term 6", 6)
+
+        def led(to: Endpoint, request: Request) -> Reply:
+            if to == ME and isinstance(request, Heartbeat):
+                raise higher
+            return answer(to, request)
+
         alone.line.answer = lambda to, request: Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
         await roster.yield_to(ME.member, higher)
-        is_there = roster.get(ME.member) is not None
-        alone.line.answer = answer
+        found = roster.get(ME.member)
+        alone.line.answer = led
+        if found is None:
+            return False, roster.must_replan, False, False
         await roster.yield_to(ME.member, higher)
-        return is_there, roster.must_replan, roster.get(ME.member) is not None
+        is_called_for = roster.get(ME.member) is not None
+        found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
+        await roster.yield_to(ME.member, higher)
+        return True, roster.must_replan, is_called_for, roster.get(ME.member) is not None
 
     return _roster(story, ME, D)
 
@@ -678,20 +714,50 @@ def two_terms_of_one_lineage() -> object:
     return _gives_way(_rival((), 4, lineage))
 
 
+async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint) -> list[bool]:
+    """Whether a coordinator gives way to these, that lead a later term of its lineage, while a
+    majority follows it.
+    """
+    context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+    mine = _merge(context, alone.tasks, replace(record(), iteration=3), {})
+    for one in (A, ME, D):
+        mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
+    tip = mine._lead.tip()
+    return [await mine._concerns(Rival(tip, replace(LATER, member=one.member), one, is_whole=True)) for one in rivals]
+
+
 def rivals_that_had_a_place_and_not() -> object:
     """A later term of this lineage is a voter's, a stranger's, and that of a stranger that the
     organiser's node has named: whether this coordinator gives way while a majority follows it.
     """
 
     async def story(alone: Alone) -> list[bool]:
-        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, Founder(2, "w")))
-        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
-        mine = _merge(context, alone.tasks, replace(record(), iteration=3), {})
-        for one in (A, ME, D):
-            mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
-        tip = mine._lead.tip()
-        rivals = [Rival(tip, replace(LATER, member=one.member), one, is_whole=True) for one in (D, endpoint("v"), endpoint("w"))]
-        return [await mine._concerns(rival) for rival in rivals]
+        directory = SimpleNamespace(
+            founder=partial(asyncio.sleep, 0, Founder(2, "w")), announcements=partial(asyncio.sleep, 0, ())
+        )
+        return await _concerned(alone, directory, D, endpoint("v"), endpoint("w"))
+
+    return play(story, A)
+
+
+def rivals_that_others_follow() -> object:
+    """Two strangers lead a later term of this lineage, and say so. One that had a place here, and
+    has split off, follows the first, and another stranger the second: whether this coordinator
+    gives way to either while a majority follows it.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        follows = {SIBLING.member: endpoint("v"), endpoint("x").member: endpoint("w")}
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Meet):
+                return Reply(Met(4, "e" * 64, (), follows[to.member], LATER, whole=False))
+            return answer(to, request)
+
+        alone.line.answer = one
+        told = tuple(announced(one, 4) for one in (endpoint("x"), SIBLING, A, D))
+        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, None), announcements=partial(asyncio.sleep, 0, told))
+        return await _concerned(alone, directory, endpoint("v"), endpoint("w"))
 
     return play(story, A)
 

@@ -221,7 +221,7 @@ def test_26_falsely_lost_returns() -> None:
     """
 
     def strike(director: Director, moment: Moment) -> None:
-        director.freeze(moment.receiver.member, 40.0)
+        director.freeze(moment.receiver.member, 25.0)
 
     script = Once(is_asked(Train, key__stage=2, key__iteration=1), strike)
     result = play(unhurried(swarm(replicas=1, standbys=2), iterations=8), script)

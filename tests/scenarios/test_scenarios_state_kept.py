@@ -193,6 +193,25 @@ def test_a_stage_that_the_coordinator_cannot_reach_is_copied_by_somebody_who_can
     assert result.statistics.longest_gap_s < 25.0
 
 
+def test_a_stage_whose_machine_vanishes_is_there_again_within_ten_seconds() -> None:
+    """Its only replica is gone without a word: nobody hears that it has died, and whoever is to
+    build the stage finds out soon enough that it reaches it no more than the coordinator did.
+    """
+    struck_s: list[float] = []
+
+    def vanish(director: Director, _: Moment) -> None:
+        struck_s.append(director.now_s)
+        director.partition([gone := only_replica(director)])
+        director.kill(gone)
+
+    script = Once(WORK, vanish)
+    result = play(swarm(replicas=1, faults=NOBODY_COMES, shadow_every=1), script)
+    assert recoveries(result)
+    (built,) = lines(result, "StageBuilt", "stage=2", "iteration=3 ")
+    assert float(built.split()[0]) - struck_s[0] < 10.0
+    assert not lines(result, "IterationCommitted", "forced=1")
+
+
 class ComesBack(Once):
     """The only replica of stage 2 stands still in iteration 3, or is cut off from everybody, until
     this happens.

@@ -245,6 +245,20 @@ def test_everybody_is_back() -> None:
         assert is_away or "late.1 is in reach" in found[0]
 
 
+@pytest.mark.parametrize(("calm_s", "found_s"), [(None, 60), (100.5, 60), (40.5, 51), (0.0, 31)])
+def test_time_in_which_messages_get_lost_counts_half(calm_s: float | None, found_s: int) -> None:
+    """Every question may be asked once more then; as it becomes calm, what was waited before does
+    not count twice as much at once.
+    """
+    scene = Scene(replace(CALM, request_loss_rate=0.1))
+    scene.come("late")
+    scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
+    if calm_s is not None:
+        scene.after(calm_s, lambda: setattr(scene.hub, "calm", True))
+    found = [text for text in scene.play(found_s + 5) if text.startswith("N2")]
+    assert f"late.1 is in reach for {found_s} s" in found[0]
+
+
 def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:
     """Two sides meet no sooner than `remeet_s` after a break is mended: half a minute begins as one
     of them is dropped.

@@ -120,6 +120,18 @@ def test_who_wrote_for_a_pause_that_came_to_nothing_was_not_sent_home(microbatch
     assert bool(story.found) == (microbatches == 0)
 
 
+def test_who_wrote_and_ended_for_a_pause_was_not_sent_home() -> None:
+    """Its disk comes back with another life; where nobody reaches that, the run goes on without it,
+    as it does without the dead.
+    """
+    story, lives, record, other = split()
+    story.checks.answered(EVERYONE[2], Goodbye(run_over=True, finished=True, why="", write_weights=True), Reply(Heard()))
+    story.checks.paused(MEMBERS[2])
+    lives.dead = {*MEMBERS}
+    drop(story, record, other)
+    assert story.found == []
+
+
 def test_the_same_sums_sealed_again_undo_nothing() -> None:
     """A successor without a majority that finds the record and seals it as forced has kept what was
     trained.

@@ -135,7 +135,7 @@ def test_a_participant_that_answers_forbids_no_more() -> None:
     """It was away, and follows again."""
     participant = _participant(ME, None)
     participant.forbid()
-    participant.hear(heartbeat(1))
+    participant.hear(heartbeat(1), 0.0)
     assert not participant.forbids
 
 
@@ -147,9 +147,9 @@ def test_who_has_told_what_it_built_is_in_no_doubt_any_more() -> None:
         SIBLING, Hello(can_feed=False, standby=False, corpus_hash=""), 1, 0, built=True, built_at=1, is_ours=True
     )
     participant.doubt(keeps=False)
-    participant.hear(heartbeat(1, iteration=2))
+    participant.hear(heartbeat(1, iteration=2), 0.0)
     assert not participant.built
     participant.hold(2, is_ours=False)
-    participant.hear(heartbeat(1, iteration=3))
+    participant.hear(heartbeat(1, iteration=3), 0.0)
     assert participant.built
     assert participant.iteration == 3

@@ -43,7 +43,8 @@ class Absent:
         step behind.
         """
         if participant.stage != NO_STAGE and (participant.built or participant.held(participant.stage) >= 0):
-            self._gone[participant.member.peer_id] = participant, self._context.now_s()
+            since_s = participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s)
+            self._gone[participant.member.peer_id] = participant, since_s
             if len(self._gone) > ABSENT_MAX:
                 del self._gone[next(iter(self._gone))]
 

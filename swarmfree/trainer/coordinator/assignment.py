@@ -25,7 +25,7 @@ from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, No
 from swarmfree.protocol.messages import Build, Built, Hello, Place
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
-from swarmfree.protocol.records import bits_float32
+from swarmfree.protocol.records import Record, bits_float32
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
@@ -164,6 +164,7 @@ class Assignment:
         held = hello.iteration if built else -1
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
+        self.start_joins()
         return participant
 
     def _had_place(self, sender: Endpoint) -> bool:
@@ -243,8 +244,9 @@ class Assignment:
         return f"{', '.join(lost)}{LOST_ON_DISK if self._waits_for_disks else LOST_ENDS}" if lost else ""
 
     def _place_holders(self) -> None:
-        """Who stands by with the state of a lost stage gets its place again, the newest first, no
-        more of them than the stage may have replicas; one, also where newcomers have all places.
+        """Who stands by with the state of a lost stage, or was given another place and has not
+        built that yet, gets its place again, the newest first, no more of them than the stage may
+        have replicas; one, also where newcomers have all places.
         """
         for stage in range(self._context.manifest.stage_count):
             if self._roster.holders(stage):
@@ -253,7 +255,7 @@ class Assignment:
             room = self._context.manifest.replicas_max(stage) - len(placed)
             if room <= 0 and all(participant.held(stage) < 0 for participant in placed):
                 room = 1
-            there = [p for p in self._roster.participants() if p.stage == NO_STAGE and p.held(stage) >= 0]
+            there = [p for p in self._roster.participants() if p.stage != stage and not p.built and p.held(stage) >= 0]
             for participant in sorted(there, key=lambda p: -p.held(stage))[: max(room, 0)]:
                 self._place(participant, stage)
 
@@ -403,8 +405,17 @@ class Assignment:
         return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
 
     def start_joins(self) -> None:
-        """Newcomers of stages that others hold load their state meanwhile."""
+        """Newcomers of stages that others hold load their state meanwhile; who is one record behind
+        is told that.
+        """
+        record = self._lead.present.record
         for participant in self._roster.participants():
+            is_behind = participant.iteration == self._lead.iteration - 1
+            is_told = participant.member in self._joining or not participant.is_heard
+            if record is not None and participant.is_joiner and is_behind and not is_told:
+                self._joining.add(participant.member)
+                self._tasks.start(self._bring_up(participant, record), f"{participant.member} steps")
+                continue
             holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
             donors = tuple(g.endpoint for g in self._choice.current(holders))
             if participant.built or not donors or participant.member in self._joining:
@@ -431,6 +442,18 @@ class Assignment:
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 
+    async def _bring_up(self, participant: Participant, record: Record) -> None:
+        """A joiner steps with the last record; who cannot loads its state at once."""
+        before = participant.iteration
+        try:
+            await self._broadcast.bring_up([participant], record)
+        finally:
+            self._joining.discard(participant.member)
+        if not participant.built:
+            self.start_joins()
+        elif participant.iteration > before:
+            self._roster.changed.tell()
+
     def replace_leavers(self) -> None:
         """Somebody said goodbye: where it is the last of its stage, a standby takes its place."""
         self._use_standbys()
@@ -442,6 +465,7 @@ class Assignment:
         """
         if participant.is_heard and 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
+        if participant.iteration != self._lead.iteration:
             self.start_joins()
         return participant.iteration == self._lead.iteration
 
@@ -462,6 +486,8 @@ class Assignment:
         lost = name != "Copy"
         if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
             self._last_holder[stage] = cut_off
+            if isinstance(action, Copy):  # it was waited for already
+                limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
         if isinstance(action, Stay):
@@ -542,6 +568,9 @@ class Assignment:
         """A build did nothing for long, or went on for ever; of the latter nobody knows whether it
         is the builder's fault or the holder's.
         """
+        if isinstance(action, Copy) and not is_endless:
+            self._failed(participant, action, is_final=False)
+            return  # it reaches the silent holder no more than this peer does
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
         else:
@@ -612,17 +641,21 @@ class Assignment:
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
+        # A look that is shorter than the way there and back would never see the answer
+        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2) if limit_s is not None else None
         done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
+        if isinstance(request.action, Copy):
+            done += 1  # that it makes room does not say that anything comes
         while True:
             try:
-                async with asyncio.timeout(limit_s / LOOKS_IN_TIME if limit_s is not None else None):
+                async with asyncio.timeout(look_s):
                     return await self._ask(participant, request)
             except TimeoutError:
                 if limit_s is not None and any(g.is_heard for g in self._roster.holders(request.action.stage)):
                     return None
                 now_s = self._context.now_s()
-                if participant.work_done != done:
+                if participant.work_done > done:
                     done, since_s = participant.work_done, now_s
                 if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue

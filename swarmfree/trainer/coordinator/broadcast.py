@@ -57,7 +57,7 @@ class Broadcast:
                 if not participant.is_heard:
                     break  # it is called for already, and the others need not wait for it
             await asyncio.sleep(next(waits))
-        if failure is not None and not (participant.builds > builds and _obeys_a_later_word(failure)):
+        if failure is not None and not (_was_told_to_build(participant, builds) and _obeys_a_later_word(failure)):
             await self._roster.judge(participant, failure)
         return None
 
@@ -71,10 +71,12 @@ class Broadcast:
         """
 
         async def one(participant: Participant) -> None:
+            builds = participant.builds
             try:
                 await self._context.call(participant.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
-                if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET}:
+                is_of_before = _was_told_to_build(participant, builds)  # what it has built is not refused
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET} and not is_of_before:
                     self._roster.demote(participant, str(refusal))
             except CallFailed:
                 return
@@ -82,6 +84,11 @@ class Broadcast:
                 participant.reach(record.iteration + 1)
 
         await each(participants, one)
+
+
+def _was_told_to_build(participant: Participant, builds: int) -> bool:
+    """Whether it was told to build its stage since it had been told so often."""
+    return participant.builds > builds
 
 
 def _obeys_a_later_word(failure: CallFailed) -> bool:

@@ -111,6 +111,12 @@ class Leadership:
         """
         return self._whole_after is not None and self.decided is self._whole_after
 
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """What the present plan and the last record start from."""
+        record = self.present.record
+        return (*([self.plan.base] if self.plan is not None else ()), *([record.base] if record is not None else ()))
+
     def may_have_decided(self, present: Present) -> bool:
         """Whether a record may have been sent out since this was the present iteration: who has
         applied it is further than that.

@@ -6,6 +6,7 @@ Source: protocol sections 3.3, 6 (Heartbeat).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -13,6 +14,8 @@ from operator import attrgetter
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
+
+MISSED_SILENCES = 1.5
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +42,7 @@ class Participant:
         is_ours: what it holds belongs to this coordinator's lineage, or to the past of it.
         silent_since_s: it is its stage's only holder, does not answer since then, and is waited
             for.
+        heard_s: when it answered a heartbeat last.
         cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able
             to.
         forbids: this coordinator's words, since it answered last: it was away, or follows another.
@@ -62,6 +66,7 @@ class Participant:
     opened: Position | None = None
     is_ours: bool = False
     silent_since_s: float | None = None
+    heard_s: float = -math.inf
     cannot_write: bool = False
     forbids: bool = False
     may_have_built: bool = False
@@ -108,9 +113,15 @@ class Participant:
         """It has said more of itself."""
         self.hello = hello
 
-    def hear(self, answer: HeartbeatAnswer) -> None:
-        """It has answered a heartbeat."""
-        self.answer, self.forbids = answer, False
+    def hear(self, answer: HeartbeatAnswer, now_s: float, bases: Collection[str] = ()) -> None:
+        """It has answered a heartbeat.
+
+        Who was away while what it has worked on was decided cannot vouch for its state; where its
+        first answer tells one of the lead's `bases`, it holds what that begins with.
+        """
+        if self.answer is None and not self.built and answer.base in bases:
+            self.vouch()
+        self.answer, self.forbids, self.heard_s = answer, False, now_s
         if self.may_have_built and self.built and answer.iteration > self.built_at:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps
@@ -166,6 +177,18 @@ class Participant:
     def is_joiner(self) -> bool:
         """Whether it holds its stage's state, and the next Open is its first."""
         return self.built and self.opened is None
+
+    def missing_since_s(self, now_s: float, silence_s: float) -> float:
+        """Since when one that was found silent just now is missing: since its last answer.
+
+        No longer than a heartbeat, asked again for half as long, takes to be missed: where this
+        peer itself slept meanwhile, that was no silence.
+
+        Args:
+            now_s: by the clock of `heard_s`.
+            silence_s: the run's.
+        """
+        return now_s if self.heard_s == -math.inf else max(self.heard_s, now_s - MISSED_SILENCES * silence_s)
 
     def silent_s(self, now_s: float) -> float:
         """How long it has been waited for."""

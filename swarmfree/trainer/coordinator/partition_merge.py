@@ -22,6 +22,7 @@ from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Signal, each
 
+ASKED_AT_ONCE = 64
 KIN_AGAIN, KIN_MAX = 4, 64
 """A coordinator of this lineage that calls is waited for again after so many times the wait; so
 many of them are known at once.
@@ -168,7 +169,10 @@ class PartitionMerge:
         """Whether a rival wins that can be one: a lineage is a word, and whoever may take part may
         say that it leads one.
         """
-        return self._gives_way_to(rival) and (self._may_lead(rival.coordinator.member) or await self._is_founder(rival))
+        member = rival.coordinator.member
+        return self._gives_way_to(rival) and (
+            self._may_lead(member) or await self._is_founder(rival) or await self._is_followed(member)
+        )
 
     def _may_lead(self, member: Member) -> bool:
         """Whether this peer can lead a swarm that goes on, as far as is known here.
@@ -187,6 +191,22 @@ class PartitionMerge:
         """Whether the organiser's node has named it: a later founder had no place here."""
         founder = await self._context.ports.directory.founder()
         return founder is not None and founder.peer_id == rival.coordinator.member.peer_id
+
+    async def _is_followed(self, leader: Member) -> bool:
+        """Whether a peer that had a place here says that it follows this one: whoever split off may
+        have left the lead to a peer that came to them later.
+        """
+        announced = await self._context.ports.directory.announcements()
+        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in self._lead.named and self._is_stranger(a.endpoint)]
+        found: list[Member] = []
+
+        async def ask(stranger: Endpoint) -> None:
+            met = await self._meet(stranger)
+            if met is not None and met.coordinator is not None:
+                found.append(met.coordinator.member)
+
+        await each(named, ask, ASKED_AT_ONCE)
+        return leader in found
 
     def _gives_way_to(self, rival: Rival) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.

@@ -73,7 +73,8 @@ class RecoveryChoice:
         answers = [(participant.endpoint, participant.answer) for participant in there.participants()]
         kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
         action = self.choose(stage, there, kept, without=True)
-        return patience_s(action, self._lead.iteration, iteration_s, self._context.timing)
+        is_over = self._lead.iteration >= self._context.manifest.run.iterations
+        return patience_s(action, self._lead.iteration, iteration_s, self._context.timing, is_over=is_over)
 
     def current(self, holders: Sequence[Participant]) -> list[Participant]:
         """Those that are where the swarm is, so that others can be built from them; all of them

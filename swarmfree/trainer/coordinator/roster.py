@@ -364,9 +364,11 @@ class Roster(Participants):
         while self._participants.get(participant.member) is participant and not self._deposed:
             before = participant.answer
             try:
-                answer = await self._heartbeat(participant, hold_s)
-            except CallFailed as error:
-                await self.judge(participant, error)
+                async with asyncio.timeout(self._patience_left_s(participant)):
+                    answer = await self._heartbeat(participant, hold_s)
+            except (CallFailed, TimeoutError) as error:
+                why = error if isinstance(error, CallFailed) else PeerSilent(f"{participant.member} does not answer")
+                await self.judge(participant, why)
                 if not participant.is_heard:
                     await asyncio.sleep(KNOCK_S)
                 continue
@@ -461,8 +463,10 @@ class Roster(Participants):
         request = Goodbye(run_over=False, finished=False, why="this swarm goes on", successor=self._context.here, rejoin=True)
         try:
             await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
-        except Refused:
-            self.fence(member, why)
+        except Refused as refusal:
+            if not is_alone or not self._calls_for(participant, refusal):
+                self.fence(member, why)
+            return
         except CallFailed:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
@@ -482,16 +486,28 @@ class Roster(Participants):
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
+        return self._calls_for(participant, error)
+
+    def _calls_for(self, participant: Participant, error: CallFailed) -> bool:
+        """Whether the only holder of a stage, silent or in another's following, is still waited
+        for.
+        """
         if participant.is_heard:
-            participant.miss(self._context.now_s())
+            participant.miss(participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s))
             self._recall(participant.stage)
             self._context.tell(
                 Note(f"{participant.member} does not answer; nobody else holds stage {participant.stage}: {error}")
             )
-        if participant.silent_s(self._context.now_s()) < self._choice.patience_s(participant.stage, self):
+        if self._patience_left_s(participant):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
         return False
+
+    def _patience_left_s(self, participant: Participant) -> float | None:
+        """How much longer a silent participant is waited for; None for one that is heard."""
+        if participant.is_heard:
+            return None
+        return max(0.0, self._choice.patience_s(participant.stage, self) - participant.silent_s(self._context.now_s()))
 
     def _count_progress(self) -> int:
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
@@ -556,7 +572,7 @@ class Roster(Participants):
                 await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
-                participant.hear(answer)
+                participant.hear(answer, self._context.now_s(), self._lead.bases)
                 self._keep_told(participant.member, answer)
                 return answer
 

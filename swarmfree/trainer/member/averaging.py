@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import math
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,8 @@ from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, Tasks, each
 
 PARTS_IN_FLIGHT = 4
+ASKS = 2
+"""For a missed average: without it a member loses its state, and an answer may get lost."""
 DIGEST_BYTES = 24 << 20
 """Of state, hashed in one piece of device work: a few milliseconds."""
 CALM_S = 0.1
@@ -257,19 +260,25 @@ class Averaging:
     async def fetch(self, iteration: int, sum_digest: str, siblings: tuple[Endpoint, ...]) -> bool:
         """Download a missed average from the first sibling that has it; False if none has.
 
-        Several parts travel at a time. The average counts only if its digest is `sum_digest`.
+        Several parts travel at a time. The average counts only if its digest is `sum_digest`. Who
+        did not answer, or does not know this peer yet, is asked once more after the others.
         """
         engine = self._context.ports.engine
         self.kept = None
-        for sibling in siblings:
-            one = partial(self._fetch_part, sibling, iteration, sum_digest)
-            try:
-                await each(range(engine.part_count(self._replica_state.stage)), one, PARTS_IN_FLIGHT)
-            except CallFailed:
-                continue
-            if await self._device.run(Rank.BOOKS, 0, engine.average_digest) == sum_digest:
-                self.kept = (iteration, sum_digest)
-                return True
+        asked: Sequence[Endpoint] = siblings
+        for _ in range(ASKS):
+            again: list[Endpoint] = []
+            for sibling in asked:
+                one = partial(self._fetch_part, sibling, iteration, sum_digest)
+                try:
+                    await each(range(engine.part_count(self._replica_state.stage)), one, PARTS_IN_FLIGHT)
+                except CallFailed as error:
+                    again += [sibling] * _may_give_later(error)
+                    continue
+                if await self._device.run(Rank.BOOKS, 0, engine.average_digest) == sum_digest:
+                    self.kept = (iteration, sum_digest)
+                    return True
+            asked = again
         return False
 
     async def _fetch_part(self, sibling: Endpoint, iteration: int, sum_digest: str, part: int) -> None:
@@ -413,6 +422,11 @@ class Averaging:
 def _is_older(position: Position, latest: Position) -> bool:
     """Of one term: a member may be called back from a later one, whose promise it renounces."""
     return position.term == latest.term and position < latest
+
+
+def _may_give_later(error: CallFailed) -> bool:
+    """Whether who gave nothing may have what it was asked for."""
+    return isinstance(error, (PeerUnreachable, PeerSilent)) or (isinstance(error, Refused) and error.kind is RefusalKind.NOT_YET)
 
 
 def _is_later_attempt(position: Position, before: Position) -> bool:
