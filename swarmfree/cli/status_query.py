@@ -81,6 +81,7 @@ class Lookout:
         if by is not None and record is not None:
             record = await self._measure(by, record, silence_s if measure else 0.0)
             await self._find_evaluation(by, record, silence_s)
+        last_move = await self._last_move(by, plan, silence_s)
         gone = await self._silent(announcements, plan.plan if plan is not None else None, silence_s / 2)
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
         found = RunStatus(
@@ -101,6 +102,7 @@ class Lookout:
             seen=self._seen,
             banned=bans.peers if bans is not None else (),
             halt=order.halt if order is not None and is_due else Halting.NOT,
+            last_move=last_move,
         )
         self._seen = found.committed
         return found
@@ -118,6 +120,18 @@ class Lookout:
             if isinstance(plan, PlanAnswer):
                 return to, plan, await self._record(to, NEWEST, silence_s)
         return None, None, None
+
+    async def _last_move(self, by: Endpoint | None, plan: PlanAnswer | None, silence_s: float) -> str:
+        """What the coordinator says of the peer that it moved last; empty where it is silent."""
+        if by is None or plan is None or plan.coordinator is None:
+            return ""
+        if plan.coordinator.member == by.member:
+            return plan.last_move
+        try:
+            answer = (await self._network.call(plan.coordinator, GetPlan(), silence_s=silence_s)).message
+        except CallFailed:
+            return ""
+        return answer.last_move if isinstance(answer, PlanAnswer) else ""
 
     async def _record(self, to: Endpoint, iteration: int, silence_s: float) -> Record | None:
         """Fetch a record of a peer, `NEWEST` for the newest; None if it has none."""

@@ -31,6 +31,7 @@ from swarmfree.cockpit.state import (
     LostMember,
     LostStage,
     News,
+    PeerMove,
     PeerPicture,
     SwarmState,
 )
@@ -47,6 +48,9 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    MoveDecided,
+    MoveFailed,
+    MoveMeasured,
     Note,
     Opened,
     PeerExcluded,
@@ -140,6 +144,8 @@ def _who(state: SwarmState, told: PeerEvent) -> str:
             return state.name_of(member)
         case MemberLost() | MemberLeft() | StageLost() | RecoveryDecided() | StageBuilt() | Waiting() | EndsDrawnAnew():
             return ""
+        case MoveDecided() | MoveMeasured() | MoveFailed():
+            return ""
     return told.name
 
 
@@ -227,6 +233,10 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
             return _lose_stage(state, told.time_s, event)
         case RecoveryDecided():
             return _decide(state, told.time_s, event)
+        case MoveDecided():
+            return replace(state, moves=(*state.moves, PeerMove(told.time_s, state.name_of(event.member), event)))
+        case MoveMeasured() | MoveFailed():
+            return _end_move(state, event)
         case DirectoryNorms():
             found = tuple((int(stage), int(iteration), float(norm)) for stage, iteration, norm in event.found)
             return _amend(state, event.stage, lambda story: replace(story, norms_found=found))
@@ -358,6 +368,15 @@ def _lose_stage(state: SwarmState, time_s: float, event: StageLost) -> SwarmStat
         training_before=state.commits[-1].loss if state.commits else None,
     )
     return replace(state, lost_stages=(*state.lost_stages, story))
+
+
+def _end_move(state: SwarmState, event: MoveMeasured | MoveFailed) -> SwarmState:
+    """What the newest move of this member came to."""
+    for index in reversed(range(len(state.moves))):
+        move = state.moves[index]
+        if move.decided.member == event.member and move.end is None:
+            return replace(state, moves=(*state.moves[:index], replace(move, end=event), *state.moves[index + 1 :]))
+    return state
 
 
 def _amend(state: SwarmState, stage: int, change: _Change, *, include_resumed: bool = False) -> SwarmState:

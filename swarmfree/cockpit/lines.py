@@ -22,6 +22,9 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    MoveDecided,
+    MoveFailed,
+    MoveMeasured,
     Note,
     Opened,
     PeerExcluded,
@@ -219,7 +222,7 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
         case StageLost():
             last = name_of(event.last_member)
             return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
-        case RecoveryDecided():
+        case RecoveryDecided() | MoveDecided() | MoveMeasured() | MoveFailed():
             return _decided(event, name_of)
         case StageBuilt():
             received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
@@ -267,7 +270,9 @@ def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
     return f"iteration {event.iteration}: {bits}, {event.seconds:.2f} s, {speed}{again}{redone}{forced}"
 
 
-def _decided(event: RecoveryDecided, name_of: Callable[[str], str]) -> str:
+def _decided(event: RecoveryDecided | MoveDecided | MoveMeasured | MoveFailed, name_of: Callable[[str], str]) -> str:
+    if not isinstance(event, RecoveryDecided):
+        return f"{name_of(event.member)} {event.words}"
     weights = ""
     if event.weight_before is not None and event.weight_after is not None:
         weights = f", weights {event.weight_before:.3f} before and {event.weight_after:.3f} after"

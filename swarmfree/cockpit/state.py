@@ -13,6 +13,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE
 
 NEWS_MAX = 40
@@ -100,6 +101,18 @@ class Killed:
     stage: int
     why: str
     from_outside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PeerMove:
+    """A peer that was to serve another stage: when, its name, what was expected, and what came of
+    it; None while that is not known.
+    """
+
+    time_s: float
+    name: str
+    decided: MoveDecided
+    end: MoveMeasured | MoveFailed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +230,7 @@ class SwarmState:
         coordinator: name of who opened last.
         iteration, attempt: of the last Open; `NO_ITERATION` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
-        commits, evaluations, kills, joins, lost_members, lost_stages: in order of time.
+        commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
         resumptions: in order of time; what was undone by them is in none of the above.
         is_resuming: the run has been described once more, and has not been opened since.
         absences: (from, until) when no process was there, in order of time.
@@ -248,6 +261,7 @@ class SwarmState:
     evaluations: tuple[HeldOut, ...] = ()
     kills: tuple[Killed, ...] = ()
     joins: tuple[Joined, ...] = ()
+    moves: tuple[PeerMove, ...] = ()
     lost_members: tuple[LostMember, ...] = ()
     lost_stages: tuple[LostStage, ...] = ()
     resumptions: tuple[Resumption, ...] = ()

@@ -47,6 +47,8 @@ class RunStatus:
         banned: peers that the organiser has banned, sorted.
         halt: what the organiser's newest order wants, `NOT` where none came since the run began
             or was resumed.
+        last_move: what the coordinator says of the peer that it moved last; empty for nobody, or
+            where it did not answer.
     """
 
     manifest: Manifest
@@ -64,6 +66,7 @@ class RunStatus:
     seen: int = 0
     banned: tuple[str, ...] = ()
     halt: Halting = Halting.NOT
+    last_move: str = ""
 
     @property
     def committed(self) -> int:
@@ -163,6 +166,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "remaining_s": status.remaining_s,
         "gone": sorted(status.gone),
         "banned": list(status.banned),
+        "last_move": status.last_move,
         "stages": [_stage(status, stage) for stage in range(manifest.stage_count)],
         "peers": [_peer(a, status.now_s) for a in status.announcements],
     }
@@ -234,6 +238,8 @@ def status_picture(status: RunStatus) -> RenderableType:
         lines.append(status.presence)
     if status.banned:
         lines.append(f"banned by the organiser: {', '.join(status.banned)}")
+    if status.last_move:
+        lines.append(f"last move: {status.last_move}")
     return Group(Text("\n".join(lines)), _stage_table(status), _peer_table(status))
 
 

@@ -80,6 +80,14 @@ def timeline_of(state: SwarmState) -> list[TimelineRow]:
     found += [
         (join.time_s, f"{join.name} holds stage {join.stage} too", "") for join in state.joins if _is_later(join.time_s, state)
     ]
+    found += [
+        (
+            move.time_s,
+            f"{move.name} moves from stage {move.decided.giver} to stage {move.decided.taker}: {move.decided.reason}",
+            "",
+        )
+        for move in state.moves
+    ]
     if state.commits:
         last = state.commits[-1]
         found.append((last.time_s, f"iteration {last.iteration} is the last one that is committed", ""))

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
-from swarmfree.cockpit.state import LostMember, LostStage, SwarmState, bits_per_byte
+from swarmfree.cockpit.state import LostMember, LostStage, PeerMove, SwarmState, bits_per_byte
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, regained_after, training_around
 from swarmfree.lab.study_findings import beside_checkfree
+from swarmfree.protocol.events import MoveFailed, MoveMeasured
 
 PAGE_FILE = "report.html"
 TEXT_FILE = "summary.txt"
@@ -61,6 +62,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "killed_from_outside": [
             {"name": k.name, "stage": k.stage, "signal": k.why, "killed_s": k.time_s} for k in state.kills_from_outside
         ],
+        "moves": [_move(m) for m in state.moves],
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
         "resumed": [{"iteration": r.iteration, "time_s": r.time_s, "away_s": round(r.away_s, 3)} for r in state.resumptions],
@@ -76,6 +78,40 @@ def _after(moment_s: float | None, since_s: float) -> float | None:
 
 def _bits(loss: float | None) -> float | None:
     return None if loss is None else bits_per_byte(loss)
+
+
+def _move(move: PeerMove) -> dict[str, Any]:
+    decided, end = move.decided, move.end
+    measured = end if isinstance(end, MoveMeasured) else None
+    return {
+        "name": move.name,
+        "from_stage": decided.giver,
+        "to_stage": decided.taker,
+        "iteration": decided.iteration,
+        "decided_s": move.time_s,
+        "reason": decided.reason,
+        "expected_iteration_seconds_without": decided.iteration_s,
+        "expected_iteration_seconds": decided.predicted_iteration_s,
+        "iteration_seconds": measured.iteration_s if measured is not None else None,
+        "expected_transition_seconds": decided.predicted_transition_s,
+        "transition_seconds": measured.transition_s if measured is not None else None,
+        "failure": end.why if isinstance(end, MoveFailed) else "",
+    }
+
+
+def _move_line(move: dict[str, Any]) -> str:
+    where = (
+        f"{move['name']} moved from stage {move['from_stage']} to stage {move['to_stage']} before iteration {move['iteration']}"
+    )
+    if move["failure"]:
+        return f"{where}, in vain: {move['failure']}"
+    if move["iteration_seconds"] is None:
+        return f"{where}; the run ended before that was measured"
+    return (
+        f"{where}: copied in {move['transition_seconds']:.2f} s ({move['expected_transition_seconds']:.2f} expected), then "
+        f"{move['iteration_seconds']:.2f} s an iteration ({move['expected_iteration_seconds']:.2f} expected, "
+        f"{move['expected_iteration_seconds_without']:.2f} without it)"
+    )
 
 
 def _member(lost: LostMember) -> dict[str, Any]:
@@ -149,6 +185,7 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
     )
     lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])
     lines.extend(_member_lines(summary))
+    lines.extend(map(_move_line, summary.get("moves", ())))
     lines += [*_weights_line(summary), f"report: {folder}"]
     return wrapped("\n".join(lines), TEXT_WIDTH)
 

@@ -184,6 +184,82 @@ class RecoveryDecided:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveDecided:
+    """A peer is to serve another stage, because the swarm is expected to be faster or safer then.
+
+    Args:
+        member: who moves.
+        giver, taker: from which stage to which.
+        iteration: the first one without it in its old stage.
+        reason: for people.
+        iteration_s: seconds of an iteration without the move, as expected.
+        predicted_iteration_s: seconds of one after it.
+        predicted_transition_s: seconds that the copy of the stage takes.
+    """
+
+    member: str
+    giver: int
+    taker: int
+    iteration: int
+    reason: str
+    iteration_s: float
+    predicted_iteration_s: float
+    predicted_transition_s: float
+
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return f"moves from stage {self.giver} to stage {self.taker}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMeasured:
+    """What a move came to.
+
+    Args:
+        member, giver, taker: as in `MoveDecided`.
+        iteration: the last one that was measured.
+        transition_s: seconds from the decision until it held its new stage.
+        iteration_s: seconds of the median of the first iterations with it there.
+        predicted_transition_s, predicted_iteration_s: what was expected.
+    """
+
+    member: str
+    giver: int
+    taker: int
+    iteration: int
+    transition_s: float
+    predicted_transition_s: float
+    iteration_s: float
+    predicted_iteration_s: float
+
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return (
+            f"moved from stage {self.giver} to stage {self.taker}: it held that after {self.transition_s:.1f} s "
+            f"({self.predicted_transition_s:.1f} s expected), and an iteration takes {self.iteration_s:.2f} s "
+            f"({self.predicted_iteration_s:.2f} s expected)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFailed:
+    """A peer that was to move never served its new stage, or not for long enough to measure it."""
+
+    member: str
+    giver: int
+    taker: int
+    iteration: int
+    why: str
+
+    @property
+    def words(self) -> str:
+        """A sentence without its subject."""
+        return f"was to move from stage {self.giver} to stage {self.taker}, and {self.why.removeprefix('it ')}"
+
+
+@dataclass(frozen=True, slots=True)
 class StageBuilt:
     """A newcomer holds a stage's state, ready for `iteration`; `exact` where it was lost and is bit
     for bit as if it had not been.
@@ -340,6 +416,9 @@ Event = (
     | MemberLeft
     | StageLost
     | RecoveryDecided
+    | MoveDecided
+    | MoveMeasured
+    | MoveFailed
     | StageBuilt
     | EndsDrawnAnew
     | Evaluated

@@ -50,6 +50,8 @@ class LocalConfig:
         weights_folder: where a stage's senior writes its weights at the end.
         limits: what other peers may use of this one; in a file, the section of that name.
         relay: whether others reach this peer by way of relays: auto, always or never.
+        move_after_s: where this peer coordinates, how many seconds another plan has to be the
+            better one before a peer is moved to another stage for it; 0 = none is moved for that.
         relay_port: port of the relay that this peer offers to others; 0 = given by the system,
             `NO_RELAY` = it offers none.
     """
@@ -73,12 +75,13 @@ class LocalConfig:
     limits: PeerLimits = DEFAULT_LIMITS
     relay: str = RelayChoice.AUTO
     relay_port: int = NO_RELAY
+    move_after_s: float = 20.0
 
     def __post_init__(self) -> None:
         for name in ("port", "dht_port"):
             if not 0 <= getattr(self, name) < 65536:
                 raise ConfigError(f"{name} = {getattr(self, name)}: a port lies between 0 and 65535")
-        for name in ("memory_mb_max", "disk_mb_max"):
+        for name in ("memory_mb_max", "disk_mb_max", "move_after_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
         if self.relay not in set(RelayChoice):

@@ -253,8 +253,8 @@ class HeartbeatAnswer:
         share_done: (source) every microbatch of its share came back.
         losses: (source) of the microbatches that came back.
         evaluation: (source) held-out loss of this attempt, if asked for.
-        seconds_per_microbatch: compute of its own, forward and backward, smoothed; 0 if not
-            measured.
+        seconds_per_microbatch: compute of its own, forward and backward, of a source that of the
+            ends, smoothed; 0 if not measured.
         stage: whose state it holds, `NO_STAGE` for none.
         ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without
             a complete one.
@@ -759,6 +759,8 @@ class PlanAnswer:
         coordinator: whom the answering peer hears, itself where it coordinates; None if nobody.
         records: how many of its lineage it holds, applied or not.
         snapshots: on its disk, the one that it holds first; told while it hears no coordinator.
+        last_move: whom the answering peer, where it coordinates, moved to another stage last, and
+            what that is expected to bring, or came to; empty where it has moved nobody.
     """
 
     plan: Plan | None
@@ -766,6 +768,7 @@ class PlanAnswer:
     coordinator: Endpoint | None = None
     records: int = 0
     snapshots: tuple[HeldSnapshot, ...] = ()
+    last_move: RemoteText = ""
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

@@ -627,6 +627,7 @@ def _record_answer(answer: says.RecordAnswer, bounds: MessageBounds) -> None:
 def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
     _plan(answer.plan, bounds)
     _text("what is waited for", answer.waiting_for)
+    _text("the last move", answer.last_move)
     if answer.coordinator is not None:
         _endpoint(answer.coordinator)
     _within("records", answer.records, 0, bounds.iterations)

@@ -34,6 +34,7 @@ called.
 """
 BOOTSTRAP_SHARE, BOOTSTRAP_AWAY_S_MAX = 0.3, 8.0
 AT_END_SHARE = 0.25
+UNEQUAL_MAX, UNEQUAL_ITERATIONS = 16, 8
 USUAL_WORK_S = 0.008
 """Devices that take longer than this have been slowed down already."""
 
@@ -144,6 +145,22 @@ def _slowed(setup: Setup, rng: random.Random) -> Setup:
     """Devices 10 to 40 times slower."""
     factor = rng.uniform(10, 40) if setup.manifest.run.iterations <= LONG_RUN else 1.0
     return replace(setup, work_min_s=factor * setup.work_min_s, work_max_s=factor * setup.work_max_s)
+
+
+def _unequal(setup: Setup, rng: random.Random) -> Setup:
+    """Devices up to 16 times apart, stages that can spare a peer, and a coordinator that is quick
+    to move one; runs of a few more iterations.
+    """
+    replicas = rng.choice((3, 4))
+    run = replace(setup.manifest.run, iterations=setup.manifest.run.iterations + UNEQUAL_ITERATIONS)
+    if setup.work_max_s > USUAL_WORK_S:
+        return setup
+    manifest = replace(_stages(setup, replicas_min=1, replicas_max=replicas + 2), run=run)
+    bodies = manifest.stages.body * replicas + rng.choice((0, 1))
+    work_min_s = 2 * setup.work_max_s
+    return replace(
+        setup, manifest=manifest, bodies=bodies, work_min_s=work_min_s, work_max_s=UNEQUAL_MAX * work_min_s, move_after_s=0.2
+    )
 
 
 def _nobody(setup: Setup, rng: random.Random) -> Setup:
@@ -277,6 +294,7 @@ HARDSHIPS: dict[str, Hardship] = {
     "two stages": Hardship(0.15, _two_stages),
     "feeding standby": Hardship(0.12, _feeding_standby),
     "shipped limits": Hardship(0.1, _shipped_limits),
+    "unequal": Hardship(0.05, _unequal),
     "lone": Hardship(0.1, _lone),
     "opening": Hardship(0.1, _opening),
     "blackout": Hardship(0.05, _blackout),

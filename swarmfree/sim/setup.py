@@ -51,6 +51,7 @@ class Setup:
         blackout: when everybody dies at once; None = never.
         pause: when the organiser pauses the run; None = never.
         batches: when the organiser sets another batch.
+        move_after_s: how long a better plan has to be the better one before a peer is moved for it.
     """
 
     manifest: Manifest
@@ -70,6 +71,7 @@ class Setup:
     blackout: Blackout | None = None
     pause: Pause | None = None
     batches: tuple[BatchChange, ...] = ()
+    move_after_s: float = 20.0
 
 
 class Drawn(StrEnum):

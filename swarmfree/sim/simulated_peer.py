@@ -132,7 +132,13 @@ class Life:
     async def _run(self, ports: Ports) -> int:
         """The trainer, from start to end."""
         stage, setup = self._stage, self._stage.setup
-        local = LocalConfig(folder="memory", can_feed=self.can_feed, standby=self.standby, cache_bytes_max=setup.cache_bytes_max)
+        local = LocalConfig(
+            folder="memory",
+            can_feed=self.can_feed,
+            standby=self.standby,
+            cache_bytes_max=setup.cache_bytes_max,
+            move_after_s=setup.move_after_s,
+        )
         return await stage.run_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
 
     def _tell(self, event: Event) -> None:

@@ -232,7 +232,8 @@ class Peer:
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():
-                return await queries.get_plan(stage_member, self.fetcher.offered())
+                last_move = self.coordinator.last_move if self.coordinator is not None else ""
+                return await queries.get_plan(stage_member, self.fetcher.offered(), last_move)
             case Build():
                 return await self.builder.build(header.sender, request)
             case Hello():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.main import app
 from swarmfree.lab.fleet_file import read_fleet
-from swarmfree.policy.planner.allocation import allocate
+from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.protocol.config import read_run
 from tests import tidy
 
@@ -65,7 +65,7 @@ def test_the_json_is_the_plan_that_the_planner_makes(folder: Path) -> None:
     manifest = read_run(MODEL, "test").manifest
     assert (
         tuple(tuple(stage["peers"]) for stage in found["stages"])
-        == allocate(read_fleet(FLEET, "test", manifest), manifest).replicas
+        == chosen_plan(read_fleet(FLEET, "test", manifest), manifest).replicas
     )
     assert sum(len(stage["peers"]) for stage in found["stages"]) + len(found["standbys"]) == 12
     assert found["iteration_s"] == found["compute_s"] + found["averaging_s"] + found["commit_s"]

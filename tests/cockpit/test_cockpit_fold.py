@@ -26,6 +26,9 @@ from swarmfree.protocol.events import (
     Event,
     IterationCommitted,
     MemberLost,
+    MoveDecided,
+    MoveFailed,
+    MoveMeasured,
     Note,
     Opened,
     StageBuilt,
@@ -290,3 +293,24 @@ def test_a_run_that_goes_on_in_other_processes_is_one_run() -> None:
     )
     assert [each.iteration for each in twice.resumptions] == [1]
     assert twice.training_s == 4.0
+
+
+def test_a_move_is_told_with_what_was_expected_and_what_came() -> None:
+    """As a piece of news, and in the state; one that failed says why."""
+    mover = member_of("peer-6").peer_id
+    decided = MoveDecided(mover, 2, 1, 4, "stage 1 has the least speed for its work", 3.0, 2.0, 1.5)
+    measured = MoveMeasured(mover, 2, 1, 9, 1.75, 1.5, 2.125, 2.0)
+    state = fold_all([*beginning(), told(22.0, "peer-1", decided)])
+    (move,) = state.moves
+    assert (move.name, move.end) == ("peer-6", None)
+    assert state.news[-1].text == "peer-6 moves from stage 2 to stage 1: stage 1 has the least speed for its work"
+    ended = fold(state, told(30.0, "peer-1", measured))
+    assert ended.moves[0].end == measured
+    assert ended.news[-1].text == (
+        "peer-6 moved from stage 2 to stage 1: it held that after 1.8 s (1.5 s expected), "
+        "and an iteration takes 2.12 s (2.00 s expected)"
+    )
+    failed = fold(state, told(30.0, "peer-1", MoveFailed(mover, 2, 1, 5, "it is gone")))
+    assert failed.news[-1].text == "peer-6 was to move from stage 2 to stage 1, and is gone"
+    again = fold(fold(ended, told(40.0, "peer-1", decided)), told(41.0, "peer-1", MoveFailed(mover, 2, 1, 12, "it is gone")))
+    assert [type(move.end).__name__ for move in again.moves] == ["MoveMeasured", "MoveFailed"]

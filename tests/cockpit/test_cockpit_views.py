@@ -187,6 +187,15 @@ def test_status_counts_the_batch_that_was_set() -> None:
     assert (status_json(later)["microbatches"], status_json(status)["microbatches"]) == (3 * usual, usual)
 
 
+def test_status_says_who_was_moved_last() -> None:
+    """In the words of the coordinator, in text and JSON; nothing where nobody was."""
+    told = "4f2a1b moves from stage 1 to stage 2: why"
+    status = dataclasses.replace(_status(answered=True), last_move=told)
+    assert f"last move: {told}" in _text(status_picture(status))
+    assert status_json(status)["last_move"] == told
+    assert "last move" not in _text(status_picture(_status(answered=True)))
+
+
 def test_status_names_no_dead_members() -> None:
     """Who does not answer serves no stage, whatever plan and directory still say; a stage without
     anybody is lost.

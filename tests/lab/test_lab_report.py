@@ -26,8 +26,8 @@ from swarmfree.lab.report import (
 )
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.events import Note
-from tests.cockpit.stories import START_S, beginning, told, whole_story
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured, Note
+from tests.cockpit.stories import START_S, beginning, member_of, told, whole_story
 
 
 def _write_story(folder: Path) -> SwarmState:
@@ -212,3 +212,21 @@ def test_a_run_that_was_cut_off_is_told_as_such(tmp_path: Path) -> None:
     assert read_ending(tmp_path) == (1, "it was cut off, or still goes on")
     write_summary(tmp_path, summarise(SwarmState(), 143, "told to end"))
     assert read_ending(tmp_path) == (143, "told to end")
+
+
+def test_the_summary_says_what_a_move_was_to_bring_and_what_it_brought() -> None:
+    """Beside each other, in seconds; of one that failed why, and of one that was not measured that
+    it was not.
+    """
+    mover = member_of("peer-6").peer_id
+    decided = told(22.0, "peer-1", MoveDecided(mover, 2, 1, 4, "why", 3.0, 2.0, 1.5))
+    ends = (MoveMeasured(mover, 2, 1, 9, 1.75, 1.5, 2.125, 2.0), MoveFailed(mover, 2, 1, 5, "it is gone"), None)
+    lines = []
+    for end in ends:
+        story = [*beginning(), decided, *([told(30.0, "peer-1", end)] if end is not None else [])]
+        summary = summarise(fold_all(story), 0, "")
+        lines.append(" ".join(summary_text(summary, "x").split()))
+    where = "peer-6 moved from stage 2 to stage 1 before iteration 4"
+    assert f"{where}: copied in 1.75 s (1.50 expected), then 2.12 s an iteration (2.00 expected, 3.00 without it)" in lines[0]
+    assert f"{where}, in vain: it is gone" in lines[1]
+    assert f"{where}; the run ended before that was measured" in lines[2]

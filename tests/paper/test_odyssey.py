@@ -14,7 +14,7 @@ import pytest
 from swarmfree.policy.planner.averaging_rounds import SharedBlocks, averaging_rounds, shared_blocks
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
 from swarmfree.policy.planner.pipeline_time import BlockBytes, one_f_one_b, peak_bytes, pipeline_s, rerouted_s, symmetric_s
-from swarmfree.policy.planner.reactions import score
+from swarmfree.policy.planner.scores import score
 from swarmfree.policy.planner.splits import distribute_batch, split_blocks
 from swarmfree.policy.planner.transfer import copy_costs, least_copies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmfree.policy.placement import choose_stage, missing_sentence
-from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import NO_STAGE
 
 MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
@@ -48,3 +48,26 @@ def test_a_feeder_goes_to_stage_0_while_that_has_too_few() -> None:
     assert choose_stage([1, 0, 0], manifest, can_feed=True, standby=False).stage == 0
     assert choose_stage([1, 0, 0], manifest, can_feed=False, standby=False).stage == 1
     assert choose_stage([2, 0, 0], manifest, can_feed=True, standby=False).stage == 1
+
+
+def test_a_stage_that_hangs_on_one_peer_comes_before_another_ones_third() -> None:
+    """Then the one with the least speed for its work: the first stage has two blocks."""
+    manifest = Manifest(model=ModelSection(blocks=4), stages=StagesSection(body=3, replicas_max=4))
+    assert choose_stage([1, 1, 1, 1], manifest, can_feed=False, standby=False).stage == 1
+    assert choose_stage([1, 2, 1, 1], manifest, can_feed=False, standby=False).stage == 2
+    assert choose_stage([1, 2, 2, 2], manifest, can_feed=False, standby=False).stage == 1
+
+
+def test_speed_decides_where_it_was_measured() -> None:
+    """Of three stages with two replicas each, the slow pair gets the third one; an empty stage, and
+    one that the run waits for, come before.
+    """
+    stages = StagesSection(body=3, replicas_min=2, replicas_max=4)
+    manifest = Manifest(stages=stages)
+
+    def place(counts: list[int], speeds: list[float]) -> int:
+        return choose_stage(counts, manifest, can_feed=False, standby=False, speeds=speeds).stage
+
+    assert place([1, 2, 2, 2], [1.0, 8.0, 8.0, 2.0]) == 3
+    assert place([1, 2, 0, 2], [1.0, 8.0, 0.0, 2.0]) == 2
+    assert place([1, 2, 1, 3], [1.0, 8.0, 8.0, 2.0]) == 2

@@ -8,18 +8,16 @@ hang on one peer while another has three.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarmfree.policy.placement import RICH, neediest_stage
 from swarmfree.policy.planner.estimator import iteration_bound, memory_bytes, stage_bytes, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.splits import level_split
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 
-RICH = 3
-"""A stage with so many replicas can give one to a stage that has one."""
 RISK_SLOWDOWN_MAX = 1.1
 """An iteration may take so many times longer for the sake of a second replica."""
 
@@ -67,13 +65,14 @@ def allocate(fleet: Fleet, manifest: Manifest, limits: ReplicaLimits | None = No
         return _runs_of_stages(fastest_first, manifest, empty)
     given = limits or ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max)
     needs = stage_needs(manifest, blocks, given.sources_max)
-    members = _cover(fastest_first, needs)
-    placed = {names[0] for names in members}
-    speed = [1 / fleet.by_name[names[0]].block_s for names in members]
-    left = [peer for peer in fastest_first if peer.name not in placed]
-    _fill(left, members, speed, stage_work(manifest, blocks), needs, given)
-    plan = ExecutionPlan(blocks, tuple(tuple(sorted(names)) for names in members))
-    return _spread_risk(fleet, manifest, plan, needs, given)
+    cover = _cover(fastest_first, needs)
+    left = [peer for peer in fastest_first if peer.name not in {names[0] for names in cover}]
+    work = stage_work(manifest, blocks)
+    safe, fast = (
+        ExecutionPlan(blocks, _filled(left, fleet, cover, work, needs, given, spreads_risk=spreads)) for spreads in (True, False)
+    )
+    fast_s = iteration_bound(fleet, fast, manifest).seconds
+    return safe if iteration_bound(fleet, safe, manifest).seconds <= RISK_SLOWDOWN_MAX * fast_s else fast
 
 
 def stage_needs(manifest: Manifest, blocks: Sequence[int], sources: int) -> tuple[int, ...]:
@@ -121,58 +120,39 @@ def _lacking(stage: int, needs: Sequence[int], peers: Sequence[PeerProfile]) -> 
     return f"stage {stage} needs {who} {needs[stage] / 1e9:.2f} GB, and {there}; more stages, or fewer credits or rows, take less"
 
 
-def _fill(
+def _filled(
     peers: Sequence[PeerProfile],
-    members: list[list[str]],
-    speed: list[float],
+    fleet: Fleet,
+    cover: Sequence[Sequence[str]],
     work: Sequence[float],
     needs: Sequence[int],
     limits: ReplicaLimits,
-) -> None:
-    """Add each peer in turn to the stage that has the least speed for its work, and room.
+    *,
+    spreads_risk: bool,
+) -> tuple[tuple[str, ...], ...]:
+    """Add each peer in turn to the stage that it does most for, of those that have room.
 
     Args:
-        members: index = stage; grows.
-        speed: index = stage; blocks a second of its members; grows.
+        cover: index = stage; who serves it already.
+        spreads_risk: see `placement.neediest_stage`; else speed alone counts.
     """
-    heap = [(speed[stage] / work[stage], stage) for stage in range(len(work)) if limits.of(stage) > 1]
-    heapq.heapify(heap)
+    members = [list(names) for names in cover]
+    speeds = [sum(1 / fleet.by_name[name].block_s for name in names) for names in members]
+    counts = [len(names) for names in members]
+    open_stages = {stage for stage in range(len(work)) if counts[stage] < limits.of(stage)}
     for peer in peers:
-        passed = []
-        while heap:
-            entry = heapq.heappop(heap)
-            stage = entry[1]
-            if not fits(peer, stage, needs):
-                passed.append(entry)
-                continue
-            members[stage].append(peer.name)
-            speed[stage] += 1 / peer.block_s
-            if len(members[stage]) < limits.of(stage):
-                passed.append((speed[stage] / work[stage], stage))
+        if not open_stages:
             break
-        for entry in passed:
-            heapq.heappush(heap, entry)
-
-
-def _spread_risk(
-    fleet: Fleet, manifest: Manifest, plan: ExecutionPlan, needs: Sequence[int], limits: ReplicaLimits
-) -> ExecutionPlan:
-    """Give each stage that hangs on one peer a second one from the stage with the most, its slowest
-    that fits, as long as that has three and an iteration hardly becomes longer.
-    """
-    longest_s = RISK_SLOWDOWN_MAX * iteration_bound(fleet, plan, manifest).seconds
-    for poor in sorted(range(len(needs)), key=lambda stage: (len(plan.replicas[stage]), stage)):
-        if len(plan.replicas[poor]) > 1:
-            break
-        rich = max(range(len(needs)), key=lambda stage: (len(plan.replicas[stage]), -stage))
-        givers = [fleet.by_name[name] for name in plan.replicas[rich]]
-        giver = max((p for p in givers if fits(p, poor, needs)), key=lambda p: (p.block_s, p.name), default=None)
-        if len(givers) < RICH or giver is None or limits.of(poor) == 1:
+        able = [stage for stage in open_stages if fits(peer, stage, needs)]
+        if not able:
             continue
-        other = moved(plan, giver.name, rich, poor)
-        if iteration_bound(fleet, other, manifest).seconds <= longest_s:
-            plan = other
-    return plan
+        stage = neediest_stage(able, counts if spreads_risk else [RICH] * len(counts), speeds, work)
+        members[stage].append(peer.name)
+        speeds[stage] += 1 / peer.block_s
+        counts[stage] += 1
+        if counts[stage] >= limits.of(stage):
+            open_stages.remove(stage)
+    return tuple(tuple(sorted(names)) for names in members)
 
 
 def moved(plan: ExecutionPlan, name: str, giver: int, taker: int) -> ExecutionPlan:

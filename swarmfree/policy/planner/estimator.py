@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from swarmfree.policy.planner.averaging_rounds import SharedBlocks, averaging_rounds
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
 from swarmfree.policy.planner.model_size import (
@@ -168,17 +167,24 @@ def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
     n replicas of a stage of V bytes send and receive 2 V (n - 1) / n each: a part is summed by its
     owner, and goes back to all.
     """
-    segments = [SharedBlocks(range(s, s + 1), frozenset(names)) for s, names in enumerate(plan.replicas) if len(names) > 1]
     took_s = {
-        segment: _all_reduce_s(
-            [fleet.by_name[name] for name in sorted(map(str, segment.owners))],
-            FLOAT_BYTES * stage_parameters(manifest.model, segment.blocks[0], plan.blocks[segment.blocks[0]]),
+        stage: _all_reduce_s(
+            [fleet.by_name[name] for name in names], FLOAT_BYTES * stage_parameters(manifest.model, stage, plan.blocks[stage])
         )
-        for segment in segments
+        for stage, names in enumerate(plan.replicas)
+        if len(names) > 1
     }
-    if len(set().union(*(s.owners for s in segments))) == sum(len(s.owners) for s in segments):
-        return max(took_s.values(), default=0.0)
-    return sum(max(took_s[segment] for segment in together) for together in averaging_rounds(segments))
+    # Peers serve consecutive stages, so that the fewest rounds come of taking each stage in turn to
+    # the first one where it fits; see `averaging_rounds`
+    rounds: list[list[int]] = []
+    for stage in took_s:
+        owners = set(plan.replicas[stage])
+        free = next((r for r in rounds if all(owners.isdisjoint(plan.replicas[other]) for other in r)), None)
+        if free is None:
+            rounds.append([stage])
+        else:
+            free.append(stage)
+    return sum(max(took_s[stage] for stage in together) for together in rounds)
 
 
 def _all_reduce_s(members: Sequence[PeerProfile], size_bytes: float) -> float:

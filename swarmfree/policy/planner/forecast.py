@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swarmfree.policy.planner.allocation import allocate
+from swarmfree.policy.planner.allocation import ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import (
     IterationTime,
     Uplink,
@@ -17,7 +18,10 @@ from swarmfree.policy.planner.estimator import (
 )
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.list_schedule import list_schedule
+from swarmfree.policy.planner.measured_fleet import horizon_s
 from swarmfree.policy.planner.moves import stage_loads
+from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.single_moves import MoveOutlook, settled
 from swarmfree.protocol.manifest import Manifest
 
 
@@ -61,13 +65,30 @@ class Forecast:
         return max(range(len(self.busy)), key=lambda stage: (self.busy[stage], -stage))
 
 
+def chosen_plan(fleet: Fleet, manifest: Manifest) -> ExecutionPlan:
+    """The plan that a swarm of these peers comes to: by places first, then by moves.
+
+    Raises:
+        allocation.PlanImpossible: no plan fits.
+    """
+    outlook = MoveOutlook(
+        movable=fleet.by_name.keys(),
+        limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
+        copy_bytes_per_s=statistics.median(peer.bytes_per_s for peer in fleet.peers),
+        unexplained_s=0.0,
+        recovery=StageRecovery(manifest.timing.join_wait_s),
+        horizon_s=horizon_s(fleet),
+    )
+    return settled(fleet, allocate(fleet, manifest), manifest, outlook)
+
+
 def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
     """Plan a fleet, and say what comes of it.
 
     Raises:
         allocation.PlanImpossible: no plan fits.
     """
-    plan = allocate(fleet, manifest)
+    plan = chosen_plan(fleet, manifest)
     time = iteration_estimate(fleet, plan, manifest)
     loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks))
     return Forecast(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import takewhile
 
@@ -30,6 +30,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
 from swarmfree.trainer.coordinator.leadership import Leadership, Present
+from swarmfree.trainer.coordinator.measured_peers import stage_speeds
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
@@ -49,12 +50,18 @@ LOOKS_IN_TIME = 8
 """So often, in what a builder may take without progress, it is asked again: members depose a
 coordinator after half as long again.
 """
+COPIES_MEASURED = 16
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
 
 class Assignment:
-    """Handles Hello at the coordinator, and fills stages before an iteration opens."""
+    """Handles Hello at the coordinator, and fills stages before an iteration opens.
+
+    Attributes:
+        copied_s: when each member had copied its stage's state.
+        copies: the last copies: stage, and seconds.
+    """
 
     def __init__(
         self,
@@ -76,6 +83,8 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._lost_since_s: dict[int, float] = {}
         self._last_holder: dict[int, Endpoint] = {}
+        self.copied_s: dict[Member, float] = {}
+        self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit."""
@@ -121,6 +130,7 @@ class Assignment:
                 manifest,
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
+                speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id),
             )
             if place.stage == NO_STAGE and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
@@ -276,15 +286,21 @@ class Assignment:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
             if participant.stage == NO_STAGE and not (participant.hello.standby or self._roster.is_barred(participant.member)):
-                place = choose_stage(
-                    self._counts(), self._context.manifest, can_feed=self._may_feed(participant.hello), standby=False
-                )
+                manifest, can_feed = self._context.manifest, self._may_feed(participant.hello)
+                speeds = stage_speeds(self._roster, manifest)
+                place = choose_stage(self._counts(), manifest, can_feed=can_feed, standby=False, speeds=speeds)
                 if place.stage != NO_STAGE:
                     self._place(participant, place.stage)
 
     def _place(self, participant: Participant, stage: int) -> None:
         participant.place(stage)
         self._context.tell(Placed(participant.member.peer_id, stage))
+
+    def move(self, participant: Participant, stage: int) -> None:
+        """A member leaves its stage for another one, and copies that while the others train on."""
+        participant.lose()
+        self._place(participant, stage)
+        self.start_joins()
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them
@@ -509,6 +525,8 @@ class Assignment:
         participant.hold(built.iteration, "" if lost else built.state_digest, is_ours=is_ours)
         if self._lead.present.record is not None:
             self._roster.compare(self._lead.present.record)  # it may be of the iteration before
+        if isinstance(action, Copy):
+            self._note_copy(participant.member, stage, built)
         if lost:
             is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
                 isinstance(action, CopyKept) and action.iteration == iteration
@@ -530,6 +548,12 @@ class Assignment:
                 built.exact,
             )
         )
+
+    def _note_copy(self, member: Member, stage: int, built: Built) -> None:
+        self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
+        self.copied_s[member] = self._context.now_s()
+        if built.seconds > 0:
+            self.copies.append((stage, built.seconds))
 
     async def _look_for(self, holder: Endpoint) -> None:
         """Who held a rebuilt stage, and was waited for in vain, may lead a side of its own by now:

@@ -47,6 +47,7 @@ from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_wri
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.meetings import is_whole
+from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.pause import RunPause
@@ -81,6 +82,7 @@ class Coordinator:
         self.quorum = QuorumWatch(context, lead, roster)
         self.partition_merge = PartitionMerge(context, lead, roster)
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
+        self._moves = MoveWatch(context, lead, roster, self.assignment)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._audits = Audits(context, lead, roster)
@@ -146,6 +148,11 @@ class Coordinator:
         if self.roster.get(sender.member) is None:
             await self._reachability.require(sender)
         return self.hello(sender, hello)
+
+    @property
+    def last_move(self) -> str:
+        """Whom this peer moved last, and what that brings; empty for nobody."""
+        return self._moves.last_move
 
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority
@@ -228,9 +235,12 @@ class Coordinator:
     # ---- one iteration ---------------------------------------------------------------------------
 
     async def _one_iteration(self) -> None:
-        begun_s = self._context.now_s()
+        begun_s, is_begun = self._context.now_s(), False
         while True:
             await self.assignment.fill()
+            if not is_begun:
+                await self._moves.consider()
+            is_begun = True
             plan = self._make_plan(self._microbatches)
             try:
                 record = await self._attempt_once(plan)
@@ -245,7 +255,9 @@ class Coordinator:
                 continue  # the same base and attempt, another revision of the plan
             else:
                 break
-        self._context.tell(committed_event(record, self._context.now_s() - begun_s, self._rounds.redone))
+        seconds = self._context.now_s() - begun_s
+        self._context.tell(committed_event(record, seconds, self._rounds.redone))
+        self._moves.committed(record, seconds, is_clean=not (plan.position.attempt or self._rounds.redone))
 
     async def _resign(self) -> None:
         """This peer computes wrongly: open what is void anew, without it, and let another one lead.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmfree.policy.router import speeds
+from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.protocol.plan import Replica
 from swarmfree.trainer.coordinator.participant import Participant
 
@@ -28,7 +29,9 @@ def replicas_of(
     stages = []
     for stage, participants in enumerate(admitted):
         holders = sorted(participants, key=lambda g: g.member)
-        measured = speeds([g.answer.seconds_per_microbatch if g.answer else 0.0 for g in holders], dealt)
+        # Sources are dealt equal shares: what they feed costs the body more than them
+        known_s = [g.answer.seconds_per_microbatch if g.answer is not None and stage != ENDS_STAGE else 0.0 for g in holders]
+        measured = speeds(known_s, dealt)
         found = [Replica(g.endpoint, speed) for g, speed in zip(holders, measured, strict=True)]
         if known is not None:
             last = {replica.endpoint: replica for replica in known[stage]}

@@ -16,7 +16,7 @@ from swarmfree.policy.recovery import Logs, choose_recovery, signed_norms, weigh
 from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
 from swarmfree.protocol.actions import BuildAction, CopyKept, CopyNeighbour, Merge, Replay, Restore
 from swarmfree.protocol.messages import Build
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import ENDS_STAGE, Member
 from swarmfree.protocol.records import float32_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
@@ -105,7 +105,8 @@ class RecoveryChoice:
         """Border logs that members say they keep, and how long a stage computes."""
         answers = {g.member: g.answer for g in there.participants() if g.answer is not None}
         since = {member: answer.log_since for member, answer in answers.items() if answer.log_since >= 0}
-        measured = [a.seconds_per_microbatch for a in answers.values() if a.seconds_per_microbatch > 0]
+        body = [answer for answer in answers.values() if answer.stage != ENDS_STAGE]
+        measured = [answer.seconds_per_microbatch for answer in body if answer.seconds_per_microbatch > 0]
         dtype = log_dtype(self._context.manifest)
         stage_s = (
             statistics.median_low(measured) * microbatches_after(self._lead.decided, self._context.manifest) if measured else 0.0

@@ -34,7 +34,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Term, base_of
+from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
@@ -342,6 +342,7 @@ class StageMember:
         if request.hold_s > 0 and self._news == request.seen:
             await self._news_signal.wait(request.hold_s)
         working = replica_state.plan is not None and replica_state.base != ""
+        measuring = self.source if replica_state.stage == ENDS_STAGE else self.stage_replica
         answer = HeartbeatAnswer(
             news=self._news,
             position=replica_state.promised,
@@ -352,7 +353,7 @@ class StageMember:
             share_done=self.source.share_done and replica_state.follows_promised,
             losses=self.source.losses(),
             evaluation=self.source.evaluation,
-            seconds_per_microbatch=self.stage_replica.seconds_per_microbatch,
+            seconds_per_microbatch=measuring.seconds_per_microbatch,
             stage=replica_state.stage,
             ends_iteration=replica_state.ends_iteration,
             ends_lineage=replica_state.ends_lineage,

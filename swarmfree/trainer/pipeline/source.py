@@ -29,6 +29,7 @@ from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Tasks
 
 PULLS = 4
+SMOOTHING = 0.2
 
 
 class Source:
@@ -37,6 +38,7 @@ class Source:
     Attributes:
         share_done: every microbatch of the share came back.
         evaluation: held-out loss of this plan's windows, once they came back.
+        measured_s: smoothed seconds of each piece of work that a microbatch is at a source.
     """
 
     def __init__(
@@ -71,6 +73,18 @@ class Source:
         self._losses: dict[int, float] = {}
         self.share_done = False
         self.evaluation: Evaluation | None = None
+        self.measured_s: dict[str, float] = {}
+
+    @property
+    def seconds_per_microbatch(self) -> float:
+        """Compute of the embedding and the head, with their ways back, smoothed; 0 if not
+        measured.
+        """
+        return sum(self.measured_s.values())
+
+    def _measure(self, piece: str, seconds: float) -> None:
+        last = self.measured_s.get(piece, seconds)
+        self.measured_s[piece] = last + SMOOTHING * (seconds - last)
 
     def losses(self) -> tuple[Microloss, ...]:
         """List the losses that this peer computed, by offset."""
@@ -143,7 +157,8 @@ class Source:
             self._book.half(number, offset, GradientHalf.LOSS)
             return found
 
-        entry.answer, loss = await self._device.run(Rank.BACKWARD, key.microbatch, work)
+        (entry.answer, loss), seconds = await self._device.timed(Rank.BACKWARD, key.microbatch, work)
+        self._measure("head", seconds)
         entry.loss_bits = float64_bits(loss)
 
     def _number_for(self, offset: int) -> int:
@@ -239,7 +254,8 @@ class Source:
     async def _embedding_half(self, entry: WorkItem, text: bytes) -> None:
         key, engine = entry.key, self._context.ports.engine
         ticket, offset = key.microbatch, self._replica_state.offset_of(key)
-        entry.output = await self._device.run(Rank.FORWARD, ticket, lambda: engine.embed(ticket, text))
+        entry.output, seconds = await self._device.timed(Rank.FORWARD, ticket, lambda: engine.embed(ticket, text))
+        self._measure("embedding", seconds)
         try:
             gradient = await self._round(key, offset, entry.output)
         except Refused:
@@ -254,7 +270,8 @@ class Source:
             self._book.half(number, offset, GradientHalf.EMBEDDING)
             self._embedded.add(offset)
 
-        await self._device.run(Rank.BACKWARD, ticket, work)
+        _, seconds = await self._device.timed(Rank.BACKWARD, ticket, work)
+        self._measure("embedding back", seconds)
 
     async def _loss_half(self, key: WorkKey, offset: int) -> bool:
         """Where another source computed this loss, and is gone: compute it again from the last

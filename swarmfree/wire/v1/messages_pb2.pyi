@@ -1787,10 +1787,15 @@ class GetPlanResponse(google.protobuf.message.Message):
     COORDINATOR_FIELD_NUMBER: builtins.int
     RECORDS_FIELD_NUMBER: builtins.int
     SNAPSHOTS_FIELD_NUMBER: builtins.int
+    LAST_MOVE_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
     """How many records of its lineage the receiver holds, applied or not."""
+    last_move: builtins.str
+    """Where the receiver coordinates: whom it moved to another stage last, and what that is expected
+    to bring, or came to; empty if it has moved nobody.
+    """
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1811,9 +1816,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         coordinator: swarmfree.wire.v1.names_pb2.Endpoint | None = ...,
         records: builtins.int = ...,
         snapshots: collections.abc.Iterable[global___HeldSnapshot] | None = ...,
+        last_move: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 

@@ -21,10 +21,9 @@ from swarmfree.policy.planner.reactions import (
     RatedReaction,
     Replan,
     Reroute,
-    StageRecovery,
     options,
-    score,
 )
+from swarmfree.policy.planner.scores import StageRecovery, score
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import NO_STAGE
 

@@ -1,0 +1,85 @@
+"""A fleet made of what a running swarm measures anyway: what each replica computes, and how fast
+states were copied.
+
+Nobody measures the links of the pipeline. What they cost is in the time of whole iterations, and is
+taken to be the same with every plan: `single_moves.unexplained_s`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from swarmfree.policy.planner.estimator import stage_work
+from swarmfree.policy.planner.fleet import Fleet, PeerProfile
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
+
+FORWARD_SHARE = 1 / 3
+"""Of the compute of a microbatch; the way back takes twice as long."""
+UNBOUNDED = 1 << 62
+"""Nobody tells how much memory a peer has: whoever has too little refuses the state."""
+SURPRISE_HOURS = 10.0
+LEAST_HORIZON_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPeer:
+    """What a coordinator knows of one peer.
+
+    Args:
+        name: of the peer.
+        stage: that it serves, or is to.
+        microbatch_s: that it computes for one microbatch of this stage; 0 = not measured.
+    """
+
+    name: str
+    stage: int
+    microbatch_s: float = 0.0
+
+
+def measured_fleet(peers: Sequence[MeasuredPeer], manifest: Manifest, failures_per_hour: float = 0.0) -> Fleet | None:
+    """Make a fleet of what was measured; None where no replica of the body was.
+
+    A peer that was not measured counts as the median of the others, as the router has it.
+
+    Args:
+        peers: all that serve a stage, or are to.
+        manifest: of the run.
+        failures_per_hour: of each peer, see `failure_rate`.
+    """
+    work = stage_work(manifest, [len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count)])
+    block_s = {peer.name: peer.microbatch_s / work[peer.stage] for peer in peers if peer.microbatch_s > 0}
+    body_s = [block_s[peer.name] for peer in peers if peer.name in block_s and peer.stage != ENDS_STAGE]
+    if not body_s:
+        return None
+    median_s = statistics.median_low(body_s)
+    return Fleet(
+        tuple(
+            PeerProfile(
+                name=peer.name,
+                forward_s=FORWARD_SHARE * block_s.get(peer.name, median_s),
+                backward_s=(1 - FORWARD_SHARE) * block_s.get(peer.name, median_s),
+                memory_bytes=UNBOUNDED,
+                bytes_per_s=float("inf"),
+                failures_per_hour=failures_per_hour,
+                can_feed=peer.stage == ENDS_STAGE,
+            )
+            for peer in sorted(peers, key=lambda peer: peer.name)
+        )
+    )
+
+
+def failure_rate(lost: int, peer_hours: float) -> float:
+    """Failures an hour of one peer, from how many were lost in so many hours of all peers together;
+    before much was seen, one in `SURPRISE_HOURS`.
+    """
+    return (1 + lost) / (SURPRISE_HOURS + peer_hours)
+
+
+def horizon_s(fleet: Fleet) -> float:
+    """Expected seconds to the next failure, ten minutes at least: in a large fleet somebody dies
+    during every change, and a plan is in use for longer than that.
+    """
+    return max(LEAST_HORIZON_S, fleet.seconds_to_failure)

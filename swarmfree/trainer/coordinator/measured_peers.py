@@ -1,0 +1,48 @@
+"""What a coordinator knows of how fast its participants compute, for the planner, which calls them
+by their peer ids.
+"""
+
+from __future__ import annotations
+
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.trainer.coordinator.participant import Participant, Participants
+
+
+def blocks_of(manifest: Manifest) -> tuple[int, ...]:
+    """Index = stage; how many blocks it has."""
+    return tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
+
+
+def known_fleet(there: Participants, manifest: Manifest, failures_per_hour: float = 0.0) -> tuple[Fleet, ExecutionPlan] | None:
+    """Everybody with a place who stays, newcomers that are loading their stage as well, and the
+    plan that they come to; None where no replica of the body was measured yet.
+    """
+    placed = [there.of_stage(stage) for stage in range(manifest.stage_count)]
+    peers = [MeasuredPeer(g.member.peer_id, stage, _microbatch_s(g)) for stage, group in enumerate(placed) for g in group]
+    fleet = measured_fleet(peers, manifest, failures_per_hour)
+    if fleet is None:
+        return None
+    replicas = tuple(tuple(sorted(g.member.peer_id for g in group)) for group in placed)
+    return fleet, ExecutionPlan(blocks_of(manifest), replicas)
+
+
+def stage_speeds(there: Participants, manifest: Manifest, without: str = "") -> list[float] | None:
+    """Index = stage; blocks a second of those that serve it, or are to; None where nothing was
+    measured.
+
+    Args:
+        without: a peer id that does not count.
+    """
+    known = known_fleet(there, manifest)
+    if known is None:
+        return None
+    fleet, plan = known
+    return [sum(1 / fleet.by_name[name].block_s for name in names if name != without) for names in plan.replicas]
+
+
+def _microbatch_s(participant: Participant) -> float:
+    """What it measures where it serves now; of another stage it tells nothing."""
+    answer = participant.answer
+    return answer.seconds_per_microbatch if answer is not None and answer.stage == participant.stage else 0.0

@@ -1,0 +1,239 @@
+"""The coordinator's watch on its own plan: whether a peer would do more in another stage, and what
+a move came to.
+
+What to move is decided in `policy.planner`: at most one peer at a time, as an iteration begins, and
+only where a better place has been the better one for a while. The peer then copies its new stage as
+any newcomer does, and the rest trains on.
+Source: docs/planning.md.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from swarmfree.policy.planner.allocation import ReplicaLimits
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
+from swarmfree.policy.planner.measured_fleet import failure_rate, horizon_s
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.single_moves import (
+    MoveOutlook,
+    RatedMove,
+    best_move,
+    is_safe_move,
+    state_bytes,
+    unexplained_s,
+)
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
+from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.records import Record
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.measured_peers import blocks_of, known_fleet
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
+
+PACES, PACES_MIN = 5, 3
+"""Iterations whose median counts, and how many there have to be."""
+RESTS = 3
+"""So many times as long as a move has to be the best one, nothing is moved after it."""
+SHORT_S = 6.0
+"""Where iterations take longer than this, all waits are longer in proportion: by default a move has
+to be the best one for at least three of them.
+"""
+COPY_BYTES_S = 12.5e6
+"""100 Mbit/s: where no state was copied yet."""
+SEARCH_S = 600.0
+"""A move that has not come to an end by then is taken to have failed."""
+
+
+@dataclass(slots=True)
+class MoveUnderWay:
+    """A move under way, or being measured.
+
+    Args:
+        rated: what was expected.
+        member: who moves.
+        decided_s: when.
+        held_s: when it held its new stage's state; None = not yet.
+        paces_s: seconds of the iterations since it serves the new stage.
+    """
+
+    rated: RatedMove
+    member: Member
+    decided_s: float
+    held_s: float | None = None
+    paces_s: list[float] = field(default_factory=list)
+
+    def serves(self, held_s: float | None, seconds: float) -> None:
+        """An iteration was committed with it in its new stage, that it held since then."""
+        self.held_s = held_s if self.held_s is None else self.held_s
+        self.paces_s.append(seconds)
+
+
+class MoveWatch:
+    """Considers moves, and has one made and measured at a time.
+
+    Attributes:
+        last_move: what was moved last, and what that is expected to bring, or came to; for people.
+    """
+
+    def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment) -> None:
+        """Nothing is known of how long iterations take."""
+        self._context, self._lead, self._roster, self._assignment = context, lead, roster, assignment
+        self._paces_s: deque[float] = deque(maxlen=PACES)
+        self._unexplained_s: deque[float] = deque(maxlen=PACES)
+        self._paced: ExecutionPlan | None = None
+        self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
+        self._pending: MoveUnderWay | None = None
+        self._lost, self._peer_hours = 0, 0.0
+        self.last_move = ""
+
+    # -- what is learned
+    def committed(self, record: Record, seconds: float, *, is_clean: bool) -> None:
+        """An iteration was committed by the present plan in so many seconds, nothing of it done
+        twice.
+        """
+        plan = self._plan_in_force()
+        if plan != self._paced:
+            gone = self._paced.stages_of.keys() - {member.peer_id for member in self._roster.names()} if self._paced else ()
+            self._lost += len(gone)
+            self._paced = plan
+        if plan is not None:
+            self._peer_hours += len(plan.stages_of) * seconds / 3600
+        if is_clean and plan is not None:
+            self._paces_s.append(seconds)
+            known = self._known()
+            if known is not None and plan.stages_of.keys() <= known[0].by_name.keys():
+                self._unexplained_s.append(unexplained_s(seconds, known[0], plan, self._context.manifest))
+        if self._pending is not None:
+            self._measure(self._pending, record.iteration, seconds)
+
+    def _measure(self, pending: MoveUnderWay, iteration: int, seconds: float) -> None:
+        move, participant = pending.rated.move, self._roster.get(pending.member)
+        if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
+            why = "it is gone" if participant is None else "it does not hold the stage yet"
+            self._tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
+            self._pending = None
+            return
+        plan = self._paced
+        if plan is None or move.taker not in plan.stages_of.get(move.peer, ()):
+            return
+        pending.serves(self._assignment.copied_s.get(pending.member), seconds)
+        if len(pending.paces_s) < PACES:
+            return
+        held_s = pending.held_s if pending.held_s is not None else pending.decided_s
+        rated = pending.rated
+        self._tell(
+            MoveMeasured(
+                move.peer,
+                move.giver,
+                move.taker,
+                iteration,
+                transition_s=held_s - pending.decided_s,
+                predicted_transition_s=rated.transition_s,
+                iteration_s=statistics.median(pending.paces_s),
+                predicted_iteration_s=rated.after_s,
+            )
+        )
+        self._pending = None
+
+    def _tell(self, event: MoveDecided | MoveMeasured | MoveFailed) -> None:
+        self._context.tell(event)
+        self.last_move = f"{event.member[-6:]} {event.words}"
+
+    def _plan_in_force(self) -> ExecutionPlan | None:
+        plan = self._lead.plan
+        if plan is None:
+            return None
+        names = [tuple(sorted(replica.endpoint.member.peer_id for replica in stage)) for stage in plan.replicas]
+        return ExecutionPlan(blocks_of(self._context.manifest), tuple(names))
+
+    # -- what is decided
+    async def consider(self) -> None:
+        """Every stage is filled, and an iteration is about to be opened: move a peer, where one has
+        had a better place for long enough.
+        """
+        after_s = self._context.local.move_after_s
+        if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
+            return
+        hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
+        rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
+        best = self._best()
+        # A second replica where one is missing is worth a change, however little it brings
+        gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
+        candidate = None if best is None else (best.move.giver, best.move.taker)
+        rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
+        self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
+        if best is None or not is_due:
+            return
+        mover = next(g for g in self._roster.participants() if g.member.peer_id == best.move.peer)
+        # One of them may have died a moment ago, and another be the last that helps who is behind
+        asked = [g for g in self._roster.participants() if g.stage in {best.move.giver, best.move.taker}]
+        await each(asked, self._roster.ask)
+        if self._may_move(mover, best.move):
+            self._move(mover, best)
+
+    def _best(self) -> RatedMove | None:
+        manifest = self._context.manifest
+        found = self._known()
+        if found is None:
+            return None
+        fleet, plan = found
+        left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
+        rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
+        outlook = MoveOutlook(
+            movable={
+                g.member.peer_id for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
+            },
+            limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
+            copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
+            unexplained_s=statistics.median(self._unexplained_s),
+            recovery=StageRecovery(self._context.timing.join_wait_s),
+            horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
+        )
+        return best_move(fleet, plan, manifest, outlook)
+
+    def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
+        return known_fleet(self._roster, self._context.manifest, failure_rate(self._lost, self._peer_hours))
+
+    def _may_move(self, mover: Participant, move: MovePeer) -> bool:
+        """Whether it still holds that nobody is needed where it is: those it leaves, and those it
+        copies from, are where the swarm is; and a majority decides without it.
+        """
+        ready: Sequence[Sequence[Participant]] = [
+            [g for g in self._roster.of_stage(stage) if g.is_member and g.is_heard and g.iteration == self._lead.iteration]
+            for stage in range(self._context.manifest.stage_count)
+        ]
+        if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker]:
+            return False
+        plan = ExecutionPlan(
+            blocks_of(self._context.manifest), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready)
+        )
+        voters = {g.member for stage in ready for g in stage} - {mover.member}
+        return is_safe_move(plan, move) and self._lead.may_decide({*voters, self._context.me})
+
+    def _move(self, mover: Participant, best: RatedMove) -> None:
+        move, now_s = best.move, self._context.now_s()
+        self._assignment.copied_s.pop(mover.member, None)
+        self._tell(
+            MoveDecided(
+                move.peer,
+                move.giver,
+                move.taker,
+                self._lead.iteration,
+                best.reason,
+                iteration_s=best.before_s,
+                predicted_iteration_s=best.after_s,
+                predicted_transition_s=best.transition_s,
+            )
+        )
+        self._pending = MoveUnderWay(best, mover.member, now_s)
+        self._assignment.move(mover, move.taker)

@@ -1,0 +1,69 @@
+"""A coordinator that is about to move a peer: what it looks at once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.quorum import is_majority
+from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.messages import Hello
+from swarmfree.protocol.names import Member
+from swarmfree.trainer.coordinator.move_watch import MoveWatch
+from swarmfree.trainer.coordinator.participant import Participant, Participants
+from tests.mutants.alone import at, endpoint
+
+PLACES = {"s": 0, "a": 1, "b": 1, "c": 1, "d": 2, "e": 2}
+PRESENT = 5
+
+
+def move_among(*, behind: Sequence[str] = (), silent: Sequence[str] = (), gone: Sequence[str] = ()) -> bool:
+    """Whether `a` of three may go to a stage of two, where these are a step behind, do not answer,
+    or are not there.
+    """
+    there = Participants()
+    for number, (name, stage) in enumerate(PLACES.items()):
+        if name in gone:
+            continue
+        participant = Participant(
+            endpoint(name),
+            Hello(can_feed=False, standby=False, corpus_hash=""),
+            stage,
+            number,
+            built=True,
+            built_at=PRESENT - (name in behind),
+            opened=at(1),
+            silent_since_s=0.0 if name in silent else None,
+        )
+        there._participants[participant.member] = participant
+    electorate = [endpoint(name).member for name in PLACES]
+
+    def may_decide(answered: set[Member]) -> bool:
+        return is_majority(electorate, answered)
+
+    roster = cast("Any", there)
+    roster.is_deposed = False
+    manifest = Manifest(stages=StagesSection(body=2, replicas_max=4))
+    context = SimpleNamespace(
+        now_s=lambda: 0.0, local=SimpleNamespace(move_after_s=20.0), manifest=manifest, me=endpoint("s").member
+    )
+    lead = SimpleNamespace(iteration=PRESENT, may_decide=may_decide)
+    watch = MoveWatch(cast("Any", context), cast("Any", lead), roster, cast("Any", None))
+    mover = there.get(endpoint("a").member)
+    return mover is not None and watch._may_move(mover, MovePeer(endpoint("a").member.peer_id, 1, 2))
+
+
+def those_it_leaves_and_joins() -> list[bool]:
+    """All are there; one of two that it leaves is behind; one of them is silent; nobody whom it
+    would copy from is where the swarm is; too few would be left to decide.
+    """
+    return [
+        move_among(),
+        move_among(behind=["b"]),
+        move_among(silent=["c"]),
+        move_among(behind=["d", "e"]),
+        move_among(gone=["s", "d"], behind=["e"]),
+        move_among(gone=["e"]),
+    ]

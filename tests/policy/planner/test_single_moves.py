@@ -1,0 +1,237 @@
+"""One peer in another stage: which, whether it is safe, and what is expected of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from swarmfree.policy.planner.allocation import ReplicaLimits
+from swarmfree.policy.planner.estimator import iteration_time
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.single_moves import (
+    MoveOutlook,
+    RatedMove,
+    best_move,
+    is_safe_move,
+    is_worth_it,
+    state_bytes,
+    unexplained_s,
+)
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+
+MODEL = ModelSection(width=64, blocks=3, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
+"""The head is a hundredth of a block."""
+MANIFEST = Manifest(
+    model=MODEL, stages=StagesSection(body=3, replicas_max=8), batch=BatchSection(microbatches=12), ring=RingSection(credits=12)
+)
+
+
+def plan_of(text: str) -> ExecutionPlan:
+    """Stages from `|`, a letter for each peer: ``s|ab|cd|ef``."""
+    return ExecutionPlan((0, 1, 1, 1), tuple(tuple(sorted(names)) for names in text.split("|")))
+
+
+def fleet_of(plan: ExecutionPlan, slow: str = "", factor: float = 3.0, failures_per_hour: float = 0.1) -> Fleet:
+    """All need 0.3 s for a microbatch, those in `slow` so many times as much."""
+    stages = {name: stage for stage, names in enumerate(plan.replicas) for name in names}
+    peers = [
+        MeasuredPeer(name, stage, 0.003 if stage == 0 else 0.3 * (factor if name in slow else 1))
+        for name, stage in stages.items()
+    ]
+    fleet = measured_fleet(peers, MANIFEST, failures_per_hour)
+    assert fleet is not None
+    return fleet
+
+
+def outlook(fleet: Fleet, *, without: str = "", **changes: float) -> MoveOutlook:
+    """Everybody may move but those named; copies take no time, and nothing is unexplained."""
+    movable = {peer.name for peer in fleet.peers} - set(without)
+    usual = MoveOutlook(movable, ReplicaLimits(8, 1), 1e12, 0.0, StageRecovery(20.0), 3600.0)
+    return replace(usual, **changes)  # type: ignore[arg-type]
+
+
+def found(text: str, slow: str = "", *, without: str = "", **changes: float) -> RatedMove | None:
+    """The best move of a plan."""
+    fleet = fleet_of(plan_of(text), slow)
+    return best_move(fleet, plan_of(text), MANIFEST, outlook(fleet, without=without, **changes))
+
+
+# ---- what is measured ----------------------------------------------------------------------------
+
+
+def test_a_fleet_is_made_of_what_replicas_measure() -> None:
+    """Seconds of a microbatch are divided among the blocks of the stage, a third of them forward;
+    who has measured nothing is the median of the body; a source counts by the head's work.
+    """
+    manifest = replace(MANIFEST, model=replace(MODEL, blocks=4))  # stage 1 has two blocks
+    peers = [MeasuredPeer("s", 0, 0.5), MeasuredPeer("a", 1, 0.6), MeasuredPeer("b", 2, 0.3), MeasuredPeer("c", 3, 0.9)]
+    fleet = measured_fleet([*peers, MeasuredPeer("new", 3)], manifest, 0.5)
+    assert fleet is not None
+    assert {name: round(peer.block_s, 9) for name, peer in fleet.by_name.items() if name != "s"} == {
+        "a": 0.3,
+        "b": 0.3,
+        "c": 0.9,
+        "new": 0.3,
+    }
+    assert fleet.by_name["a"].forward_s == pytest.approx(0.1)
+    alone = ExecutionPlan((0, 2, 1, 1), (("s",), ("a",), ("b",), ("c",)))
+    assert iteration_time(fleet, alone, replace(manifest, batch=BatchSection(microbatches=1))).compute_s == pytest.approx(2.3)
+    assert fleet.seconds_to_failure == pytest.approx(3600 / 2.5)
+
+
+def test_nothing_is_known_before_a_replica_of_the_body_has_measured() -> None:
+    """A source alone says nothing of blocks."""
+    assert measured_fleet([MeasuredPeer("s", 0, 0.5), MeasuredPeer("a", 1)], MANIFEST) is None
+
+
+def test_failures_are_expected_before_many_were_seen() -> None:
+    """One in ten hours of a peer at first; then as many as there were. In a large fleet the horizon
+    is not the next death.
+    """
+    assert failure_rate(0, 0.0) == pytest.approx(0.1)
+    assert failure_rate(49, 90.0) == pytest.approx(0.5)
+    assert horizon_s(fleet_of(plan_of("s|a|b|c"), failures_per_hour=0.1)) == pytest.approx(3600 / 0.4)
+    assert horizon_s(fleet_of(plan_of("s|a|b|c"), failures_per_hour=100.0)) == 600.0
+
+
+def test_what_devices_do_not_explain_is_what_is_left_of_an_iteration() -> None:
+    """Nothing, where they should have taken longer than it did."""
+    plan = plan_of("s|a|b|c")
+    fleet = fleet_of(plan)
+    computes_s = iteration_time(fleet, plan, MANIFEST).seconds
+    assert unexplained_s(computes_s + 2.0, fleet, plan, MANIFEST) == pytest.approx(2.0)
+    assert unexplained_s(computes_s / 2, fleet, plan, MANIFEST) == 0.0
+
+
+# ---- what is safe --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "peer", "giver", "taker", "is_safe"),
+    [
+        ("s|abc|de|fg", "a", 1, 2, True),
+        ("s|ab|cd|ef", "a", 1, 2, False),  # a stage would hang on one peer that did not
+        ("s|ab|c|de", "a", 1, 2, True),  # as many hang on one peer as before, and none has three
+        ("s|ab|c|def", "a", 1, 2, False),  # one has three
+        ("s|ab|cd|e", "a", 1, 2, False),
+        ("s|a|bc|de", "a", 1, 2, False),  # nobody would be left
+    ],
+)
+def test_no_move_leaves_a_stage_riskier_than_the_rule_allows(text: str, peer: str, giver: int, taker: int, is_safe: bool) -> None:  # noqa: FBT001 - a column
+    """Nobody leaves a stage alone, or with one peer where that was not so before."""
+    assert is_safe_move(plan_of(text), MovePeer(peer, giver, taker)) is is_safe
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_move_that_is_found_is_safe_and_of_the_body(seed: int) -> None:
+    """Of random plans and speeds: no move makes more stages hang on one peer, none is of stage 0,
+    or of somebody who may not move; and none expects longer iterations but for the sake of risk.
+    """
+    rng = random.Random(seed)
+    names = [chr(ord("a") + n) for n in range(rng.randint(4, 11))]
+    places = [*(1, 2, 3), *(rng.randint(1, 3) for _ in names[3:])]
+    groups = ["".join(n for n, p in zip(names, places, strict=True) if p == stage) for stage in (1, 2, 3)]
+    text = "|".join(["s", *groups])
+    best = found(text, "".join(rng.sample(names, 3)), without=names[0])
+    if best is None:
+        return
+    assert is_safe_move(plan_of(text), best.move)
+    assert best.move.giver > 0
+    assert best.move.taker > 0
+    assert best.move.peer != names[0]
+    assert best.after_s < (1.1 * best.before_s if best.spreads_risk else best.before_s)
+
+
+# ---- what is best --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "slow", "giver", "taker", "gain"),
+    [
+        ("s|abc|def|ghi", "def", 1, 2, 1.5),  # a stage has become three times slower
+        ("s|abc|def|ghi", "abc", 2, 1, 1.4),
+        ("s|abcd|efgh|ij", "", 1, 3, 1.15),  # a stage has two, where others have four
+    ],
+)
+def test_the_stage_with_the_least_speed_gets_a_peer(text: str, slow: str, giver: int, taker: int, gain: float) -> None:
+    """From one of those with the most; iterations become so many times shorter at least."""
+    best = found(text, slow)
+    assert best is not None
+    assert (best.move.giver, best.move.taker) == (giver, taker)
+    assert best.gain > gain
+    assert not best.spreads_risk
+    assert f"stage {taker} has the least speed for its work" in best.reason
+
+
+@pytest.mark.parametrize(("text", "slow"), [("s|abc|def|ghi", ""), ("s|ab|cd|ef", "cd"), ("s|a|b|c", "b")])
+def test_nobody_moves_where_nothing_is_gained_or_safe(text: str, slow: str) -> None:
+    """Even stages stay as they are; stages of two or one can spare nobody."""
+    best = found(text, slow)
+    assert best is None or best.gain < 1.01
+
+
+def test_a_stage_that_hangs_on_one_peer_gets_a_second_from_one_of_three() -> None:
+    """Though it is no faster for that: the single peer is three times as fast as the others. Where
+    iterations would take more than a tenth longer, nobody moves.
+    """
+    best = found("s|a|bcd|efg", "bcdefg", unexplained_s=50.0)
+    assert best is not None
+    assert best.spreads_risk
+    assert best.move.taker == 1
+    assert best.after_s <= 1.1 * best.before_s
+    assert "hangs on one peer" in best.reason
+    assert found("s|a|bcd|efg", "bcdefg") is None
+
+
+def test_a_copy_that_takes_longer_than_the_plan_lasts_is_not_worth_it() -> None:
+    """The longer the copy of a stage, the less a move brings; where nothing is left of the run,
+    nothing.
+    """
+    size = state_bytes(MANIFEST, 2)
+    quick, slow, late = (
+        found("s|abc|def|ghi", "def", copy_bytes_per_s=size / seconds, horizon_s=left_s)
+        for seconds, left_s in ((1.0, 3600.0), (1800.0, 3600.0), (100.0, 50.0))
+    )
+    assert quick is not None
+    assert slow is not None
+    assert late is None or late.gain <= 1.0
+    assert quick.transition_s == pytest.approx(1.0)
+    assert quick.gain > slow.gain > 1
+
+
+def test_what_no_plan_changes_makes_a_gain_smaller() -> None:
+    """Where most of an iteration is messages, a faster stage is worth little."""
+    quick, slow = found("s|abc|def|ghi", "def"), found("s|abc|def|ghi", "def", unexplained_s=100.0)
+    assert quick is not None
+    assert slow is not None
+    assert is_worth_it(quick)
+    assert not is_worth_it(slow)
+
+
+def test_a_plan_that_stands_still_is_no_matter_of_moves() -> None:
+    """A lost stage is filled by other rules."""
+    assert found("s|abc||def") is None
+
+
+def test_a_move_in_a_swarm_of_a_thousand_is_found_at_once() -> None:
+    """A tenth of a second is the aim; five times that is allowed."""
+    rng = random.Random(1)
+    manifest = replace(
+        MANIFEST,
+        model=replace(MODEL, blocks=16),
+        stages=StagesSection(body=16, replicas_max=8),
+        batch=BatchSection(microbatches=1000),
+    )
+    peers = [MeasuredPeer("s", 0, 0.001), *(MeasuredPeer(f"p{n}", 1 + n % 16, rng.uniform(0.1, 0.8)) for n in range(1000))]
+    fleet = measured_fleet(peers, manifest, 0.1)
+    assert fleet is not None
+    replicas = tuple(tuple(sorted(p.name for p in peers if p.stage == stage)) for stage in range(17))
+    began_s = time.process_time()
+    best_move(fleet, ExecutionPlan((0, *(1,) * 16), replicas), manifest, replace(outlook(fleet), limits=ReplicaLimits(1000, 1)))
+    assert time.process_time() - began_s < 0.5
