@@ -51,6 +51,7 @@ class Setup:
         blackout: when everybody dies at once; None = never.
         pause: when the organiser pauses the run; None = never.
         batches: when the organiser sets another batch.
+        room_share: of lives that have room for a guest.
     """
 
     manifest: Manifest
@@ -70,16 +71,18 @@ class Setup:
     blackout: Blackout | None = None
     pause: Pause | None = None
     batches: tuple[BatchChange, ...] = ()
+    room_share: float = 0.0
 
 
 class Drawn(StrEnum):
     """Which kind of rehearsal a seed draws: the usual one, one with a liar, one with other batches
-    on the way; the option of `swarmfree rehearse`.
+    on the way, one with guests; the option of `swarmfree rehearse`.
     """
 
     USUAL = ""
     LIARS = "liars"
     BATCHES = "batches"
+    GUESTS = "guests"
 
 
 CLIPPED_SHARE = 0.1
