@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
     ),
     "trainer": (
         {"tasks", "device", "engine_probe", "incarnations"},
-        {"context"},
+        {"context", "guest_room"},
         {"calls", "replica_state"},
         {"recovery"},
         {"pipeline"},
@@ -74,7 +74,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"resume_watch", "end_watch", "run_end", "snapshot_fetcher"},
         {"membership"},
         {"peer"},
-        {"peer_status"},
+        {"guest", "peer_status"},
     ),
     "lab": (
         {"estimate", "fleet_file", "kept_weights", "kill_script", "last_words", "parent_death", "plot_style", "processes", "runs"}

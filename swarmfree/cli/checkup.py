@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import enum
 import math
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmfree.cli.peer_order import announced_of
+from swarmfree.cli.process import free_memory_bytes
 from swarmfree.model.layout import layout_of
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DataError, PeerUnreachable, SwarmfreeError
@@ -139,18 +139,6 @@ def memory_finding(manifest: Manifest, free_bytes: int | None) -> Finding:
     if need > free_bytes:
         return Finding(Grade.BAD, "memory", text, "End other programs, or take a larger machine")
     return Finding(Grade.GOOD, "memory", text)
-
-
-def free_memory_bytes() -> int | None:
-    """Memory that a new process may take; None where the system does not say."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            name, _, rest = line.partition(":")
-            if name == "MemAvailable":
-                return int(rest.split()[0]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,13 @@ Libp2pPortOption = Annotated[
     int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
 ]
 StandbyOption = Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")]
+AdoptOption = Annotated[
+    bool,
+    typer.Option(
+        "--adopt/--no-adopt",
+        help="Serve a second stage, as far as memory is free, where all its peers are gone and nobody comes.",
+    ),
+]
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")]
 GrpcPortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")]
 RelayOption = Annotated[

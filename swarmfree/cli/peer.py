@@ -12,6 +12,7 @@ import typer
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.options import (
     KEPT_MB_MAX,
+    AdoptOption,
     AnnounceOption,
     DataOption,
     DieOption,
@@ -51,6 +52,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     init_from: InitFromOption = "",
     feed: FeedOption = True,
     standby: StandbyOption = False,
+    adopt: AdoptOption = True,
     threads: ThreadsOption = 1,
     host: HostOption = "auto",
     port: GrpcPortOption = 0,
@@ -84,8 +86,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    _require_own_folder(folder)
-    _require_files(data if feed else "", init_from)
+    _require_files(folder, data if feed else "", init_from)
     reach = _reach(host, announce, relay, port, decoded.entry_points)
     from swarmfree.cli.peer_order import PeerOrder, local_config  # noqa: PLC0415 - help is fast
     from swarmfree.cli.peer_start import PeerStart  # noqa: PLC0415 - help is fast
@@ -96,6 +97,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
         init_from=init_from,
         can_feed=feed,
         standby=standby,
+        adopt=adopt,
         threads=threads,
         host=reach.host,
         announced_host=reach.announced,
@@ -114,20 +116,17 @@ def peer(  # noqa: PLR0913 - one parameter per option
     raise typer.Exit(run_until_told(start.run, start.leave))
 
 
-def _require_own_folder(folder: str) -> None:
-    """Nothing else uses it."""
+def _require_files(folder: str, data: str, init_from: str) -> None:
+    """Nothing else uses the folder, and what was named is there, and can be used as far as that is
+    seen at once.
+    """
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
     from swarmfree.wire.socket_folder import require_unused  # noqa: PLC0415 - help is fast
 
     own = Path(folder or "~/.swarmfree/peer").expanduser()
     require_folder("--folder", own)
     require_unused(own)
-
-
-def _require_files(data: str, init_from: str) -> None:
-    """What was named is there, and can be used as far as that is seen at once."""
-    from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
-
     require_files(data)
     if init_from:
         from swarmfree.storage.llama_folder import open_llama  # noqa: PLC0415 - help is fast

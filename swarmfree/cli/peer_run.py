@@ -16,12 +16,15 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
 from swarmfree.cli.finished_run import note_finished, require_unfinished
+from swarmfree.cli.guest_ports import ProcessGuests
 from swarmfree.cli.log_lines import bound_log, log_descriptor
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
@@ -45,7 +48,7 @@ from swarmfree.storage.snapshot_store import BucketSnapshots
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.guest import run_with_guest
 from swarmfree.wire.address_updates import AddressUpdates
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_watch import BanWatch
@@ -104,6 +107,7 @@ class PeerLife:
         self._keep = asyncio.Event()
         self._paused = asyncio.Event()
         self._snapshots: FolderSnapshots | None = None
+        self._own_guests: ProcessGuests | None = None
         self._may_leave = False
 
     def leave(self) -> bool:
@@ -128,6 +132,8 @@ class PeerLife:
             note_finished(folder, run)
             if self._snapshots is not None:
                 self._snapshots.clear()
+            if self._own_guests is not None:
+                self._own_guests.forget_all()
         return code
 
     async def _live(self, screen: PeerScreen | None) -> int:
@@ -186,6 +192,7 @@ class PeerLife:
                 snapshot_store=self._store(manifest, self._snapshots),
                 first_weights=first_weights,
             )
+            ports = replace(ports, guests=self._guests(ports, manifest, admission, directory))
             self._tell_tickets_end(journal)
             settle_garbage()
             self._may_leave = True
@@ -195,10 +202,24 @@ class PeerLife:
                 banned = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
                 moved = duties.create_task(AddressUpdates(network, directory).keep())
                 rng = random.Random(secrets.randbits(64))
-                code = await run_peer(ports, manifest, local, rng, self._leave, self._keep, begun, self._paused)
+                code = await run_with_guest(ports, manifest, local, rng, self._leave, self._keep, begun, self._paused)
                 banned.cancel()
                 moved.cancel()
             return code
+
+    def _guests(self, ports: Ports, manifest: Manifest, admission: Admission, directory: DhtDirectory) -> ProcessGuests | None:
+        """Room for a guest; none where the engine is watched, since who watches expects one in each
+        process.
+        """
+        order = self._order
+        if not order.local.adopt or order.is_watched:
+            return None
+        make = lambda: make_engine(order.engine, manifest, order.local.threads)  # noqa: E731 - as for the host
+        store = partial(self._store, manifest)
+        self._own_guests = ProcessGuests(
+            ports, order.local, order.invite, manifest, admission, directory.addresses, make, store, self._reach
+        )
+        return self._own_guests
 
     def _store(self, manifest: Manifest, snapshots: FolderSnapshots) -> BucketSnapshots | None:
         url = manifest.recovery.snapshot_store

@@ -14,6 +14,7 @@ import resource
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8
 MMAP_THRESHOLD_BYTES = 32 << 20
@@ -26,6 +27,18 @@ HANDLES_WANTED = 8192
 
 START_NICENESS = 5
 """A third of the processor of whoever trains, where both want the same one."""
+
+
+def free_memory_bytes() -> int | None:
+    """Memory that a new process may take; None where the system does not say."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) * 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
 
 
 def allow_handles() -> None:

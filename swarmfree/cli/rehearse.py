@@ -32,6 +32,9 @@ def rehearse(
     batches: Annotated[
         bool, typer.Option("--batches", help="The organiser sets other batches on the way; integers alone.")
     ] = False,
+    guests: Annotated[
+        bool, typer.Option("--guests", help="Nobody stands by, few come, and peers have room for guests; integers alone.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -47,11 +50,12 @@ def rehearse(
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
     from swarmfree.sim.setup import Drawn  # noqa: PLC0415 - help is fast
 
-    if (liars or batches) and engine is EngineChoice.TORCH:
-        raise typer.BadParameter("liars and other batches are rehearsed in integers: leave out --engine torch")
-    if liars and batches:
-        raise typer.BadParameter("a rehearsal has a liar or other batches: leave out --liars or --batches")
+    kinds = [kind for kind, asked in ((Drawn.LIARS, liars), (Drawn.BATCHES, batches), (Drawn.GUESTS, guests)) if asked]
+    if kinds and engine is EngineChoice.TORCH:
+        raise typer.BadParameter("liars, other batches and guests are rehearsed in integers: leave out --engine torch")
+    if len(kinds) > 1:
+        raise typer.BadParameter(f"a rehearsal is of one kind: give one of {', '.join(f'--{kind}' for kind in kinds)}")
     interrupt_by_exception()
-    drawn = Drawn.LIARS if liars else Drawn.BATCHES if batches else Drawn.USUAL
+    drawn = kinds[0] if kinds else Drawn.USUAL
     show = Rehearsing(seeds, first_seed, engine.value, typer.echo, iterations=iterations, drawn=drawn)
     raise typer.Exit(show.one_by_one(is_verbose=verbose) if verbose or engine is EngineChoice.TORCH else show.side_by_side())

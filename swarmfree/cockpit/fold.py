@@ -24,6 +24,7 @@ from swarmfree.cockpit.observed_events import (
 from swarmfree.cockpit.resumption import begin_again, go_on
 from swarmfree.cockpit.state import (
     NEWS_MAX,
+    Guest,
     HeldOut,
     IterationSeen,
     Joined,
@@ -36,6 +37,7 @@ from swarmfree.cockpit.state import (
     SwarmState,
 )
 from swarmfree.protocol.events import (
+    AdoptionAsked,
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
@@ -60,6 +62,7 @@ from swarmfree.protocol.events import (
     RecoveryDecided,
     Repaired,
     RoundRetried,
+    StageAdopted,
     StageBuilt,
     StageLost,
     Started,
@@ -144,7 +147,7 @@ def _who(state: SwarmState, told: PeerEvent) -> str:
             return state.name_of(member)
         case MemberLost() | MemberLeft() | StageLost() | RecoveryDecided() | StageBuilt() | Waiting() | EndsDrawnAnew():
             return ""
-        case MoveDecided() | MoveMeasured() | MoveFailed():
+        case MoveDecided() | MoveMeasured() | MoveFailed() | AdoptionAsked() | StageAdopted():
             return ""
     return told.name
 
@@ -201,6 +204,7 @@ def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
     if peer is not None:
         done = replace(peer, is_alive=False, code=ended.code, stage=NO_STAGE, waiting_for="", is_done=ended.code == 0)
         state = _with_peer(state, done)
+    state = _dismiss(state, ended.name, ended.time_s)
     if ended.expected:
         return state
     return add_news(state, ended.time_s, ended.name, ended.line or f"ended with exit code {ended.code}")
@@ -228,7 +232,9 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
                 state, HeldOut(event.iteration, told.time_s, event.loss / state.bytes_per_token, tuple(event.after_rebuild))
             )
         case MemberLost():
-            return _lose_member(state, told.time_s, event)
+            return _dismiss(_lose_member(state, told.time_s, event), event.peer_id, told.time_s)
+        case MemberLeft():
+            return _dismiss(state, event.peer_id, told.time_s)
         case StageLost():
             return _lose_stage(state, told.time_s, event)
         case RecoveryDecided():
@@ -246,12 +252,16 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
             return replace(state, ends_drawn_anew=(*state.ends_drawn_anew, event.iteration))
         case WeightsWritten():
             return replace(state, weights=(*state.weights, (event.stage, event.path)))
-        case TookOver() | LineageDropped() | MemberLeft() | EngineHolds() | EngineStepped():
+        case TookOver() | LineageDropped() | EngineHolds() | EngineStepped():
             return state
         case Repaired() | RoundRetried() | DirectoryReplaced() | PeersBanned() | Ended() | Note():
             return state
         case PeerExcluded() | PeersSuspected():
             return state
+        case AdoptionAsked():
+            return _amend(state, event.stage, lambda story: replace(story, asked_host=state.name_of(event.host)))
+        case StageAdopted():
+            return _adopt(state, event)
         case _:
             assert_never(event)
 
@@ -412,6 +422,33 @@ def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmSt
             else story
         ),
     )
+
+
+def _adopt(state: SwarmState, event: StageAdopted) -> SwarmState:
+    host = state.name_of(event.host)
+    guest = Guest(event.stage, host, event.guest)
+    others = tuple(g for g in state.guests if guest.stage != g.stage and guest.host != g.host)
+    state = replace(state, guests=(*others, guest))
+    return _amend(
+        state,
+        event.stage,
+        lambda story: replace(
+            story,
+            builder=state.name_of(event.guest),
+            adopted_by=host,
+            adopted_after_s=event.seconds,
+            adoption_predicted_s=event.predicted_s,
+            iteration_predicted_s=event.predicted_iteration_s,
+        ),
+    )
+
+
+def _dismiss(state: SwarmState, gone: str, now_s: float) -> SwarmState:
+    """A guest is gone, or its host is: `gone` names either."""
+    for guest in state.guests:
+        if gone in {guest.host, guest.peer_id}:
+            state = _amend(state, guest.stage, lambda story: replace(story, adopted_until_s=now_s), include_resumed=True)
+    return replace(state, guests=tuple(g for g in state.guests if gone not in {g.host, g.peer_id}))
 
 
 def _build(state: SwarmState, time_s: float, event: StageBuilt) -> SwarmState:

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from swarmfree.cockpit.state import bits_per_byte
 from swarmfree.protocol.events import (
+    AdoptionAsked,
     DirectoryNorms,
     DirectoryReplaced,
     Ended,
@@ -34,6 +35,7 @@ from swarmfree.protocol.events import (
     RecoveryDecided,
     Repaired,
     RoundRetried,
+    StageAdopted,
     StageBuilt,
     StageLost,
     Started,
@@ -222,12 +224,12 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
         case StageLost():
             last = name_of(event.last_member)
             return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
+        case AdoptionAsked() | StageAdopted():
+            return _adopted(event, name_of)
         case RecoveryDecided() | MoveDecided() | MoveMeasured() | MoveFailed():
             return _decided(event, name_of)
         case StageBuilt():
-            received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
-            exact = ", bit for bit" if event.exact else ""
-            return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}{exact}"
+            return _built(event, name_of)
         case EndsDrawnAnew():
             return f"what embedding and head had learned by iteration {event.iteration} is lost: {event.reason}"
         case Evaluated():
@@ -244,8 +246,7 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
         case DirectoryReplaced():
             return f"the libp2p daemon died; a new one took its place in {event.seconds:.2f} s"
         case PeersBanned():
-            who = [f"peer {peer_id}" for peer_id in event.peers] + [f"ticket {ticket_id}" for ticket_id in event.tickets]
-            return f"the organiser bans {', '.join(who) or 'nobody else'} (list {event.number})"
+            return _banned(event)
         case PeerExcluded():
             what = f": {event.evidence[0]}" if event.evidence else ""
             return f"excludes {event.peer_id} of stage {event.stage}, by iteration {event.iteration}'s audit{what}"
@@ -259,6 +260,24 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             return event.text
         case _:
             assert_never(event)
+
+
+def _adopted(event: AdoptionAsked | StageAdopted, name_of: Callable[[str], str]) -> str:
+    if isinstance(event, AdoptionAsked):
+        return f"nobody comes for stage {event.stage}: {name_of(event.host)} is asked to take in a guest for it"
+    took = f", {event.seconds:.1f} s after it was lost" if event.seconds else ""
+    return f"stage {event.stage} is adopted by {name_of(event.host)}{took}"
+
+
+def _banned(event: PeersBanned) -> str:
+    who = [f"peer {peer_id}" for peer_id in event.peers] + [f"ticket {ticket_id}" for ticket_id in event.tickets]
+    return f"the organiser bans {', '.join(who) or 'nobody else'} (list {event.number})"
+
+
+def _built(event: StageBuilt, name_of: Callable[[str], str]) -> str:
+    received = f"{event.received_bytes / 1e6:.1f} MB in {event.seconds:.2f} s"
+    exact = ", bit for bit" if event.exact else ""
+    return f"{name_of(event.member)} holds stage {event.stage} by {action_words(event.action)}: {received}{exact}"
 
 
 def _committed(event: IterationCommitted, bytes_per_token: float) -> str:

@@ -210,6 +210,8 @@ def _stage(state: SwarmState, stage: int, now_s: float, table: tuple[int, int], 
     empty = cells - len(shown) - (len(shown) < len(replicas))
     row.append(" " * (empty * (name_columns + 4)))
     words, style = risk(len(holders), len(replicas))
+    if not replicas and (guests := state.guests_of(stage)):
+        words, style = f"adopted by {guests[0].host}", "yellow"
     if state.is_over and not replicas:
         words, style = "weights written" if any(stage == written for written, _ in state.weights) else "done", "dim"
     return row.append(words, style)

@@ -66,6 +66,15 @@ class PeerPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class Guest:
+    """A second member in a process, which serves a stage that everybody else had left."""
+
+    stage: int
+    host: str
+    peer_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class IterationSeen:
     """One decided iteration: when, training loss (nats per byte), tokens, seconds, squared norms
     by stage, what was redone.
@@ -154,6 +163,10 @@ class LostStage:
         norms_found: what the builder found in the directory: (stage, iteration, squared norm).
         built_s: the builder held the stage's state; `build_seconds` and `received_bytes` say what
             that took, `exact` that it is bit for bit.
+        asked_host: the process that was asked last to take in a guest for the stage.
+        adopted_by: the process whose guest holds the stage; empty where it is nobody's guest. What
+            follows is of that: seconds from the loss until the guest held it, and of an iteration
+            from then on, as predicted (0 where nobody could say) and as measured; until when.
         resumed_s: the next iteration was committed.
         loss_before, loss_after: the last held-out loss before, and the first after the rebuild,
             before any training.
@@ -184,6 +197,12 @@ class LostStage:
     build_seconds: float | None = None
     received_bytes: int | None = None
     exact: bool = False
+    asked_host: str = ""
+    adopted_by: str = ""
+    adopted_after_s: float = 0.0
+    adoption_predicted_s: float = 0.0
+    iteration_predicted_s: float = 0.0
+    adopted_until_s: float | None = None
     loss_after: float | None = None
     training_after: float | None = None
     resumed_s: float | None = None
@@ -230,6 +249,7 @@ class SwarmState:
         coordinator: name of who opened last.
         iteration, attempt: of the last Open; `NO_ITERATION` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
+        guests: that serve now.
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
         resumptions: in order of time; what was undone by them is in none of the above.
         is_resuming: the run has been described once more, and has not been opened since.
@@ -259,6 +279,7 @@ class SwarmState:
     first_opened_s: float = 0.0
     commits: tuple[IterationSeen, ...] = ()
     evaluations: tuple[HeldOut, ...] = ()
+    guests: tuple[Guest, ...] = ()
     kills: tuple[Killed, ...] = ()
     joins: tuple[Joined, ...] = ()
     moves: tuple[PeerMove, ...] = ()
@@ -290,7 +311,8 @@ class SwarmState:
         for known, name in reversed(self.members):
             if member == known:
                 return name
-        return next((p.name for p in self.peers if p.peer_id and p.peer_id in member), member)
+        host = next((f"{guest.host}'s guest" for guest in self.guests if guest.peer_id in member), member)
+        return next((p.name for p in self.peers if p.peer_id and p.peer_id in member), host)
 
     def stage_of(self, name: str) -> int | None:
         """The stage a process serves, None if it serves none."""
@@ -300,6 +322,10 @@ class SwarmState:
     def replicas(self, stage: int) -> tuple[PeerPicture, ...]:
         """Living processes that serve `stage`, by name."""
         return tuple(sorted((p for p in self.peers if p.is_alive and p.stage == stage), key=lambda p: p.name))
+
+    def guests_of(self, stage: int) -> tuple[Guest, ...]:
+        """Guests that serve `stage`."""
+        return tuple(guest for guest in self.guests if guest.stage == stage)
 
     def standbys(self) -> tuple[PeerPicture, ...]:
         """Living peers that serve no stage."""

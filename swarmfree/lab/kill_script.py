@@ -91,6 +91,10 @@ def _choice(text: str, fields: dict[str, str], key: str, default: str, allowed: 
     return value
 
 
+STAGES_EACH = 4
+"""That one peer serves: its own, and those of three guests, where nobody comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Population:
     """Who is there when a script begins to strike.
@@ -144,15 +148,17 @@ def check_kills(kills: Sequence[Kill], population: Population, iterations: int) 
             replicas = population.places()
             continue
         living, cure = sum(replicas) + spare, f"after iteration {iteration}; add --standbys, or --respawn"
-        if living < stage_count:
+        if living * STAGES_EACH < stage_count:
             raise ConfigError(f"--kill {last}: {living} peers would be left for {stage_count} stages {cure}")
         if not replicas[0] and not population.standbys:
             raise ConfigError(f"--kill {last}: nobody who can feed data would be left for stage 0 {cure}")
         for stage in range(stage_count):
-            # One that stands by takes it, else one of the stage that has most
-            if not replicas[stage]:
+            # One that stands by takes it, else one of the stage that has most, else a guest, who is
+            # no further process
+            most = max(range(stage_count), key=lambda other: replicas[other])
+            if not replicas[stage] and (spare or replicas[most] > 1):
                 replicas[stage] = 1
-                replicas[max(range(stage_count), key=lambda other: replicas[other])] -= not spare
+                replicas[most] -= not spare
                 spare -= bool(spare)
 
 

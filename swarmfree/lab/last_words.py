@@ -69,14 +69,18 @@ def remove_empty(logs: Path) -> None:
 
 def nobody_can_take(state: SwarmState) -> str:
     """Why a lost stage stays lost, one line: fewer peers live than there are stages; empty where
-    one of them may take it, or nothing has begun.
+    one of them may take it, is asked for a guest or has one, or nothing has begun.
     """
     living = sum(p.is_alive for p in state.peers if p.role != "bootstrap")
     if not state.opened_s or not 0 < living < state.stage_count:
         return ""
-    lost = [str(stage) for stage in range(state.stage_count) if not state.replicas(stage)]
+    asked = {story.stage for story in state.unfolding if story.asked_host}
+    lost = [s for s in range(state.stage_count) if not state.replicas(s) and not state.guests_of(s) and s not in asked]
+    if not lost and (asked or state.guests):
+        return ""
+    stages = ", ".join(map(str, lost)) or "that is lost"
     return (
-        f"{living} peers live for {state.stage_count} stages, and nobody here can take stage {', '.join(lost) or 'that is lost'}: the run waits "
+        f"{living} peers live for {state.stage_count} stages, and nobody here can take stage {stages}: the run waits "
         "for a `swarmfree peer` with its invite; or end it with Ctrl-C, and start it with more --standbys, or with --respawn"
     )
 

@@ -9,6 +9,7 @@ killed on purpose; held-out losses are bits per byte.
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from pathlib import Path
@@ -156,6 +157,11 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
         "action": story.action,
         "reason": story.reason,
         "builder": story.builder,
+        "adopted_by": story.adopted_by,
+        "adopted_after_s": round(story.adopted_after_s, 3) or None,
+        "adoption_predicted_s": round(story.adoption_predicted_s, 3) or None,
+        "iteration_while_adopted_s": _iteration_while_adopted(story, state),
+        "iteration_predicted_s": round(story.iteration_predicted_s, 4) or None,
         "weight_before": story.weight_before,
         "weight_after": story.weight_after,
         "norm_before": story.norm_before,
@@ -171,6 +177,17 @@ def _stage(story: LostStage, state: SwarmState) -> dict[str, Any]:
         "held_out_after_bits_per_byte": _bits(story.loss_after),
         "held_out_final_bits_per_byte": _bits(state.evaluations[-1].loss) if state.evaluations else None,
     }
+
+
+def _iteration_while_adopted(story: LostStage, state: SwarmState) -> float | None:
+    """Median seconds of the iterations that the guest had a part in from their beginning; None
+    where there was none.
+    """
+    if not story.adopted_by or story.resumed_s is None:
+        return None
+    until_s = math.inf if story.adopted_until_s is None else story.adopted_until_s
+    seconds = [commit.seconds for commit in state.commits if story.resumed_s < commit.time_s <= until_s]
+    return round(statistics.median(seconds), 4) if seconds else None
 
 
 def summary_text(summary: dict[str, Any], folder: str) -> str:
@@ -273,6 +290,8 @@ def stage_lines(lost: dict[str, Any]) -> list[str]:
     lines.append("  " + ", ".join(steps))
     if lost["action"]:
         lines.append(f"  {action_words(lost['action'])} by {lost['builder']}: {lost['reason']}")
+    if lost["adopted_by"]:
+        lines += _adoption_lines(lost)
     if lost["weight_before"] is not None and lost["weight_after"] is not None:
         norms = ""
         if lost["norm_before"] is not None and lost["norm_after"] is not None:
@@ -292,6 +311,18 @@ def stage_lines(lost: dict[str, Any]) -> list[str]:
     if beside:
         lines.append(f"  {beside}")
     return lines
+
+
+def _adoption_lines(lost: dict[str, Any]) -> list[str]:
+    """Whose guest it was, and what that was to cost beside what it did."""
+    found = [("a guest held it", "adopted_after_s", "adoption_predicted_s", "after")]
+    found.append(("an iteration took", "iteration_while_adopted_s", "iteration_predicted_s", ""))
+    told = []
+    for what, measured, predicted, after in found:
+        if lost[measured] is not None:
+            beside = f", {lost[predicted]:.2f} s predicted" if lost[predicted] is not None else ", not predicted"
+            told.append(f"{what} {after} {lost[measured]:.2f} s{beside}".replace("  ", " "))
+    return [f"  adopted by {lost['adopted_by']}, which served it besides its own stage", *(f"  {line}" for line in told)]
 
 
 def _member_lines(summary: dict[str, Any]) -> list[str]:

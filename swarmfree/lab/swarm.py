@@ -223,8 +223,9 @@ class LocalSwarm:
         self._asked += 1
         for stage in range(self.state.stage_count):
             replicas = [p for p in self.state.replicas(stage) if self._children[p.name].pid not in self._struck]
-            if replicas:
-                self._children[replicas[self._asked % len(replicas)].name].send(KEEP_SIGNAL)
+            names = [replica.name for replica in replicas] or [guest.host for guest in self.state.guests_of(stage)]
+            if names:
+                self._children[names[self._asked % len(names)]].send(KEEP_SIGNAL)
 
     async def join(self, name: str) -> None:
         """Start a peer that was not there, or is not there any more, as ``ROLE-NUMBER``.

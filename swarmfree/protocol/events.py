@@ -166,6 +166,40 @@ class StageLost:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptionAsked:
+    """Nobody comes for a lost stage: this peer is asked to take in a guest for it.
+
+    Args:
+        predicted_s: from the loss until a guest holds the stage.
+        predicted_iteration_s: of an iteration then; 0 where too little was measured.
+    """
+
+    stage: int
+    host: str
+    reason: str
+    predicted_s: float = 0.0
+    predicted_iteration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageAdopted:
+    """A guest holds a stage that was lost, in the process of its host.
+
+    Args:
+        seconds: since the stage was found lost; 0 where another coordinator found it.
+        predicted_s, predicted_iteration_s: as they were when the host was asked.
+    """
+
+    stage: int
+    iteration: int
+    host: str
+    guest: str
+    seconds: float
+    predicted_s: float = 0.0
+    predicted_iteration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryDecided:
     """What is done about a stage: action, reason, the neighbours' weights where it merges, the
     iteration of an older state where it takes one.
@@ -415,6 +449,8 @@ Event = (
     | MemberLost
     | MemberLeft
     | StageLost
+    | AdoptionAsked
+    | StageAdopted
     | RecoveryDecided
     | MoveDecided
     | MoveMeasured

@@ -41,6 +41,7 @@ class LocalConfig:
             other peers give what this one needs.
         can_feed: offer to be a source.
         standby: wait for a lost stage instead of taking a place at once.
+        adopt: take in a guest where a stage is lost and nobody comes for it, if there is memory.
         cache_bytes_max: stored outputs and answers kept for repair, oldest dropped first.
         patience_s: how long to look for somebody who answers at the invite's addresses.
         memory_mb_max: of what is kept for others, at most so many MB in memory, and no more than
@@ -67,6 +68,7 @@ class LocalConfig:
     init_from: str = ""
     can_feed: bool = True
     standby: bool = False
+    adopt: bool = True
     cache_bytes_max: int = 1 << 30
     patience_s: float = 20.0
     memory_mb_max: int = 1_000_000

@@ -71,6 +71,7 @@ class Hello:
             a member.
         forced: iterations of that lineage's records that had no majority; `GIVEN_UP` where it is
             given up for whatever the receiver has.
+        host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
     """
 
     can_feed: bool
@@ -80,6 +81,7 @@ class Hello:
     iteration: int = 0
     lineage: str = ""
     forced: tuple[int, ...] = GIVEN_UP
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,7 @@ class Heartbeat:
             lets them have what it lets members have.
         lineage: of the last record before the position's iteration.
         forced: iterations of that lineage that were sealed without a majority.
+        adopted: the lost stage for which the member is to take in a guest; `NO_STAGE` for none.
     """
 
     position: Position
@@ -220,6 +223,7 @@ class Heartbeat:
     admitted: tuple[Member, ...] = ()
     lineage: str = GENESIS_LINEAGE
     forced: tuple[int, ...] = ()
+    adopted: int = NO_STAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +270,8 @@ class HeartbeatAnswer:
             not.
         work_done: pieces of work that its device has done, and frames of payloads that it has
             received; it grows while a build makes progress.
+        room_bytes: memory that it would give a guest; 0 = it takes in none, or none more.
+        host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
     """
 
     news: int
@@ -285,6 +291,8 @@ class HeartbeatAnswer:
     ends_lineage: str = ""
     lateness: float = 0.0
     work_done: int = 0
+    room_bytes: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

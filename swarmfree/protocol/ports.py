@@ -7,7 +7,8 @@ port as bytes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -352,6 +353,40 @@ class Journal(Protocol):
         ...
 
 
+class GuestPorts(Protocol):
+    """What a peer has for guests, each of which is one more member in its process, in a slot from
+    0.
+    """
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that a guest may take now; 0 where none may come."""
+        ...
+
+    @property
+    def held_stages(self) -> Mapping[int, int]:
+        """Slot -> stage of the newest snapshot that a guest of an earlier life has left there; it
+        begins with that.
+        """
+        ...
+
+    def open(self, slot: int, *, can_feed: bool) -> AbstractAsyncContextManager[Ports]:
+        """All that a guest uses, under a name of its own; it is up until this is closed.
+
+        Args:
+            slot: whose name it bears, and whose disk it finds.
+            can_feed: it gets the tokens that its host has.
+
+        Raises:
+            SwarmfreeError: it cannot be.
+        """
+        ...
+
+    def forget(self, slot: int) -> None:
+        """The guest has left in good order: what it kept on disk is needed no more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Everything outside itself that one peer uses.
@@ -363,6 +398,7 @@ class Ports:
         snapshots: None for a peer whose state dies with it.
         snapshot_store: None where the run has none.
         first_weights: None where first weights are drawn, or this peer's disk has not got them.
+        guests: None for a peer that takes in no guest.
     """
 
     network: Network
@@ -378,3 +414,4 @@ class Ports:
     snapshots: Snapshots | None = None
     snapshot_store: SnapshotStore | None = None
     first_weights: FirstWeights | None = None
+    guests: GuestPorts | None = None

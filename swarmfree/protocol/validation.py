@@ -336,6 +336,7 @@ def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
     _hash("lineage", hello.lineage)
     if hello.forced != says.GIVEN_UP:
         _forced(hello.forced, bounds)
+    _name("peer id", hello.host)
 
 
 def _place(place: says.Place, bounds: MessageBounds) -> None:
@@ -428,6 +429,7 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _members("admitted", heartbeat.admitted, most.ADMITTED_MAX)
     _hash("lineage", heartbeat.lineage)
     _forced(heartbeat.forced, bounds)
+    _stage(heartbeat.adopted, bounds, NO_STAGE)
 
 
 def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> None:
@@ -454,6 +456,8 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
     _hash("lineage", answer.ends_lineage)
     _within("lateness", answer.lateness, 0, most.SECONDS_MAX)
     _within("work", answer.work_done, 0, most.TALLY_MAX)
+    _within("room", answer.room_bytes, 0, most.TALLY_MAX)
+    _name("peer id", answer.host)
 
 
 def _seal(seal: says.Seal, bounds: MessageBounds) -> None:

@@ -302,7 +302,7 @@ class Mischief:
             assert self.plan is not None, "faults follow plans"
             others = [replica.endpoint.member for replica in self.plan.replicas[stage]]
             unable = self._cast.killed | self._cast.full | self._cast.broken
-            return any(other != life.member and other not in unable for other in others)
+            return any(self._cast.life_of(other) is not life and other not in unable for other in others)
 
         return refuses
 
@@ -316,6 +316,8 @@ class Mischief:
         for life in found:
             stage = self.plan.stage_of(life.member)
             spared = stage is None or self._cast.is_written(stage) or any(other is not life for other in self._moving(stage))
+            # Its guest goes with it, and is mostly the last of its stage
+            spared &= all(self._cast.is_written(stage) for stage in self._guest_stages(life))
             if not spared or self._hub.is_frozen(life.member) or not self._cast.leaves_enough([life]):
                 continue
             if last.frozen_s:
@@ -323,6 +325,11 @@ class Mischief:
                 self._cast.freeze(life, last.frozen_s)
             else:
                 self._cast.kill(life, "kill in the ending", "in the ending")
+
+    def _guest_stages(self, life: Life) -> list[int]:
+        """Stages that guests of this one serve."""
+        stages = enumerate(self.plan.replicas) if self.plan is not None else ()
+        return [stage for stage, replicas in stages if any(life.has_guest(replica.endpoint.member) for replica in replicas)]
 
     def _lose(self, stage: int) -> bool:
         """All replicas of a stage die, if they may."""

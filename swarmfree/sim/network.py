@@ -147,28 +147,34 @@ class MemoryHub:
             self.history.opened(member)
 
     def freeze(self, member: Member) -> None:
-        """A peer stands still, as under SIGSTOP: its tasks and timers too."""
-        peer = self._peers[member]
-        peer.frozen, peer.frozen_s = True, self.loop.time()
-        self.history.froze(member)
-        self.loop.freeze(peer.owner)
+        """A peer stands still, as under SIGSTOP: its tasks and timers too, and its guest."""
+        peers = self._in_life_of(self._peers[member])
+        for peer in peers:
+            peer.frozen, peer.frozen_s = True, self.loop.time()
+            self.history.froze(peer.endpoint.member)
+        self.loop.freeze(peers[0].owner)
         for exchange in tuple(self.open_calls.values()):
-            if exchange.receiver is peer:
+            if exchange.receiver in peers:
                 exchange.count_silence()
 
     def thaw(self, member: Member) -> None:
         """It goes on where it stood; if it died meanwhile, nothing happens."""
-        peer = self._peers.get(member)
-        if peer is None:
+        if member not in self._peers:
             return
-        peer.frozen = False
-        self.history.thawed(member)
-        self.loop.thaw(peer.owner)
+        peers = self._in_life_of(self._peers[member])
+        for peer in peers:
+            peer.frozen = False
+            self.history.thawed(peer.endpoint.member)
+        self.loop.thaw(peers[0].owner)
         for exchange in tuple(self.open_calls.values()):
-            if exchange.sender is peer:
+            if exchange.sender in peers:
                 exchange.wake()
-            if exchange.receiver is peer and exchange.handling and exchange.is_heard:
+            if exchange.receiver in peers and exchange.handling and exchange.is_heard:
                 exchange.hear()
+
+    def _in_life_of(self, peer: HubPeer) -> list[HubPeer]:
+        """This one, and its guest."""
+        return [other for other in self._peers.values() if other is peer or (peer.owner and other.owner == peer.owner)]
 
     def is_alive(self, member: Member) -> bool:
         """Whether this member is attached."""

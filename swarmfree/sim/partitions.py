@@ -11,6 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+PEER, GUEST = "QmPeer", "QmGuest"
+"""How peer ids begin, and those of guests."""
+
+
+def guest_of(peer_id: str, slot: int = 0) -> str:
+    """Peer id of a guest in this peer's process, in one of ten slots."""
+    return f"{GUEST}{slot}{peer_id.removeprefix(PEER)}"
+
+
+def machine_of(peer_id: str) -> str:
+    """The peer in whose process this one lives; mostly itself."""
+    return PEER + peer_id.removeprefix(GUEST)[1:] if peer_id.startswith(GUEST) else peer_id
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Break:
@@ -36,8 +49,9 @@ class Break:
 
     def stops(self, sender: str, receiver: str) -> bool:
         """Whether a frame from one peer id to another is stopped. Nothing stops what a peer says to
-        itself.
+        itself, or to its guest.
         """
+        sender, receiver = machine_of(sender), machine_of(receiver)
         if sender == receiver:
             return False
         return self._covers(sender, receiver) or (self.both_ways and self._covers(receiver, sender))

@@ -16,7 +16,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim.bootstrap import Bootstrap
-from swarmfree.sim.partitions import Break
+from swarmfree.sim.partitions import Break, machine_of
 from swarmfree.sim.peer_ports import WALL_START_S, WORK_SPREAD_MAX, DeviceError
 from swarmfree.sim.simulated_peer import Life, Stage
 from swarmfree.sim.startup_faults import Blackout, Fall, Opening
@@ -102,6 +102,12 @@ class Cast:
         """Start a new peer, which asks for a place or, with `standby`, waits for a loss."""
         self.disturbed("join")
         self._start(self._new_peer_id(), can_feed=False, standby=standby)
+
+    def life_of(self, member: Member) -> Life | None:
+        """The life that this member is, or in which it lives as a guest; None where that has
+        ended.
+        """
+        return self.lives.get(member) or next((life for life in self.lives.values() if life.has_guest(member)), None)
 
     def close(self) -> None:
         """Nobody starts any more."""
@@ -210,7 +216,7 @@ class Cast:
             return
         self.disturbed("blackout")
         self.coordinator = None
-        kept = next((peer for peer, disk in self._stage.disks.items() if disk), "")
+        kept = machine_of(next((peer for peer, disk in self._stage.disks.items() if disk), ""))
         for life in [life for life in self.lives.values() if life.is_alive]:
             self._transcript.tell(str(life.member), "killed: everybody dies")
             self.killed.add(life.member)
@@ -287,6 +293,8 @@ class Cast:
     def lose_disk(self, peer_id: str) -> None:
         """The next life of this peer finds nothing."""
         self._stage.disks.pop(peer_id, None)
+        for guest in [other for other in self._stage.disks if machine_of(other) == peer_id]:
+            del self._stage.disks[guest]
 
     def freeze(self, life: Life, duration_s: float) -> None:
         """A peer stands still for so long."""
@@ -435,7 +443,11 @@ class Cast:
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
         if self._stage.checks.is_complete:
             sound = [life for life in sound if not self._stage.hub.is_frozen(life.member)]
-        return len(sound) >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
+        if self._stage.setup.room_share and self._stage.checks.newest is None:
+            return False  # nobody adopts before the run begins, and feeders that are left may be sources
+        # A peer with room serves a stage more
+        places = sum(1 + life.has_room for life in sound)
+        return places >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
 
     def looks_stuck(self, factor: float) -> bool:
         """Whether a device that takes so many times as long may count as stuck, so that its peer

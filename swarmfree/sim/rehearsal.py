@@ -27,6 +27,7 @@ from swarmfree.sim.batch_setup import draw_batch_setup
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
+from swarmfree.sim.guest_setup import draw_guest_setup
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.history import History
 from swarmfree.sim.integer_engine import IntegerEngine
@@ -47,7 +48,7 @@ from swarmfree.sim.simulated_peer import MakeEngine, MakeTokens, RunPeer, Stage,
 from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.trainer.coordinator.pause import PAUSED
-from swarmfree.trainer.peer import run_peer as trainer_run_peer
+from swarmfree.trainer.guest import run_with_guest as trainer_run_peer
 
 TICK_S = 1.0
 TIME_LIMIT_S = 3600.0
@@ -125,6 +126,7 @@ DRAWS: Mapping[Drawn, Callable[..., Setup]] = {
     Drawn.USUAL: draw_setup,
     Drawn.LIARS: draw_liar_setup,
     Drawn.BATCHES: draw_batch_setup,
+    Drawn.GUESTS: draw_guest_setup,
 }
 
 
@@ -263,7 +265,7 @@ class _Rehearsal:
 
     def is_stuck(self, member: Member) -> bool:
         """Whether its device never comes back from what it does next."""
-        life = self._cast.lives.get(member) if self._cast is not None else None
+        life = self._cast.life_of(member) if self._cast is not None else None
         return life is not None and life.pace.stuck
 
     # ---- what is seen ----------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class Setup:
         pause: when the organiser pauses the run; None = never.
         batches: when the organiser sets another batch.
         move_after_s: how long a better plan has to be the better one before a peer is moved for it.
+        room_share: of lives that have room for a guest.
     """
 
     manifest: Manifest
@@ -72,16 +73,18 @@ class Setup:
     pause: Pause | None = None
     batches: tuple[BatchChange, ...] = ()
     move_after_s: float = 20.0
+    room_share: float = 0.0
 
 
 class Drawn(StrEnum):
     """Which kind of rehearsal a seed draws: the usual one, one with a liar, one with other batches
-    on the way; the option of `swarmfree rehearse`.
+    on the way, one with guests; the option of `swarmfree rehearse`.
     """
 
     USUAL = ""
     LIARS = "liars"
     BATCHES = "batches"
+    GUESTS = "guests"
 
 
 CLIPPED_SHARE = 0.1

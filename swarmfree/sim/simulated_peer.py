@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from swarmfree.protocol.engine_port import Engine
@@ -23,6 +24,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Ports, Tokens
 from swarmfree.sim.directory import DirectoryHub, MemoryDirectory
 from swarmfree.sim.engine_probe import watched
+from swarmfree.sim.guest_ports import MemoryGuests
 from swarmfree.sim.invariants import Checks
 from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.loop import OWNER, VirtualLoop
@@ -100,6 +102,8 @@ class Life:
         self.context.run(OWNER.set, self.owner)
         self._task: asyncio.Task[None] | None = None
         self._handlers: dict[asyncio.Task[None], None] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._guests = self._guests_of(stage.setup)
 
     @property
     def member(self) -> Member:
@@ -119,7 +123,7 @@ class Life:
         """Die at once."""
         assert self._task is not None, "begun"
         self.killed = True
-        self._stage.hub.detach(self.member)
+        self._detach()
         self._stage.loop.thaw(self.owner)
         for task in (*self._handlers, self._task):
             task.cancel()
@@ -141,34 +145,59 @@ class Life:
         )
         return await stage.run_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
 
-    def _tell(self, event: Event) -> None:
-        self.paused |= isinstance(event, Ended) and event.why.startswith(PAUSED)
-        self._stage.tell(self.member, event)
+    def _tell(self, member: Member, event: Event) -> None:
+        self.paused |= isinstance(event, Ended) and event.why.startswith(PAUSED) and member == self.member
+        self._stage.tell(member, event)
 
     async def _live(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                ports = self._ports(group)
+                self._group = group
+                ports = self._ports(self.endpoint, self.can_feed)
                 try:
                     self.code = await self._run(ports)
                 except SwarmfreeError as error:
                     self.code, self.why = 3, str(error)
                 finally:
-                    self._stage.hub.detach(self.member)
+                    self._detach()
                     for task in tuple(self._handlers):
                         task.cancel()
         except BaseExceptionGroup as crash:
             if not self.killed:
                 self.crash = "".join(traceback.format_exception(crash))
 
-    def _ports(self, group: asyncio.TaskGroup) -> Ports:
-        stage, setup, rng = self._stage, self._stage.setup, self._rng
+    @property
+    def has_room(self) -> bool:
+        """Whether a guest may come, or has come."""
+        return bool(self._guests.room_bytes)
 
-        def spawn(work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:
-            task = group.create_task(work, name=name, context=context)
-            self._handlers[task] = None
-            task.add_done_callback(lambda done: self._handlers.pop(done, None))
-            return task
+    def has_guest(self, member: Member) -> bool:
+        """Whether this member lives here as a guest."""
+        return any(endpoint.member == member for endpoint in self._guests.endpoints)
+
+    def _detach(self) -> None:
+        for endpoint in (self.endpoint, *self._guests.endpoints):
+            self._stage.hub.detach(endpoint.member)
+
+    def _guests_of(self, setup: Setup) -> MemoryGuests:
+        """A stream of its own: a peer without room draws what it has always drawn."""
+        has_room = random.Random(f"{setup.manifest.run.seed}/{self.member.peer_id}/room").random() < setup.room_share
+        return MemoryGuests(self.endpoint, self._disk_of, self._ports, self._stage.hub.detach, has_room=has_room)
+
+    def _disk_of(self, peer_id: str) -> Disk:
+        return self._stage.disks.get(peer_id, {})
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:
+        assert self._group is not None, "it lives"
+        task = self._group.create_task(work, name=name, context=context)
+        self._handlers[task] = None
+        task.add_done_callback(lambda done: self._handlers.pop(done, None))
+        return task
+
+    def _ports(self, endpoint: Endpoint, can_feed: bool) -> Ports:  # noqa: FBT001 - as `MemoryGuests` asks
+        """Ports of this peer, or of a guest."""
+        stage, setup, rng = self._stage, self._stage.setup, self._rng
+        member, is_guest = endpoint.member, endpoint is not self.endpoint
 
         def is_alive() -> bool:
             return not self.killed
@@ -176,19 +205,20 @@ class Life:
         skew_s = setup.faults.skew_max_s * rng.uniform(-0.5, 0.5)
         clock = VirtualClock(stage.loop, rng.uniform(0, 10_000), skew_s)
         work_s = rng.uniform(setup.work_min_s, setup.work_max_s)
-        disk = stage.disks.setdefault(self.member.peer_id, {})
+        disk = stage.disks.setdefault(member.peer_id, {})
         has_store = bool(setup.manifest.recovery.snapshot_store)
         return Ports(
-            network=stage.hub.attach(self.endpoint, spawn, self.context),
+            network=stage.hub.attach(endpoint, self._spawn, self.context),
             directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive, self.pace),
             clock=clock,
             executor=VirtualExecutor(clock, rng, work_s, self.pace),
-            engine=stage.liars.engine_of(self.member, watched(stage.make_engine(setup.manifest), self.member, stage.checks)),
-            tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if self.can_feed else None,
+            engine=stage.liars.engine_of(member, watched(stage.make_engine(setup.manifest), member, stage.checks)),
+            tokens=stage.make_tokens(setup.manifest, setup.sequence_count) if can_feed and self.can_feed else None,
             weights=MemoryWeights(stage.written, is_alive, self.pace),
             shelf=MemoryShelf(self.pace),
-            journal=MemoryJournal(self._tell, is_alive),
+            journal=MemoryJournal(partial(self._tell, member), is_alive),
             spare_engine=lambda: stage.make_engine(setup.manifest),
             snapshots=MemorySnapshots(disk, is_alive, self.pace),
             snapshot_store=MemorySnapshotStore(stage.store, disk, is_alive, self.pace) if has_store else None,
+            guests=None if is_guest or not setup.room_share else self._guests,
         )

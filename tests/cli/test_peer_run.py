@@ -134,7 +134,7 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     async def load(*_: str) -> None:
         """Nothing heavy is needed here."""
 
-    monkeypatch.setattr(peer_run, "run_peer", train)
+    monkeypatch.setattr(peer_run, "run_with_guest", train)
     monkeypatch.setattr(peer_run, "load_gently", load)
     for of_the_process in ("bound_log", "settle_garbage"):
         monkeypatch.setattr(peer_run, of_the_process, lambda *_: None)

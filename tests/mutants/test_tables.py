@@ -13,6 +13,7 @@ import pytest
 
 from tests.mutants import (
     removals,
+    removals_adoption,
     removals_audit,
     removals_batch,
     removals_begin,
@@ -22,6 +23,7 @@ from tests.mutants import (
     removals_move,
     removals_return,
     situations_begin,
+    tables_adoption,
     tables_audit,
     tables_batch,
     tables_copies,
@@ -37,6 +39,7 @@ from tests.mutants.test_mutants import MUTANTS
 
 REMOVALS = (
     removals,
+    removals_adoption,
     removals_audit,
     removals_batch,
     removals_begin,
@@ -371,6 +374,15 @@ ROWS = (
     Row(removals_end.time_for_who_is_cut_off, tables_end.lost_stage_without_a_majority, ({2}, True)),
     Row(removals_end.everybody_knows_that_all_is_written, tables_end.who_knows_that_all_is_written, ["a", "b", "c", "d"]),
     Row(removals_end.last_record_again, tables_end.holder_of_an_older_state, [([], set()), ([2], {2})]),
+    # a stage that nobody comes for
+    Row(removals_adoption.time_for_a_newcomer, tables_adoption.asked_after_a_while, [[], ["d"]]),
+    Row(removals_adoption.nothing_beside_a_holder, tables_adoption.asked_beside_a_holder, []),
+    Row(removals_adoption.spare_before_a_guest, tables_adoption.asked_beside_a_spare, []),
+    Row(removals_adoption.another_host, tables_adoption.asked_next, ["d", "a", "d"]),
+    Row(removals_adoption.room_of_a_host, tables_adoption.asked_without_room, []),
+    Row(removals_adoption.place_of_a_guest, tables_adoption.second_guest, 2),
+    Row(removals_adoption.guest_of_an_excluded_host, tables_adoption.hello_of_an_excluded_host_s_guest, ["excluded", "placed"]),
+    Row(removals_adoption.guest_that_nobody_replaces, tables_adoption.guest_that_is_let_go, [False, True]),
     Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
 )
 

@@ -112,6 +112,8 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (replace(HEARTBEAT, hold_s=math.nan), "seconds to hold it nan"),
     (replace(HEARTBEAT, hold_s=-1.0), "seconds to hold it -1.0"),
     (replace(HEARTBEAT, waiting_for="x" * (TEXT_LETTERS_MAX + 1)), "what is waited for of 8,193 letters"),
+    (replace(HEARTBEAT, adopted=5), "stage 5; -1 to 4 expected"),
+    (messages.Hello(False, True, "", host="x" * 65), "peer id of 65 letters"),
     (messages.Claim(FAR, only_asking=True), "term"),
     (messages.Meet(7, LINEAGE, (2**63,), AT.term, whole=True), "forced iteration"),
     (messages.Hello(True, False, "", 2, -1, LINEAGE, ()), "iteration -1"),

@@ -86,9 +86,10 @@ async def training(
     whole: tuple[int, ...] = WHOLE,
     microbatches: int = 16,
     iterations: int = ITERATIONS,
+    standbys: int = STANDBYS,
 ) -> AsyncIterator[tuple[World, asyncio.Task[SwarmExit]]]:
-    """A swarm of one source, these body stages, two standbys and a bootstrap node in which every
-    stage has its replicas and training goes on.
+    """A swarm of one source, these body stages, standbys and a bootstrap node in which every stage
+    has its replicas and training goes on. Without standbys nobody comes for who is killed.
     """
     run = write_run(
         processes.folder,
@@ -104,10 +105,10 @@ async def training(
     order = SwarmOrder(
         report,
         sum(whole),
-        STANDBYS,
+        standbys,
         run_arguments=("--run", str(run)),
         peer_arguments=("--patience", str(UP_WITHIN_S)),
-        respawn=True,
+        respawn=standbys > 0,
     )
     audience = Audience(report, processes.waiters)
     described = RunDescribed(time.time(), "small", iterations, manifest.stage_count, manifest.tokens_per_iteration)
@@ -119,7 +120,7 @@ async def training(
         world = World(processes, swarm, audience, whole)
         try:
             await world.until(lambda: audience.state.committed_count >= 3, "three commits")
-            assert len(processes.living()) > 2 * (sum(whole) + STANDBYS), (
+            assert len(processes.living()) > 2 * (sum(whole) + standbys), (
                 "each and its p2pd are found, or none would be missed at the end"
             )
             yield world, running

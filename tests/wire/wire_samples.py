@@ -72,6 +72,7 @@ MERGE = actions.Merge(2, AT_ALICE, AT_BOB, 1, 3, 0x3F400000, 0x3E800000, 3.0, 1.
 REQUESTS: dict[str, Request] = {
     "hello": messages.Hello(can_feed=True, standby=False, corpus_hash="ee" * 32),
     "hello_again": messages.Hello(True, False, "ee" * 32, 2, 7, LINEAGE, (2, 5)),
+    "hello_of_a_guest": messages.Hello(False, True, "", host=BOB.peer_id),
     "claim": messages.Claim(POSITION, only_asking=True),
     "seal_batch": messages.Seal(POSITION, replace(RECORD, batch=SetBatch(6, 61, 5, 0x40000000))),
     "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True),
@@ -96,7 +97,7 @@ REQUESTS: dict[str, Request] = {
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
-    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,), LINEAGE, (3, 5)),
+    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,), LINEAGE, (3, 5), 2),
     "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),
@@ -150,6 +151,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             ends_lineage=LINEAGE,
             lateness=1.5,
             work_done=17,
+            room_bytes=3_000_000_000,
+            host=BOB.peer_id,
         ),
     ),
     "beat_answer_empty": (

@@ -27,6 +27,7 @@ from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoin
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
 from swarmfree.protocol.records import Record, bits_float32
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.adoption import StageAdoption
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.ends_copies import kept_copies
 from swarmfree.trainer.coordinator.leadership import Leadership, Present
@@ -77,6 +78,7 @@ class Assignment:
         self._context, self._lead, self._roster, self._tasks = context, lead, roster, tasks
         self._choice, self._quorum, self._partition_merge = choice, quorum, partition_merge
         self._broadcast = Broadcast(context, roster)
+        self._adoption = StageAdoption(context, lead, roster, choice)
         self._joining: set[Member] = set()
         self._opened = lead.plan is not None
         self._begun_s = context.now_s()
@@ -108,6 +110,7 @@ class Assignment:
         self._rebuilt = {}
         self._last_holder = {}
         self._choice.commit()
+        self._adoption.commit()
 
     def hello(self, sender: Endpoint, hello: Hello) -> Place:
         """Give a newcomer its place; the same newcomer twice gets the same answer.
@@ -197,6 +200,7 @@ class Assignment:
             self._use_standbys()
             if self._opened and not self._waits_for_disks:
                 await self._move_spares()
+                self._adoption.look(self._lost_since_s, {s for s in self._lost_since_s if self._spares(s)})
             self.start_joins()
             work = self._work()
             if record is not None and (work or self._missing()):  # else the Open brings them up
@@ -276,9 +280,7 @@ class Assignment:
             waiting = [
                 g
                 for g in self._roster.participants()
-                if g.stage == NO_STAGE
-                and (stage != ENDS_STAGE or self._may_feed(g.hello))
-                and not self._roster.is_barred(g.member)
+                if g.stage == NO_STAGE and self._may_take(g, stage) and not self._roster.is_barred(g.member)
             ]
             if waiting:
                 self._place(waiting[0], stage)
@@ -291,6 +293,17 @@ class Assignment:
                 place = choose_stage(self._counts(), manifest, can_feed=can_feed, standby=False, speeds=speeds)
                 if place.stage != NO_STAGE:
                     self._place(participant, place.stage)
+
+    def _may_take(self, participant: Participant, stage: int) -> bool:
+        """Whether a peer can serve a stage; a guest only one that nobody holds, since it would take
+        the place of another guest.
+        """
+        can_serve = stage != ENDS_STAGE or self._may_feed(participant.hello)
+        return can_serve and not (participant.host and self._roster.holders(stage))
+
+    def _is_adopted(self, stage: int) -> bool:
+        """Whether a guest holds this stage."""
+        return any(holder.host for holder in self._roster.holders(stage))
 
     def _place(self, participant: Participant, stage: int) -> None:
         participant.place(stage)
@@ -309,6 +322,7 @@ class Assignment:
         Everybody is asked first: one of them may have died a moment ago, and the other be the last.
         """
         late = [s for s, since_s in self._lost_since_s.items() if self._context.now_s() - since_s >= MOVE_WAIT_S]
+        late = [s for s in late if self._spares(s) or not self._is_adopted(s)]
         if not late:
             return
         await each(self._roster.participants(), self._roster.ask, ASKED_AT_ONCE)
@@ -339,9 +353,8 @@ class Assignment:
         """Take a standby, else the youngest replica of the stage that has most of them; this peer,
         which coordinates, only where nobody else can.
         """
-        me, able = self._context.me, [g for g in self._roster.participants() if stage != ENDS_STAGE or self._may_feed(g.hello)]
-        held = Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
-        spares = [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > 1))]
+        me, able = self._context.me, [g for g in self._roster.participants() if self._may_take(g, stage)]
+        held, spares = self._held(), self._spares(stage)
         if spares:
             fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
             spare = max(
@@ -354,6 +367,15 @@ class Assignment:
             alone = [(g.member == me, g.stage) for g in able if g.stage != NO_STAGE and self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])
+
+    def _held(self) -> Counter[int]:
+        """Stage -> how many hold it and stay."""
+        return Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
+
+    def _spares(self, stage: int) -> list[Participant]:
+        """Who can be moved to a stage that is lost."""
+        held, able = self._held(), [g for g in self._roster.participants() if self._may_take(g, stage)]
+        return [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > 1))]
 
     def _work(self, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody
@@ -548,6 +570,9 @@ class Assignment:
                 built.exact,
             )
         )
+        self._adoption.note_build(built.received_bytes, built.seconds)
+        if lost and participant.host:
+            self._adoption.tell_adopted(stage, iteration, participant)
 
     def _note_copy(self, member: Member, stage: int, built: Built) -> None:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}

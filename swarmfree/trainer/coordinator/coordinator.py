@@ -131,13 +131,17 @@ class Coordinator:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
             raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
-        if sender.member.peer_id in self.lead.excluded:
+        if self._is_excluded(sender, hello):
             raise Refused(RefusalKind.EXCLUDED, "an audit has found that this peer computes wrongly; it has no place in this run")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
             )
         return self.assignment.hello(sender, hello)
+
+    def _is_excluded(self, sender: Endpoint, hello: Hello) -> bool:
+        """Whether an audit has convicted it, or the peer whose guest it is."""
+        return not {sender.member.peer_id, hello.host}.isdisjoint(self.lead.excluded)
 
     async def receive(self, sender: Endpoint, hello: Hello) -> Place:
         """As `hello`; whoever is no participant is called back first.

@@ -200,6 +200,11 @@ class Participant:
         return self.silent_since_s is None
 
     @property
+    def host(self) -> str:
+        """Peer id of the peer whose guest it is; empty where it is none."""
+        return self.answer.host if self.answer is not None else self.hello.host
+
+    @property
     def work_done(self) -> int:
         """By its device, as it told last."""
         return self.answer.work_done if self.answer is not None else 0

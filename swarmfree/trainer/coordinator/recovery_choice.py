@@ -68,13 +68,16 @@ class RecoveryChoice:
 
     def patience_s(self, stage: int, there: Participants) -> float:
         """How long the only holder of a stage is waited for; see `policy.patience`."""
-        gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
-        iteration_s = statistics.median(gaps) if gaps else 0.0
         answers = [(participant.endpoint, participant.answer) for participant in there.participants()]
         kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
         action = self.choose(stage, there, kept, without=True)
         is_over = self._lead.iteration >= self._context.manifest.run.iterations
-        return patience_s(action, self._lead.iteration, iteration_s, self._context.timing, is_over=is_over)
+        return patience_s(action, self._lead.iteration, self.iteration_s(), self._context.timing, is_over=is_over)
+
+    def iteration_s(self) -> float:
+        """What an iteration takes, by the last commits; 0 where none was measured."""
+        gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]
+        return statistics.median(gaps) if gaps else 0.0
 
     def current(self, holders: Sequence[Participant]) -> list[Participant]:
         """Those that are where the swarm is, so that others can be built from them; all of them

@@ -82,6 +82,7 @@ class Roster(Participants):
         self.changed, self.rivalry = Signal(), Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
+        self._adopted: Mapping[Member, int] = {}
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
     def depose(self, why: str) -> None:
@@ -124,6 +125,15 @@ class Roster(Participants):
         if what != self.waiting_for:
             self.waiting_for = what
             self._context.tell(Waiting(what))
+
+    def ask_for_guests(self, adopted: Mapping[Member, int]) -> None:
+        """From now on these are asked with each heartbeat, for these lost stages; who was not asked
+        before is at once.
+        """
+        fresh = [participant for participant in self.participants() if participant.member in adopted.keys() - self._adopted]
+        self._adopted = adopted
+        for participant in fresh:
+            self._tasks.start(self._tell(participant), f"ask {participant.member} for a guest")
 
     def begin_plan(self, *, is_new_base: bool) -> None:
         """A plan is made; what sources told of another base counts no more."""
@@ -557,7 +567,8 @@ class Roster(Participants):
             present = self._lead.present
             forced = present.record.forced if present.record is not None else ()
             news = (self.waiting_for, self._count_progress(), self._newly_admitted(participant))
-            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced)
+            adopted = self._adopted.get(participant.member, NO_STAGE)
+            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted)
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):

@@ -41,6 +41,7 @@ from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.member.auditor import Auditor
 from swarmfree.trainer.member.averaging import Averaging
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
@@ -77,12 +78,14 @@ class StageMember:
         successor: whom a coordinator that leaves has named, None otherwise.
         activation_log: this peer's activation log.
         after_step: called in the same device work as a step, right after it.
+        guest_room: what it offers a guest.
     """
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
         """A member that holds nothing yet; its device and background work run inside `group`."""
         self.context = context
         self.replica_state = ReplicaState(context)
+        self.guest_room = GuestRoom()
         self.device = Device(context.ports.executor, context.ports.clock)
         self.book = SumBook(context.me, context.ports.engine)
         self._owned = tuple(Tasks(group) for _ in range(4))
@@ -335,6 +338,7 @@ class StageMember:
         self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
         self.silent_ticks, self.successor = 0, None
         self.heartbeat_count += 1
+        self.guest_room.ask(request.adopted)
         if request.waiting_for != self.waiting_for:
             self.waiting_for = request.waiting_for
             self.tied.tell()
@@ -361,6 +365,8 @@ class StageMember:
             log_since=self.activation_log.since,
             lateness=self.device.lateness(self.context.timing.silence_s),
             work_done=self.work_done,
+            room_bytes=self.guest_room.room_bytes(),
+            host=self.guest_room.host,
         )
         return Reply(answer)
 

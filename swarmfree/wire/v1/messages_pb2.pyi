@@ -104,6 +104,7 @@ class HelloRequest(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
     can_feed: builtins.bool
     """It may be a source."""
     standby: builtins.bool
@@ -116,6 +117,8 @@ class HelloRequest(google.protobuf.message.Message):
     """The iteration that state is ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last record in it; empty without a stage."""
+    host: builtins.str
+    """Peer id of the peer in whose process it lives, as its guest; empty = it is none."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -135,9 +138,10 @@ class HelloRequest(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
         forced: collections.abc.Iterable[builtins.int] | None = ...,
+        host: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "stage", b"stage", "standby", b"standby"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["can_feed", b"can_feed", "corpus_hash", b"corpus_hash", "forced", b"forced", "header", b"header", "host", b"host", "iteration", b"iteration", "lineage", b"lineage", "stage", b"stage", "standby", b"standby"]) -> None: ...
 
 global___HelloRequest = HelloRequest
 
@@ -442,6 +446,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
     ADMITTED_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
+    ADOPTED_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
@@ -452,6 +457,8 @@ class HeartbeatRequest(google.protobuf.message.Message):
     """Grows whenever the coordinator gets somewhere; zero at first."""
     lineage: builtins.str
     """64 hex digits: of the last record before the position's iteration; required."""
+    adopted: builtins.int
+    """The lost stage for which the receiver is to take in a guest, -1 for none; zero is the ends."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -480,9 +487,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
         admitted: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
         lineage: builtins.str = ...,
         forced: collections.abc.Iterable[builtins.int] | None = ...,
+        adopted: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "adopted", b"adopted", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
@@ -507,6 +515,8 @@ class HeartbeatResponse(google.protobuf.message.Message):
     ENDS_LINEAGE_FIELD_NUMBER: builtins.int
     LATENESS_FIELD_NUMBER: builtins.int
     WORK_DONE_FIELD_NUMBER: builtins.int
+    ROOM_BYTES_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -531,6 +541,10 @@ class HeartbeatResponse(google.protobuf.message.Message):
     """How many times over its limit the device's present piece of work is; zero = it is not."""
     work_done: builtins.int
     """Pieces of work that its device has done since the peer began, and frames of payloads that have come in answers to it."""
+    room_bytes: builtins.int
+    """Memory that it would give a guest, bytes; zero = it takes in none, or none more."""
+    host: builtins.str
+    """Peer id of the peer in whose process this one lives, as its guest; empty = it is none."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -571,9 +585,11 @@ class HeartbeatResponse(google.protobuf.message.Message):
         ends_lineage: builtins.str = ...,
         lateness: builtins.float = ...,
         work_done: builtins.int = ...,
+        room_bytes: builtins.int = ...,
+        host: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "iteration", b"iteration", "lateness", b"lateness", "log_since", b"log_since", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "host", b"host", "iteration", b"iteration", "lateness", b"lateness", "log_since", b"log_since", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "room_bytes", b"room_bytes", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
 

@@ -1,0 +1,175 @@
+"""A stage that nobody comes for: who is asked to take in a guest, when, where a guest is placed,
+and when it may go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TypeVar
+
+from swarmfree.protocol.errors import PeerSilent, Refused
+from swarmfree.protocol.messages import Farewell, Goodbye, Heartbeat, Hello, PlanAnswer, Request
+from swarmfree.protocol.names import NO_STAGE, Endpoint
+from swarmfree.protocol.plan import Replica
+from swarmfree.protocol.ports import Reply
+from swarmfree.trainer import guest
+from swarmfree.trainer.coordinator.adoption import StageAdoption
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
+from swarmfree.trainer.coordinator.roster import Roster
+from tests.mutants.alone import ME, SIBLING, A, Alone, D, assigning, at, beat_answer, endpoint, leading, plan, play
+
+T = TypeVar("T")
+GIB = 1 << 30
+LONG_S = 60.0
+OF_D = endpoint("e")
+"""The guest in the process of the only replica of stage 2."""
+
+
+def _playing(story: Callable[[Alone, Assignment, Roster], Awaitable[T]], rooms: dict[Endpoint, int]) -> T:
+    """The coordinator with the only replicas of stages 0 and 2, which tell of so much room; nobody
+    has stage 1.
+    """
+
+    async def begin(alone: Alone) -> T:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Heartbeat) or to not in rooms:
+                raise PeerSilent(f"{to.member} says nothing")
+            return Reply(replace(beat_answer(0 if to == A else 2), room_bytes=rooms[to]))
+
+        alone.line.answer = answer
+        assignment, roster = assigning(alone.context, alone.tasks, leading(alone.context))
+        for stage, member in ((0, A), (2, D)):
+            roster.admit(member, Hello(False, False, ""), stage, built=True, is_ours=True, opened=at(1))
+        await asyncio.sleep(1.0)
+        return await story(alone, assignment, roster)
+
+    return play(begin)
+
+
+def _adoption(alone: Alone, roster: Roster) -> StageAdoption:
+    lead = leading(alone.context)
+    return StageAdoption(alone.context, lead, roster, RecoveryChoice(alone.context, lead))
+
+
+def _asked(roster: Roster) -> list[str]:
+    return [member.peer_id for member in roster._adopted]
+
+
+def asked_after_a_while() -> object:
+    """Who is asked four, and six, seconds after a stage was lost."""
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[list[str]]:
+        adoption, found = _adoption(alone, roster), list[list[str]]()
+        for waited_s in (4.0, 6.0):
+            adoption.look({1: alone.context.now_s() - waited_s}, set())
+            found.append(_asked(roster))
+        return found
+
+    return _playing(story, {A: GIB, D: 2 * GIB})
+
+
+def asked_beside_a_holder() -> object:
+    """A guest that says goodbye serves the stage, which counts as without a replica that stays: who
+    is asked for another one.
+    """
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
+        roster.admit(OF_D, Hello(False, True, "", host="d"), 1, built=True, opened=at(1)).leave()
+        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, set())
+        return _asked(roster)
+
+    return _playing(story, {A: GIB, D: GIB})
+
+
+def asked_beside_a_spare() -> object:
+    """Another stage has a replica to spare: who is asked."""
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
+        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, {1})
+        return _asked(roster)
+
+    return _playing(story, {A: GIB, D: GIB})
+
+
+def asked_next() -> object:
+    """Two have room, and no guest comes: who is asked, one after the other."""
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
+        adoption, lost_s, found = _adoption(alone, roster), alone.context.now_s() - LONG_S, list[str]()
+        for _ in range(3):
+            adoption.look({1: lost_s}, set())
+            found += _asked(roster)
+            await asyncio.sleep(15.0)
+        return found
+
+    return _playing(story, {A: GIB, D: 2 * GIB})
+
+
+def asked_without_room() -> object:
+    """One has too little room, the other none: who is asked."""
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
+        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, set())
+        return _asked(roster)
+
+    return _playing(story, {A: 0, D: 10})
+
+
+def second_guest() -> object:
+    """Stage 1 is served by a guest that says goodbye, stage 2 is lost, and another guest comes:
+    where it is placed.
+    """
+
+    async def story(_: Alone, assignment: Assignment, roster: Roster) -> int:
+        roster.fence(D.member, "it is gone")
+        roster.admit(endpoint("g"), Hello(False, True, "", host="a"), 1, built=True, opened=at(1)).leave()
+        guest_of_a = roster.admit(OF_D, Hello(False, True, "", host="c"), NO_STAGE)
+        assignment._use_standbys()
+        return guest_of_a.stage
+
+    return _playing(story, {A: GIB, D: GIB})
+
+
+def guest_that_is_let_go() -> object:
+    """A guest's goodbye is answered by a coordinator whose plan names it, and by one whose plan
+    names another one in its place: whether it goes.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
+        peer, found = SimpleNamespace(context=alone.context, stage_member=alone.stage_member, coordinator=None), list[bool]()
+        for there in (ME, SIBLING):
+            told = replace(plan(2), replicas=(plan(2).replicas[0], (Replica(there),), plan(2).replicas[2]))
+
+            def answer(_: Endpoint, request: Request, told: object = told) -> Reply:
+                return Reply(Farewell() if isinstance(request, Goodbye) else PlanAnswer(told, ""))  # type: ignore[arg-type]
+
+            alone.line.answer = answer
+            found.append(await guest._is_let_go(peer))  # type: ignore[arg-type]
+        return found
+
+    return play(story)
+
+
+def hello_of_an_excluded_host_s_guest() -> object:
+    """A peer says hello as the guest of one that was excluded, and as the guest of another: what it
+    hears.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        coordinator, found = Coordinator(alone.context, alone.tasks), list[str]()
+        coordinator.lead.exclude(["c"])
+        for host in ("c", "d"):
+            try:
+                coordinator.hello(endpoint(f"guest of {host}"), Hello(False, True, "", host=host))
+                found.append("placed")
+            except Refused as refusal:
+                found.append(str(refusal.kind))
+        return found
+
+    return play(story)

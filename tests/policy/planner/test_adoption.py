@@ -1,0 +1,121 @@
+"""Who takes in a guest for a stage that everybody has left."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmfree.policy.planner.adoption import (
+    ADOPT_WAIT_S,
+    GUEST_START_S,
+    HostCandidate,
+    choose_host,
+    guest_bytes,
+    predicted_iteration_s,
+    predicted_seconds,
+    stage_distance,
+)
+from swarmfree.policy.planner.allocation import stage_needs
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
+from swarmfree.protocol.names import ENDS_STAGE, Member
+
+MANIFEST = Manifest(
+    model=ModelSection(blocks=4),
+    stages=StagesSection(body=4, replicas_max=2, sources_max=2),
+    batch=BatchSection(microbatches=16),
+)
+ROOM = 1 << 40
+
+
+def candidate(name: str, stage: int, room: int = ROOM, *, can_feed: bool = False, tries: int = 0) -> HostCandidate:
+    """A member that serves this stage."""
+    return HostCandidate(Member(name, "1" * 16), stage, room, can_feed, tries)
+
+
+def chosen(stage: int, *candidates: HostCandidate) -> str:
+    """Name of who takes in the guest; empty where nobody does."""
+    found = choose_host(stage, candidates, MANIFEST)
+    return found.host.peer_id if found is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("lost", "there", "host"),
+    [
+        (2, [candidate("a", 0), candidate("b", 1), candidate("d", 4)], "b"),
+        (4, [candidate("a", 0), candidate("b", 1), candidate("c", 2)], "a"),
+        (2, [candidate("b", 1), candidate("c", 3, 2 * ROOM)], "c"),
+        (2, [candidate("c", 3), candidate("b", 1)], "b"),
+        (2, [candidate("b", 1, 1), candidate("d", 4)], "d"),
+        (2, [candidate("b", 1, tries=1), candidate("d", 4)], "d"),
+        (2, [candidate("b", 1, 0), candidate("d", 4, 0)], ""),
+        (2, [], ""),
+        (ENDS_STAGE, [candidate("b", 1), candidate("c", 3, can_feed=True)], "c"),
+        (ENDS_STAGE, [candidate("b", 1)], ""),
+    ],
+    ids=["near", "the ends are near both ends", "room", "name", "too little", "in vain", "none", "nobody", "feeds", "no text"],
+)
+def test_who_is_asked(lost: int, there: list[HostCandidate], host: str) -> None:
+    """The nearest that has room, of equal ones that with most of it, then the first by name; who
+    was asked in vain comes later.
+    """
+    assert chosen(lost, *there) == host
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, ROOM), st.booleans(), st.integers(0, 2)), max_size=6), st.integers(0, 4)
+)
+def test_every_coordinator_chooses_alike(there: list[tuple[int, int, bool, int]], lost: int) -> None:
+    """The order in which members are known changes nothing, and whoever is chosen can take it."""
+    candidates = [candidate(f"p{n}", s, room, can_feed=feeds, tries=tries) for n, (s, room, feeds, tries) in enumerate(there)]
+    shuffled = random.Random(lost).sample(candidates, len(candidates))
+    host = chosen(lost, *candidates)
+    assert host == chosen(lost, *shuffled)
+    able = {c.member.peer_id for c in candidates if c.room_bytes >= guest_bytes(MANIFEST, lost) and (lost or c.can_feed)}
+    assert host in able if able else host == ""
+
+
+def test_a_guest_needs_what_a_replica_of_its_stage_does() -> None:
+    """The memory is that which the planner reckons with for every peer."""
+    blocks = [len(MANIFEST.blocks_of(stage)) for stage in range(MANIFEST.stage_count)]
+    needs = stage_needs(MANIFEST, blocks, MANIFEST.replicas_max(ENDS_STAGE))
+    assert tuple(guest_bytes(MANIFEST, stage) for stage in range(MANIFEST.stage_count)) == needs
+
+
+def test_distance_goes_round_by_way_of_the_ends() -> None:
+    """The last stage of the body is as near to stage 0 as the first one."""
+    assert [stage_distance(0, stage, 5) for stage in range(5)] == [0, 1, 2, 2, 1]
+
+
+def test_the_reason_names_who_and_why() -> None:
+    """An operator reads where the host serves, and how much room there is."""
+    found = choose_host(2, [candidate("b", 1, 10**9)], MANIFEST)
+    assert found is not None
+    assert "stage 2 is lost" in found.reason and "serves stage 1" in found.reason and "1,000 MB" in found.reason
+
+
+def test_a_large_stage_takes_as_long_as_its_state() -> None:
+    """To the wait and the start comes the transfer of weights and moments, if it was measured."""
+    start_s = ADOPT_WAIT_S + GUEST_START_S
+    assert predicted_seconds(MANIFEST, 2, None) == start_s
+    longer_s = predicted_seconds(MANIFEST, 2, 1e6) - start_s
+    assert longer_s == pytest.approx(2 * (predicted_seconds(MANIFEST, 2, 2e6) - start_s))
+
+
+def test_an_iteration_is_slower_by_the_host_of_two_stages() -> None:
+    """Four equal stages of the body and ends that cost nothing: with sixteen microbatches the host
+    is busy twice as long, and everything waits for it.
+    """
+    before, after = 4.0 + 15 * 1.0, 4.0 + 15 * 2.0
+    found = predicted_iteration_s(MANIFEST, 19.0, [1e-9, 1.0, 1.0, 0.0, 1.0], 3, 2, 16)
+    assert found == pytest.approx(19.0 * after / before, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("iteration_s", "busy_s"), [(0.0, [1.0] * 5), (2.0, [0.0] * 5), (2.0, [1.0, 1.0, 0.0, 1.0, 1.0])], ids=["time", "all", "host"]
+)
+def test_what_was_not_measured_is_not_predicted(iteration_s: float, busy_s: list[float]) -> None:
+    """Nothing is said of an iteration where none, or not the host, was measured."""
+    assert predicted_iteration_s(MANIFEST, iteration_s, busy_s, 3, 2, 16) == 0.0
