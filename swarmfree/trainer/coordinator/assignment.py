@@ -550,14 +550,7 @@ class Assignment:
         if isinstance(action, Copy):
             self._note_copy(participant.member, stage, built)
         if lost:
-            is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
-                isinstance(action, CopyKept) and action.iteration == iteration
-            )
-            is_scaled = record is not None and not is_as_it_was
-            self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
-            self._void_joins(stage)
-            if stage in self._last_holder:
-                self._tasks.start(self._look_for(self._last_holder.pop(stage)), f"look for the last holder of stage {stage}")
+            self._note_rebuilt(action, present, built)
         self._context.tell(
             StageBuilt(
                 stage,
@@ -573,6 +566,18 @@ class Assignment:
         self._adoption.note_build(built.received_bytes, built.seconds)
         if lost and participant.host:
             self._adoption.tell_adopted(stage, iteration, participant)
+
+    def _note_rebuilt(self, action: BuildAction, present: Present, built: Built) -> None:
+        """A lost stage is there again, and counts until what it was comes back."""
+        stage = action.stage
+        is_as_it_was = isinstance(action, (Restore, Replay, Stay)) or (
+            isinstance(action, CopyKept) and action.iteration == present.iteration
+        )
+        is_scaled = present.record is not None and not is_as_it_was
+        self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
+        self._void_joins(stage)
+        if stage in self._last_holder:
+            self._tasks.start(self._look_for(self._last_holder.pop(stage)), f"look for the last holder of stage {stage}")
 
     def _note_copy(self, member: Member, stage: int, built: Built) -> None:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
