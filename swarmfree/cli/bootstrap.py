@@ -82,7 +82,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     # A taken port may be that of a node that has just been killed: that is waited for
     require_listening(listens, relay_port)
     if not data_is_bytes:
-        require_text(text, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary)
+        require_text(text, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary, first)
     founding = Founding(
         config,
         folder,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmfree.cli.options import BytesOption
 from swarmfree.cli.sample import weights_folder
 from swarmfree.cli.writer import tokenizer_in
 
@@ -49,9 +50,12 @@ def evaluate(
             help="Only what a run with this data.held_out_percent holds out of the text; 0 takes all of it.",
         ),
     ] = WHOLE,
+    data_is_bytes: BytesOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Say how well a model predicts a text: loss in nats per token, perplexity, and bits per byte.
+
+    What is no text is refused; a model of bytes takes it with --data-is-bytes.
 
     On this machine, in float32, with the arithmetic of a run's held-out evaluation; that one looks
     at some rows, spread over the held-out text, and this at all of it.
@@ -73,6 +77,7 @@ def evaluate(
         raise ConfigError(
             f"{folder}: its tokenizer has {tokenizer.vocabulary} tokens, and its model {section.vocabulary}; they do not belong together"
         )
+    _require_text(data, data_is_bytes=data_is_bytes, is_dataset=dataset is not None, reads_bytes=tokenizer.is_bytes)
     import torch  # noqa: PLC0415 - it takes seconds to load
 
     from swarmfree.model.evaluation import text_loss  # noqa: PLC0415 - as torch
@@ -89,6 +94,22 @@ def evaluate(
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)
+
+
+def _require_text(data: str, *, data_is_bytes: bool, is_dataset: bool, reads_bytes: bool) -> None:
+    """Whether the data is what the model reads.
+
+    Raises:
+        ConfigError: bytes are to be taken where only text can be.
+        DataError: it is no text.
+    """
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.corpus import require_text  # noqa: PLC0415 - help is fast
+
+    if data_is_bytes and (is_dataset or not reads_bytes):
+        raise ConfigError("--data-is-bytes: only a model of bytes takes bytes that are no text, and no dataset; leave it out")
+    if reads_bytes and not is_dataset and not data_is_bytes:  # any other tokenizer says itself where the text ends
+        require_text(data, 1)
 
 
 class _HowFar:

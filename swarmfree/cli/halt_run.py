@@ -20,6 +20,8 @@ from swarmfree.wire.signed_order import sign_order
 
 LOOK_AGAIN_S = 1.0
 COUNT_MAX = 1 << 31
+DIGITS_MAX = 20
+"""Of a number: Python refuses to read one of thousands of digits."""
 FOLLOWS = {
     Halting.PAUSE: "after the iteration under way each writes its stage, and all leave; "
     "to go on, start the same commands in the same folders",
@@ -37,9 +39,9 @@ def microbatches_in(change: str) -> int:
     """
     key, _, value = (part.strip() for part in change.partition("="))
     if key != SETTABLE:
-        raise ConfigError(f"{change}: only {SETTABLE}=N can be set while a run goes on; all else is agreed as it is made")
-    if not value.isascii() or not value.isdigit() or not 0 < int(value) < COUNT_MAX:
-        raise ConfigError(f"{SETTABLE} = {value}: a whole number above 0 is expected")
+        raise ConfigError(f"{change:.80}: only {SETTABLE}=N can be set while a run goes on; all else is agreed as it is made")
+    if not value.isascii() or not value.isdigit() or len(value) > DIGITS_MAX or not 0 < int(value) < COUNT_MAX:
+        raise ConfigError(f"{SETTABLE} = {value:.40}: a whole number above 0 is expected")
     return int(value)
 
 
@@ -54,7 +56,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
     """
     async with open_directory(invite, patience_s) as (directory, manifest, _):
         await directory.ban_lists()  # orders are read along
-        what = str(halt) if halt is not Halting.NOT else f"set {SETTABLE}={microbatches}"
+        what = _in_words(Order(0, halt, microbatches))
         if microbatches > manifest.batch.most:
             raise ConfigError(
                 f"{SETTABLE} = {microbatches}: this run was made for at most {manifest.batch.most} (batch.microbatches_max, or "
@@ -78,6 +80,13 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
             async with asyncio.timeout(manifest.timing.lease_s):
                 while not (keepers := await directory.keepers_of_order(order)):
                     await asyncio.sleep(LOOK_AGAIN_S)
+        await directory.ban_lists()
+        counts = directory.order()
+        if counts is not None and counts != order.order:
+            raise SwarmfreeError(
+                f"order {number} to {what} is not obeyed: order {counts.number} to {_in_words(counts)} was given at the same time, "
+                f"and counts more; {what} again if that is still wanted"
+            )
         if not keepers:
             raise SwarmfreeError(
                 f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
@@ -91,3 +100,7 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         who = "peers have" if keepers > 1 else "peer has"
         typer.echo(f"order {number} to {what}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
         return 0
+
+
+def _in_words(order: Order) -> str:
+    return str(order.halt) if order.halt is not Halting.NOT else f"set {SETTABLE}={order.microbatches}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,22 +19,29 @@ from pathlib import Path
 from typing import IO
 
 from swarmfree.cli.finished_run import FINISHED_FILE
-from swarmfree.lab.report import CONFIG_FILE, EVENTS_FILE, ReportError, write_whole
+from swarmfree.lab.report import CONFIG_FILE, EVENTS_FILE, ReportError
 from swarmfree.lab.swarm import BOOTSTRAP, PEERS
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.config import RunConfig, differences, load_run, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage.regular_files import open_regular, read_regular
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 
 OPTIONS_FILE = "local.json"
 REPORTS = Path("reports")
 LISTED_MAX = 4
+UNDER_WAY = "this run is under way: another `swarmfree local` works in the folder"
 OPTIONS = {field: field for field in ("peers", "standbys", "respawn", "threads", "data", "data_is_bytes", "init_from")} | {
     "kill": "kills"
 }
 """Option as the command line calls it -> field of `LocalOptions`."""
+LEAST = {"peers": 1, "standbys": 0, "threads": 1}
+
+
+class NothingLeft(ConfigError):
+    """A run has come to its end, or no peer of it has written a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +69,26 @@ class LocalOptions:
     init_from: str = ""
 
     def write(self, folder: Path) -> None:
-        """Write them down.
+        """Write them down, where nobody has.
 
         Raises:
+            ConfigError: another process has: of two that found the folder empty one goes on.
             ReportError: the disk is full or gone.
         """
-        write_whole(folder / OPTIONS_FILE, (json.dumps(dataclasses.asdict(self)) + "\n").encode())
+        path = folder / OPTIONS_FILE
+        try:
+            with path.open("xb") as file:
+                try:
+                    file.write((json.dumps(dataclasses.asdict(self)) + "\n").encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    path.unlink()
+                    raise
+        except FileExistsError:
+            raise ConfigError(f"{folder}: {UNDER_WAY}") from None
+        except OSError as error:
+            raise ReportError(f"{path} cannot be written: {error.strerror}") from error
 
     @classmethod
     def read(cls, folder: Path) -> LocalOptions:
@@ -77,10 +99,12 @@ class LocalOptions:
         """
         path = folder / OPTIONS_FILE
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(read_regular(path).decode())
             found["kills"] = tuple(found["kills"])
             options = cls(**found)
-        except (OSError, ValueError, TypeError, LookupError) as error:
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}): the version of swarmfree that wrote it goes on") from error
         types = {
             "peers": int,
@@ -92,6 +116,7 @@ class LocalOptions:
             "init_from": str,
         }
         wrong = [name for name, kind in types.items() if type(getattr(options, name)) is not kind]
+        wrong = wrong or [name for name, least in LEAST.items() if getattr(options, name) < least]
         if wrong or not all(isinstance(kill, str) for kill in options.kills):
             raise ConfigError(f"{path}: {', '.join(wrong) or 'kills'}: not what this version of swarmfree writes")
         return options
@@ -180,24 +205,59 @@ def hold(folder: Path) -> IO[bytes]:
         ReportError: there are none, or they cannot be read.
     """
     try:
-        file = (folder / OPTIONS_FILE).open("rb")
+        file = open_regular(folder / OPTIONS_FILE)
     except OSError as error:
         raise ReportError(f"{folder / OPTIONS_FILE} cannot be opened: {error.strerror}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise ConfigError(f"{folder}: this run is under way: another `swarmfree local` works in the folder") from error
+        raise ConfigError(f"{folder}: {UNDER_WAY}") from error
     return file
 
 
 def can_go_on(folder: Path) -> bool:
     """Whether a run that has ended can go on in this folder with all that a whole set says."""
     try:
-        point = _point(folder, _manifest(folder))
+        return not open_kept(str(folder)).point.missing
     except ConfigError:
         return False
-    return not point.missing
+
+
+def why_not_on(folder: Path) -> str:
+    """Why `--resume` would refuse the run of this folder; empty where it would not."""
+    try:
+        open_kept(str(folder))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def is_worth_its_room(folder: Path, *, has_gone_on: bool) -> bool:
+    """Whether what the processes of a run that has ended left behind stays: there is a whole set,
+    or the run has gone on from some set before, as it can again. What cannot be read now stays,
+    too, where the run has gone on before.
+    """
+    try:
+        point = _point(folder, _manifest(folder))
+    except NothingLeft:
+        return False
+    except ConfigError:
+        return has_gone_on
+    return has_gone_on or not point.missing
+
+
+def require_still(folder: Path, point: SnapshotSet) -> None:
+    """Whether a run goes on from where it was found to, now that nobody else can work there.
+
+    Raises:
+        ConfigError: somebody has gone on with it meanwhile.
+    """
+    if (found := open_kept(str(folder)).point) != point:
+        raise ConfigError(
+            f"{folder}: another `swarmfree local` has gone on with this run meanwhile, up to iteration {found.iteration}: "
+            "give the same command again"
+        )
 
 
 def newest(parent: Path = REPORTS) -> Path:
@@ -226,20 +286,25 @@ def open_kept(asked: str) -> KeptRun:
         ConfigError: nothing there can go on, and why.
     """
     place = Path(asked) if asked else newest()
-    folder = place.parent if place.is_file() else place
-    if not folder.is_dir():
-        raise ConfigError(f"--resume {place}: there is no such folder; that of the report of a `swarmfree local` is expected")
-    if not (folder / OPTIONS_FILE).exists():
-        raise ConfigError(
-            f"--resume {place}: no local run lies there; a folder with a report and {OPTIONS_FILE} in it is expected"
-        )
-    options, config = LocalOptions.read(folder), load_run(folder / CONFIG_FILE)
-    if not (folder / PEERS).is_dir():
-        raise ConfigError(
-            f"--resume {place}: the run has come to its end, or had no whole set of snapshots when it was ended, or was not named with "
-            "--out: nothing is left there to go on from"
-        )
-    return KeptRun(folder, options, config, _point(folder, _manifest(folder)))
+    try:
+        folder = place.parent if place.is_file() else place
+        if not folder.is_dir():
+            raise ConfigError(f"--resume {place}: there is no such folder; that of the report of a `swarmfree local` is expected")
+        if not (folder / OPTIONS_FILE).exists():
+            raise ConfigError(
+                f"--resume {place}: no local run lies there; a folder with a report and {OPTIONS_FILE} in it is expected"
+            )
+        options, config = LocalOptions.read(folder), _config(folder)
+        if not (folder / PEERS).is_dir():
+            raise ConfigError(
+                f"--resume {place}: the run has come to its end, or had no whole set of snapshots when it was ended, or was not named "
+                "with --out: nothing is left there to go on from"
+            )
+        manifest = _manifest(folder)
+        _require_own(folder, manifest, config)
+        return KeptRun(folder, options, config, _point(folder, manifest))
+    except OSError as error:
+        raise ConfigError(f"--resume {place!s:.200}: cannot be looked at: {error.strerror}") from error
 
 
 def absolute(data: str) -> str:
@@ -263,10 +328,35 @@ def _is_free(folder: Path) -> bool:
     return True
 
 
+def _config(folder: Path) -> RunConfig:
+    path = folder / CONFIG_FILE
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; it keeps what the run computes, and without it nothing goes on"
+        ) from error
+    return load_run(path)
+
+
+def _require_own(folder: Path, manifest: Manifest, config: RunConfig) -> None:
+    """Whether the run config in the folder still is the run's: else the report would be told of
+    another one before the bootstrap node refuses it.
+
+    Raises:
+        ConfigError: it has been changed.
+    """
+    known = dataclasses.replace(config.manifest.model, init_digests=manifest.model.init_digests)
+    if other := differences(manifest, dataclasses.replace(config.manifest, model=known)):
+        raise ConfigError(
+            f"{folder / CONFIG_FILE}: is not as the run began: {', '.join(other)}; put back what was kept: a run goes on as it began"
+        )
+
+
 def _manifest(folder: Path) -> Manifest:
     path = folder / PEERS / BOOTSTRAP / MANIFEST_FILE
     try:
-        return manifest_from_bytes(path.read_bytes())
+        return manifest_from_bytes(read_regular(path))
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}; it keeps who the run is, and without it nothing goes on"
@@ -282,17 +372,20 @@ def _point(folder: Path, manifest: Manifest) -> SnapshotSet:
         ConfigError: nowhere.
     """
     run = manifest.fingerprint()
-    places = sorted(place for place in (folder / PEERS).iterdir() if place.name != BOOTSTRAP and place.is_dir())
+    try:
+        places = sorted(place for place in (folder / PEERS).iterdir() if place.name != BOOTSTRAP and place.is_dir())
+    except OSError as error:
+        raise ConfigError(f"{folder / PEERS}: cannot be looked at: {error.strerror}") from error
     for place in places:
         if (place / FINISHED_FILE).exists():
-            raise ConfigError(
+            raise NothingLeft(
                 f"{folder}: the run has come to its end, as {place / FINISHED_FILE} says; nothing is left to go on with"
             )
     point, _ = resume_point(
         {place.name: FolderSnapshots.lying_in(place / SNAPSHOTS, run) for place in places}, manifest.stage_count
     )
     if point is None:
-        raise ConfigError(
+        raise NothingLeft(
             f"{folder}: none of its peers had written a snapshot, as each does every {manifest.recovery.snapshot_every} iterations "
             "(recovery.snapshot_every): nothing is left to go on from"
         )

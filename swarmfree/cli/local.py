@@ -145,7 +145,7 @@ def _run(
     options = keeping.options
     manifest = with_first_model(with_tokenizer(asked, options.data), options.init_from)
     if not options.data_is_bytes:
-        require_text(options.data, manifest.tokens_per_iteration + 1, manifest.model.vocabulary)
+        require_text(options.data, manifest.tokens_per_iteration + 1, manifest.model.vocabulary, options.init_from)
     order = order_of(
         manifest,
         out,

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import IO, Any
 
-from swarmfree.cli.kept_run import Keeping, can_go_on, hold, resume_command
+from swarmfree.cli.kept_run import Keeping, hold, is_worth_its_room, require_still, resume_command, why_not_on
 from swarmfree.cli.peer_order import KEPT as SPILLED
 from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
 from swarmfree.cockpit.fold import fold_all
@@ -29,8 +29,8 @@ from swarmfree.lab.estimate import needs
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
-from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, read_events, write_summary, write_whole
-from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
+from swarmfree.lab.report import CONFIG_FILE, SUMMARY_FILE, EventLog, ReportError, read_events, write_summary, write_whole
+from swarmfree.lab.summary import TEXT_FILE, summarise, summary_brief, summary_text, wrapped
 from swarmfree.lab.swarm import LOGS, PEERS, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.policy.resume import SnapshotSet
 from swarmfree.protocol.config import to_toml
@@ -104,7 +104,19 @@ class LocalRun:
             return None
         if keeping.point is None:
             keeping.options.write(folder)
-        return hold(folder)
+        held = hold(folder)
+        if keeping.point is not None:
+            try:
+                require_still(folder, keeping.point)
+                for earlier in (SUMMARY_FILE, TEXT_FILE):
+                    (folder / earlier).unlink(missing_ok=True)  # else they say of this life what became of the one before
+            except SwarmfreeError:
+                held.close()
+                raise
+            except OSError as error:
+                held.close()
+                raise ReportError(f"{folder}: the summary of before cannot be removed: {error.strerror}") from error
+        return held
 
     @property
     def _point(self) -> SnapshotSet | None:
@@ -112,7 +124,9 @@ class LocalRun:
 
     def _may_go_on(self) -> bool:
         keeping = self._keeping_for_others
-        return keeping is not None and (keeping.is_named or self._has_paused) and can_go_on(self._order.folder)
+        if keeping is None or not (keeping.is_named or self._has_paused):
+            return False
+        return is_worth_its_room(self._order.folder, has_gone_on=keeping.point is not None)
 
     def run(self) -> int:
         """Run it to its end.
@@ -267,7 +281,9 @@ class LocalRun:
             files = sorted((self._order.folder / "weights").glob("*.safetensors"))
             written = [{"stage": stage, "path": str(path)} for stage, path in enumerate(files)]
             summary |= {"weights_of_iteration": self._kept, "weights": written}
-        summary["resume"] = resume_command(self._order.folder) if self._may_go_on() else None
+        stays = self._may_go_on()
+        refusal = why_not_on(self._order.folder) if stays else ""
+        summary["resume"] = resume_command(self._order.folder) if stays and not refusal else None
         try:
             write_summary(self._order.folder, summary)
         except ReportError as error:
@@ -276,6 +292,8 @@ class LocalRun:
         self._print(json.dumps(finite({"kind": "Summary", **summary})) if self._is_json else self._summary_lines(summary))
         if (command := summary["resume"]) is not None:
             self._print(f"it is not over; to go on with it: {command}", is_text_only=True)
+        if refusal:
+            say(f"swarmfree: it is not over, and its snapshots are kept, but nothing goes on with it: {refusal}")
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             say(f"swarmfree: {ending.line}")
         code = await self._draw() or code

@@ -70,7 +70,7 @@ InitFromOption = Annotated[
 ]
 BytesOption = Annotated[
     bool,
-    typer.Option("--data-is-bytes", help="Take --data as it is: its bytes are learned, be they text or not.", show_default=False),
+    typer.Option("--data-is-bytes", help="Take the bytes of --data as they are, be they text or not.", show_default=False),
 ]
 LogOption = Annotated[Log, typer.Option("--log", help="Tell events as lines of text, or as one JSON object per line.")]
 HostOption = Annotated[

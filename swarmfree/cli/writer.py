@@ -106,8 +106,10 @@ def _end_token(folder: Path) -> int | None:
 
 def _json_in(path: Path) -> dict[str, Any]:
     """What a file of ours says; nothing where it is missing."""
+    from swarmfree.storage.regular_files import read_regular  # noqa: PLC0415 - help is fast
+
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_regular(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

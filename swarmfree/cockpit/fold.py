@@ -91,12 +91,12 @@ def fold(state: SwarmState, observed_event: ObservedEvent) -> SwarmState:
     Returns:
         A new state; `state` is unchanged.
     """
-    first_s = state.started_s or observed_event.time_s
+    first_s, before_s = state.started_s or observed_event.time_s, state.now_s
     state = replace(state, started_s=min(first_s, observed_event.time_s), now_s=max(state.now_s, observed_event.time_s))
     match observed_event:
         case RunDescribed():
             return replace(
-                begin_again(state),
+                begin_again(state, before_s, observed_event.time_s),
                 name=observed_event.name,
                 iterations=observed_event.iterations,
                 stage_count=observed_event.stage_count,

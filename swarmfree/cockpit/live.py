@@ -83,8 +83,11 @@ def progress_line(state: SwarmState, now_s: float | None = None) -> str:
         parts.append(waiting_words(state.waiting_for))
     elif state.unfolding:
         parts.append(f"stage {state.unfolding[-1].stage} is being rebuilt")
+    elif state.is_resuming:
+        peers = [p for p in state.peers if p.role != "bootstrap"]
+        parts.append(f"going on: {sum(p.is_alive and bool(p.member) for p in peers)} of {len(peers)} peers are up")
     elif state.does_wait(now_s):
-        parts.append(f"training waits: no iteration for {span(now_s - state.commits[-1].time_s)}")
+        parts.append(f"training waits: no iteration for {span(state.since_commit_s(now_s))}")
     elif not state.is_over:
         if state.tokens_per_s is not None:
             parts.append(f"{state.tokens_per_s:,.0f} tokens/s")
@@ -151,7 +154,7 @@ class PlainView:
     def _stamp(self, state: SwarmState, time_s: float) -> str:
         if self._by_clock:
             return f"{time.strftime('%H:%M:%S', time.localtime(time_s))}  "
-        return f"{time_s - state.started_s:7.1f} s  "
+        return f"{state.clock_s(time_s):7.1f} s  "
 
 
 class LiveView:

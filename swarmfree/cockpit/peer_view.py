@@ -55,10 +55,10 @@ class OwnState:
         stage: that it serves, `NO_STAGE` for none.
         siblings: how many others serve that stage.
         plan: the newest one looked at.
-        microbatches: per iteration.
+        microbatches: per iteration, as the run begins.
         tokens: per microbatch.
         contributions: microbatches that it did.
-        marks: (iterations, contributions) at the last commits, newest last.
+        marks: (microbatches of all iterations, contributions) at the last commits, newest last.
         memory_bytes, disk_bytes: kept for others.
         making: the stage whose state it makes now, `NO_STAGE` for none.
         made: the last state that it made.
@@ -89,7 +89,7 @@ class OwnState:
         if len(self.marks) < 2 or self.stage < 0:
             return None
         (first, done), (last, done_now) = self.marks[0], self.marks[-1]
-        return min(1.0, (done_now - done) / ((last - first) * self.microbatches))
+        return min(1.0, (done_now - done) / max(1, last - first))
 
 
 def begin(own: OwnState, manifest: Manifest, now_s: float) -> OwnState:
@@ -321,7 +321,9 @@ def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
         swarm = commit(swarm, time_s, IterationCommitted(record.iteration, record.attempt, *told))
     swarm = _without_alarms(swarm, swarm.committed_count)
     swarm = replace(swarm, peers=tuple(_caught_up(p, swarm.committed_count) for p in swarm.peers))
-    marks = (*own.marks, (swarm.committed_count, own.contributions))[-SHARE_ITERATIONS - 1 :]
+    batch = fresh[-1].batch
+    fed = swarm.committed_count * own.microbatches if batch is None else batch.fed
+    marks = (*own.marks, (fed, own.contributions))[-SHARE_ITERATIONS - 1 :]
     return replace(own, swarm=swarm, marks=marks)
 
 

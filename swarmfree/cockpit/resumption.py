@@ -11,9 +11,14 @@ from swarmfree.cockpit.state import Resumption, SwarmState
 from swarmfree.protocol.names import NO_STAGE
 
 
-def begin_again(state: SwarmState) -> SwarmState:
+def begin_again(state: SwarmState, from_s: float, until_s: float) -> SwarmState:
     """The state once the run is described once more: whoever was there has ended, and what was
-    about to become of them with it. A state that knows no run stays as it is.
+    about to become of them with it; what was news then is none now. A state that knows no run stays
+    as it is.
+
+    Args:
+        state: the state so far.
+        from_s, until_s: Unix times of the last event of those, and of this one.
     """
     if not state.name:
         return state
@@ -26,6 +31,8 @@ def begin_again(state: SwarmState) -> SwarmState:
         lost_stages=tuple(story for story in state.lost_stages if story.resumed_s is not None),
         weights=(),
         is_resuming=True,
+        absences=(*state.absences, (from_s, max(from_s, until_s))),
+        news=(),
     )
 
 

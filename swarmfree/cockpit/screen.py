@@ -100,7 +100,7 @@ def _wrapped(line: Text, window: Window) -> list[Text]:
 def _head(state: SwarmState, now_s: float, window: Window) -> Text:
     count = f"{state.committed_count} / {state.iterations}"
     left_s = state.remaining_s(now_s)
-    times = span(now_s - state.started_s if state.started_s else 0.0)
+    times = span(state.clock_s(now_s))
     if left_s is not None and not state.is_over:
         times += f", {left_words(left_s)}"
     name = cut(state.name or "swarmfree", 16)
@@ -284,7 +284,7 @@ def _standbys(state: SwarmState) -> Text:
 def loss_words(state: SwarmState, story: LostStage) -> str:
     """A lost stage that is back, as one sentence: which, when, how soon, by whom, at what cost."""
     since_s = story.noticed_s if story.killed_s is None else story.killed_s
-    when = clock(since_s - state.started_s)
+    when = clock(state.clock_s(since_s))
     back = "" if story.resumed_s is None else f" for {seconds_words(story.resumed_s - since_s)}"
     done = {"Replay": "replayed", "Restore": "restored", "Merge": "merged", "Fresh": "drawn anew"}.get(story.action, "rebuilt")
     cost = ", bit for bit" if story.exact else ""
@@ -309,7 +309,7 @@ def _news(state: SwarmState, window: Window, lines_max: int) -> list[Text]:
     """The newest news, the newest last; older ones go first."""
     found: list[Text] = []
     for news in reversed([news for news in state.news if not news.is_passing]):
-        stamp = f"{clock(news.time_s - state.started_s):>6}  "
+        stamp = f"{clock(state.clock_s(news.time_s)):>6}  "
         who = f"{news.who}: " if news.who else ""
         wrapped = textwrap.wrap(who + news.text, max(20, window.columns - len(stamp))) or [""]
         if len(wrapped) > NEWS_WRAPS_MAX:

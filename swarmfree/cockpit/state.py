@@ -233,6 +233,7 @@ class SwarmState:
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
         resumptions: in order of time; what was undone by them is in none of the above.
         is_resuming: the run has been described once more, and has not been opened since.
+        absences: (from, until) when no process was there, in order of time.
         ends_drawn_anew: iterations before which what embedding and head had learned was lost.
         weights: (stage, path) written at the end.
         invite_file: where the invite lies, empty where nobody has said so.
@@ -265,6 +266,7 @@ class SwarmState:
     lost_stages: tuple[LostStage, ...] = ()
     resumptions: tuple[Resumption, ...] = ()
     is_resuming: bool = False
+    absences: tuple[tuple[float, float], ...] = ()
     ends_drawn_anew: tuple[int, ...] = ()
     weights: tuple[tuple[int, str], ...] = ()
     invite_file: str = ""
@@ -320,6 +322,19 @@ class SwarmState:
         """Iterations that are committed, those before this observer came among them."""
         return self.commits[-1].iteration + 1 if self.commits else 0
 
+    def clock_s(self, time_s: float) -> float:
+        """Seconds from the first event to a time, without those in which no process was there; 0
+        before the first event.
+        """
+        if not self.started_s:
+            return 0.0
+        away_s = sum(max(0.0, min(until_s, time_s) - from_s) for from_s, until_s in self.absences)
+        return time_s - self.started_s - away_s
+
+    def since_commit_s(self, now_s: float) -> float:
+        """Seconds since the last commit in which processes were there; 0 before the first one."""
+        return max(0.0, self.clock_s(now_s) - self.clock_s(self.commits[-1].time_s)) if self.commits else 0.0
+
     @property
     def training_s(self) -> float:
         """Seconds from the first Open to the last commit, without those in which no process was
@@ -365,17 +380,16 @@ class SwarmState:
         """
         if self.pace_s is None or self.does_wait(now_s):
             return None
-        since_s = max(0.0, now_s - self.commits[-1].time_s)
+        since_s = self.since_commit_s(now_s)
         return self.pace_s * max(0, self.iterations - self.committed_count) - min(since_s, self.pace_s)
 
     def does_wait(self, now_s: float) -> bool:
-        """Whether training waits: it says so, a stage is lost, or no iteration was committed for
-        long.
+        """Whether training waits: it says so, a stage is lost, those who go on with it have not
+        begun, or no iteration was committed for long.
         """
-        if self.waiting_for or self.unfolding:
+        if self.waiting_for or self.unfolding or self.is_resuming:
             return True
-        silent_s = now_s - self.commits[-1].time_s if self.commits else 0.0
-        return not self.is_over and silent_s > max(STALLED_S_MIN, STALLED_PACES * (self.pace_s or 0.0))
+        return not self.is_over and self.since_commit_s(now_s) > max(STALLED_S_MIN, STALLED_PACES * (self.pace_s or 0.0))
 
     @property
     def unfolding(self) -> tuple[LostStage, ...]:

@@ -99,7 +99,14 @@ class RunStatus:
     @property
     def tokens_per_s(self) -> float | None:
         """Training speed of the whole swarm, tokens per second; None if no peer could tell."""
-        return self.manifest.tokens_per_iteration / self.iteration_s if self.iteration_s else None
+        tokens = self.manifest.tokens_per_iteration if self.record is None else self.record.tokens
+        return tokens / self.iteration_s if self.iteration_s else None
+
+    @property
+    def microbatches(self) -> int:
+        """How many each iteration has from now on: as the newest record says."""
+        batch = self.record.batch if self.record is not None else None
+        return self.manifest.batch.microbatches if batch is None else batch.microbatches
 
     @property
     def remaining_s(self) -> float | None:
@@ -150,6 +157,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "attempt": status.plan.position.attempt if status.plan else 0,
         "committed": status.committed,
         "iterations": manifest.run.iterations,
+        "microbatches": status.microbatches,
         "loss": record.loss if record else None,
         "held_out": evaluation,
         "held_out_bits_per_byte": bits_per_byte(evaluation / manifest.data.bytes_per_token) if evaluation is not None else None,
@@ -214,6 +222,8 @@ def status_line(status: RunStatus) -> str:
         parts.append(waiting_words(status.waiting_for))
     elif status.tokens_per_s is not None:
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
+    if status.microbatches != manifest.batch.microbatches:
+        parts.append(f"{status.microbatches} microbatches in an iteration, as its organiser has set")
     if status.remaining_s:
         parts.append(left_words(status.remaining_s))
     return ", ".join(parts)

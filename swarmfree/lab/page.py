@@ -92,9 +92,7 @@ def timeline_of(state: SwarmState) -> list[TimelineRow]:
         last = state.commits[-1]
         found.append((last.time_s, f"iteration {last.iteration} is the last one that is committed", ""))
     rows = [
-        TimelineRow(
-            at_s, _clock(at_s - state.started_s), f"{int(iteration_at(state, at_s)):,}" if state.commits else "", text, kind
-        )
+        TimelineRow(at_s, _clock(state.clock_s(at_s)), f"{int(iteration_at(state, at_s)):,}" if state.commits else "", text, kind)
         for at_s, text, kind in sorted(found, key=lambda each: each[0])
     ]
     if len(rows) > ROWS_MAX:

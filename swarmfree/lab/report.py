@@ -136,19 +136,19 @@ def read_events(folder: Path) -> Iterator[ObservedEvent]:
     """
     path = folder / EVENTS_FILE
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.endswith("\n"):
+                if line.endswith(b"\n"):
                     yield _observed_event(path, number, line)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _observed_event(path: Path, number: int, line: str) -> ObservedEvent:
+def _observed_event(path: Path, number: int, line: bytes) -> ObservedEvent:
     try:
-        return observed_event_from_json(json.loads(line))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path}, line {number}: not an event") from error
+        return observed_event_from_json(json.loads(line.decode()))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}, line {number}: not an event; without that line the others can be read") from error
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "stages": state.stage_count,
         "processes": len(state.peers),
         "tokens": tokens,
-        "seconds": round(state.now_s - state.started_s, 3),
+        "seconds": round(state.clock_s(state.now_s), 3),
         "training_seconds": round(span_s, 3),
         "tokens_per_s": round(tokens / span_s, 1) if span_s > 0 else None,
         "iteration_seconds_median": round(statistics.median(c.seconds for c in commits), 4) if commits else None,

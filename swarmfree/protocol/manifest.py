@@ -26,6 +26,11 @@ INIT_DIGEST_DIGITS = 32
 _INIT_DIGEST = re.compile(rf"[0-9a-f]{{{INIT_DIGEST_DIGITS}}}")
 _STORE_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._=-]*)*")
 
+MICROBATCHES_MAX = (1 << 31) - 1
+"""Of an iteration; an order has 32 bits for them."""
+NUMBERS_MAX = 1 << 53
+"""Microbatches of a run: each has a number, which is exact as a float, too."""
+
 
 def _positive(section: str, record: object, *names: str) -> None:
     for name in names:
@@ -150,6 +155,9 @@ class BatchSection:
             raise ConfigError(
                 f"batch.microbatches_max = {self.microbatches_max}: must be 0 or at least batch.microbatches = {self.microbatches}"
             )
+        if self.most > MICROBATCHES_MAX:
+            name = "microbatches" if self.most == self.microbatches else "microbatches_max"
+            raise ConfigError(f"batch.{name} = {self.most}: must be at most {MICROBATCHES_MAX:,}")
 
     @property
     def most(self) -> int:
@@ -417,6 +425,11 @@ class Manifest:
         if self.stages.body > self.model.blocks:
             raise ConfigError(
                 f"stages.body = {self.stages.body}: more stages than model.blocks = {self.model.blocks}; each needs a block"
+            )
+        if self.run.iterations * self.batch.most > NUMBERS_MAX:
+            raise ConfigError(
+                f"run.iterations = {self.run.iterations}, each of {self.batch.most} microbatches at most: more than {NUMBERS_MAX:,} "
+                "microbatches in all have no numbers"
             )
         if self.recovery.swaps and self.stages.body < SWAP_STAGES_MIN:
             raise ConfigError(

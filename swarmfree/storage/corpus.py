@@ -186,7 +186,7 @@ def require_files(data_path: str) -> None:
         _files_of(Path(data_path).expanduser())
 
 
-def require_text(data_path: str, bytes_min: int, vocabulary: int = 0) -> None:
+def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from: str = "") -> None:
     """Look at data before it is read whole: it is there, there is enough of it, and what it begins
     with is text in UTF-8, or it is a dataset whose symbols the model has.
 
@@ -195,6 +195,8 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0) -> None:
         bytes_min: what one iteration needs; a file of text shorter than that is of no use to the
             run. Of a dataset, tokens.
         vocabulary: of the model; 0 = not looked at.
+        init_from: folder of the model that the run begins with, which says its vocabulary; empty =
+            the run config does.
 
     Raises:
         DataError: one line with what was found, and what to do.
@@ -207,7 +209,7 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0) -> None:
                 f"{dataset.name}: too short: {dataset.train.tokens:,} tokens to train on; one iteration alone needs {bytes_min:,}"
             )
         if vocabulary:
-            require_vocabulary(dataset.name, dataset.vocabulary, vocabulary)
+            require_vocabulary(dataset.name, dataset.vocabulary, vocabulary, init_from)
         return
     name, files = _files_of(Path(data_path).expanduser())
     sizes = {path: path.stat().st_size for path, _ in files}
@@ -216,18 +218,24 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0) -> None:
     strange = [path for path, _ in files if not _is_text(path)]
     if strange:
         which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"
-        raise DataError(f"{which} no text in UTF-8; to learn its bytes as they are, add --data-is-bytes")
+        raise DataError(f"{which} no text in UTF-8; to take its bytes as they are, add --data-is-bytes")
     if sum(sizes.values()) < bytes_min:
         raise DataError(f"{name}: too short: {sum(sizes.values()):,} bytes; one iteration alone needs {bytes_min:,}")
 
 
-def require_vocabulary(name: str, symbols: int, vocabulary: int) -> None:
-    """Whether a model with `vocabulary` rows has a row for each of so many symbols.
+def require_vocabulary(name: str, symbols: int, vocabulary: int, init_from: str = "") -> None:
+    """Whether a model with `vocabulary` rows has a row for each of so many symbols. One that lies
+    in the folder `init_from` has the rows that it has, whatever the run config says.
 
     Raises:
         DataError: it has not, and what to set.
     """
     if symbols > vocabulary:
+        if init_from:
+            raise DataError(
+                f"{name}: its tokens have {symbols:,} symbols, but the model in {init_from} has {vocabulary:,}; make others with its "
+                f"tokenizer: swarmfree data prepare SOURCE --tokenizer {init_from} --out DIR, then --data DIR"
+            )
         raise DataError(
             f"{name}: its tokens have {symbols:,} symbols, but model.vocabulary = {vocabulary:,}; add --set model.vocabulary={symbols}"
         )

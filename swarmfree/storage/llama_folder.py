@@ -26,6 +26,7 @@ from swarmfree.protocol.remote_text import shown
 from swarmfree.protocol.weight_shapes import EMBEDDING, HEAD, weight_shapes
 from swarmfree.storage.atomic_files import told_in_one_line
 from swarmfree.storage.dataset import TOKENIZER_FILE
+from swarmfree.storage.regular_files import read_regular
 from swarmfree.storage.tokenizer import tokenizer_files
 from swarmfree.storage.weights import CONFIG_NAME, INDEX_NAME, read_header
 
@@ -97,7 +98,7 @@ class LlamaFolder:
         """
         file = self.folder / TOKENIZER_FILE
         with told_in_one_line(file, "reading"), contextlib.suppress(FileNotFoundError):
-            return file.read_bytes()
+            return read_regular(file)
         return b""
 
 
@@ -211,7 +212,7 @@ def _model_of(config: dict[str, Any]) -> ModelSection:
 def _json_of(file: Path) -> dict[str, Any]:
     with told_in_one_line(file, "reading"):
         try:
-            content = json.loads(file.read_bytes())
+            content = json.loads(read_regular(file))
         except FileNotFoundError:
             raise ConfigError(f"no {file.name}; a folder that transformers have written is expected") from None
         except (ValueError, RecursionError):

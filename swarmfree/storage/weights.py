@@ -25,6 +25,7 @@ from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest, ModelSection
 from swarmfree.storage.atomic_files import place_whole, told_in_one_line, write_whole
 from swarmfree.storage.dataset import TOKENIZER_FILE
+from swarmfree.storage.regular_files import open_regular
 from swarmfree.storage.tokenizer import tokenizer_files
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -246,6 +247,8 @@ def read_weights(folder: Path) -> tuple[ModelSection, dict[str, NDArray[np.float
         with told_in_one_line(folder, "reading"):
             model = _model_of(json.loads((folder / CONFIG_NAME).read_bytes()))
             names = sorted(set(json.loads((folder / INDEX_NAME).read_bytes())["weight_map"].values()))
+            for name in names:
+                open_regular(folder / name).close()
             return model, {name: array for file in names for name, array in load_file(folder / file).items()}
     except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
         raise SwarmfreeError(f"{folder}: not the weights of a swarmfree run: {error}") from error
@@ -302,7 +305,7 @@ def read_header(file: Path) -> dict[str, Any] | None:
     """The JSON header of a safetensors file; None where there is no such file."""
     with told_in_one_line(file, "reading"):
         try:
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 (size_bytes,) = struct.unpack("<Q", stream.read(8))
                 header = json.loads(stream.read(min(size_bytes, _HEADER_SIZE_BYTES_MAX)))
         except FileNotFoundError:

@@ -60,6 +60,7 @@ class EndWatch:
         self._done.update(a.stage for a in at_end if a.stage < self._manifest.stage_count)
         self._is_written |= any(a.state is PeerState.LEAVING for a in at_end)
         if len(self._done) < self._manifest.stage_count or len(at_end) < len(serving) or not self._is_written:
+            self._looks_back = 0
             return False
         return not await self._is_anybody_left(announced)
 
@@ -72,6 +73,7 @@ class EndWatch:
         timing = self._manifest.timing
         answers = await ask_plans(self._network, first[:ASKED_MAX], timing.silence_s / 2)
         if any(answer.plan is not None or answer.coordinator is not None or answer.records for answer in answers.values()):
+            self._looks_back = 0  # the run goes on: who comes back once all have died again has the whole time
             return True
         point, _ = resume_point({peer: answer.snapshots for peer, answer in answers.items()}, self._manifest.stage_count)
         self._looks_back += point is not None

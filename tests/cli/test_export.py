@@ -147,6 +147,38 @@ def test_what_cannot_be_taken_out_or_read_is_one_line(exported: Path, tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {"short", "empty", "torn"}
 
 
+def test_eval_takes_bytes_that_are_no_text_only_where_it_is_told_to(exported: Path, tmp_path: Path) -> None:
+    """A picture that was named by mistake is one line, not a loss of its bytes; one among texts is
+    named.
+    """
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.txt").write_text("text " * 900)
+    (folder / "b.gz").write_bytes(b"\x1f\x8b\x08\x00" * 900)
+    for data, words in ((folder / "b.gz", "b.gz is no text in UTF-8; "), (folder, "1 of 2 files are, ")):
+        done = invoke("eval", str(exported), "--data", str(data))
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert words in done.stderr
+        assert done.stderr.endswith("; to take its bytes as they are, add --data-is-bytes\n")
+        taken = invoke("eval", str(exported), "--data", str(data), "--data-is-bytes", "--json")
+        assert taken.exit_code == 0, taken.output
+        assert json.loads(taken.stdout)["tokens"] >= 3599
+    (folder / "c").touch()
+    assert invoke("eval", str(exported), "--data", str(folder / "c")).stderr.endswith("text to learn from expected\n")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
+def test_a_named_pipe_in_a_models_folder_holds_nobody_up(exported: Path, tmp_path: Path, name: str) -> None:
+    """It counts as a file that is not there."""
+    copied = tmp_path / "copied"
+    shutil.copytree(exported, copied)
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    (tmp_path / "text").write_text("text " * 100)
+    assert invoke("eval", str(copied), "--data", str(tmp_path / "text")).exit_code == 0
+
+
 def test_a_full_disk_is_one_line_and_leaves_nothing(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no room, and where it ends in the middle of a file."""
     usage = shutil.disk_usage(tmp_path)

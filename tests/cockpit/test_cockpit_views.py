@@ -18,12 +18,13 @@ from swarmfree.cockpit.live import LiveView, PlainView, open_view, progress_line
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.cockpit.status import RunStatus, invite_points, status_json, status_line, status_picture
 from swarmfree.cockpit.text import span
+from swarmfree.lab.summary import summarise
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.records import float64_bits
+from swarmfree.protocol.records import SetBatch, float32_bits, float64_bits
 from swarmfree.wire.invite import Invite
 from tests.builders import make_entry, make_record
 from tests.cockpit.stories import START_S, beginning, iteration, member_of, whole_story, wiped_out
@@ -178,6 +179,23 @@ def test_status_says_who_was_moved_last() -> None:
     assert "last move" not in _text(status_picture(_status(answered=True)))
 
 
+def test_status_counts_the_batch_that_was_set() -> None:
+    """Speed is that of the last iteration's tokens, whatever batch the run began with; how many
+    microbatches come next is told once they are others.
+    """
+    status = dataclasses.replace(_status(answered=True), iteration_s=0.5)
+    usual = status.manifest.batch.microbatches
+    assert status.record is not None
+    assert (status.microbatches, status.tokens_per_s) == (usual, status.record.tokens / 0.5)
+    assert "microbatches" not in status_line(status)
+    batch = SetBatch(3 * usual, 5 * usual, 3, float32_bits(1.0))
+    record = dataclasses.replace(status.record, tokens=4 * status.manifest.tokens_per_iteration, batch=batch)
+    later = dataclasses.replace(status, record=record)
+    assert later.tokens_per_s == 4 * status.manifest.tokens_per_iteration / 0.5
+    assert f"{3 * usual} microbatches in an iteration, as its organiser has set" in status_line(later)
+    assert (status_json(later)["microbatches"], status_json(status)["microbatches"]) == (3 * usual, usual)
+
+
 def test_status_names_no_dead_members() -> None:
     """Who does not answer serves no stage, whatever plan and directory still say; a stage without
     anybody is lost.
@@ -303,3 +321,33 @@ def test_status_of_a_stopped_run_does_not_claim_all_its_iterations() -> None:
     left = dataclasses.replace(_status(answered=False), seen=100, halt=Halting.STOP)
     text = _text(status_picture(left))
     assert "was stopped by its organiser" in text and "100 of 100" not in text
+
+
+def test_a_run_that_goes_on_shows_neither_the_time_away_nor_old_news() -> None:
+    """Two days lie between its processes: clock and time left do not count them, nothing says that
+    training has waited for so long, and what was news before is not told again.
+    """
+    away_s = 2 * 86400.0
+    first = [*beginning(), *iteration(0, 10), *iteration(1, 11), *wiped_out()[:8]]
+    before = fold_all(first)
+    assert before.news
+    began_s = before.now_s + away_s
+    again = fold(before, dataclasses.replace(beginning()[0], time_s=began_s))
+    assert again.news == ()
+    assert again.remaining_s(began_s + 1) is None
+    assert progress_line(again, began_s + 1).endswith("going on: 0 of 7 peers are up")
+    moved = [dataclasses.replace(each, time_s=each.time_s - START_S + began_s) for each in [*beginning(), *iteration(2, 9)]]
+    up = fold_all(moved[1:-1], again)
+    at_s = up.now_s + 1
+    assert up.clock_s(at_s) == pytest.approx(at_s - START_S - away_s)
+    assert 0 < up.since_commit_s(at_s) < 100
+    assert "d" not in span(up.clock_s(at_s))
+    out = io.StringIO()
+    view = PlainView(out, interval_s=0.0, wait_s=0.0)
+    view.show(up, at_s)
+    assert f"{up.clock_s(at_s):7.1f} s" in out.getvalue().splitlines()[-1]
+    going_on = fold_all(moved[1:], again)
+    left_s = going_on.remaining_s(going_on.now_s)
+    assert left_s is not None and left_s < 60
+    assert summarise(going_on, 0, "")["seconds"] == pytest.approx(going_on.clock_s(going_on.now_s))
+    assert going_on.clock_s(going_on.now_s) < 1000

@@ -19,7 +19,7 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, Stag
 from swarmfree.protocol.names import Endpoint, Position, Term
 from swarmfree.protocol.peer_status import Glance, Made
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, SetBatch, float32_bits, float64_bits
 from tests.builders import make_entry, make_record
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, require_kept
 from tests.cockpit.stories import START_S, member_of
@@ -134,6 +134,20 @@ def test_a_volunteer_sees_its_place_and_its_share() -> None:
         "keeps 31 of 512 MB RAM, 12 of 4,096 MB disk",
     ]
     assert "● you" in text(own)
+
+
+def test_the_share_counts_the_batches_that_were_set() -> None:
+    """Half of the work is half of it also with three times as many microbatches."""
+    own = trained(up(), 4)
+    count = MANIFEST.batch.microbatches
+    for number in range(5, 9):
+        done = 2 * 4 + (number - 4) * 3 * count // 2
+        seen = glance(number, contributions=done)
+        batch = SetBatch(3 * count, count * (4 + 3 * (number - 4)), 4, float32_bits(1.0))
+        own = look(
+            own, dataclasses.replace(seen, records=(dataclasses.replace(seen.records[-1], batch=batch),)), START_S + 10 + number
+        )
+    assert own.share == pytest.approx(0.5)
 
 
 def test_another_stage_begins_another_share() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,3 +249,14 @@ def test_a_model_that_does_not_fit_the_run_is_refused_in_one_line(llama: Path, t
             require_its_tokenizer(data, open_llama(str(tmp_path)))
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_files(9)["tokenizer.json"]))
     require_its_tokenizer(DataSection(), open_llama(str(tmp_path)))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_named_pipe_among_its_files_holds_nobody_up(tmp_path: Path, name: str) -> None:
+    """Nobody ever writes to it, and whoever opened it would wait for that."""
+    write_llama(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(SwarmfreeError, match=r"it is no regular file|no model\.safetensors"):
+        with_first_model(manifest_of(), str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,22 @@ from hypothesis import strategies as st
 from swarmfree.policy.batch import fed_before, microbatches_after, microbatches_of, next_batch, rate_factor
 from swarmfree.policy.data_order import SequenceOrder
 from swarmfree.policy.record import Circumstances, StageAverage, make_record
-from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.manifest import BatchSection, Manifest
+from swarmfree.protocol.errors import ConfigError, ProtocolViolation
+from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, StagesSection
+from swarmfree.protocol.message_bounds import MessageBounds
+from swarmfree.protocol.messages import RecordAnswer
 from swarmfree.protocol.order import Halting, Order
-from swarmfree.protocol.records import Record, bits_float32, float64_bits, record_from_json, record_to_json
-from tests.wire.wire_samples import ALICE, PLAN, RECORD
+from swarmfree.protocol.records import (
+    Record,
+    SetBatch,
+    bits_float32,
+    float32_bits,
+    float64_bits,
+    record_from_json,
+    record_to_json,
+)
+from swarmfree.protocol.validation import check_response
+from tests.wire.wire_samples import ALICE, ENTRY, PLAN, RECORD
 
 
 def _manifest(base: int = 4, most: int = 64, warmup: int = 0, rate: float = 1e-3, clip: str = "global") -> Manifest:
@@ -109,3 +121,77 @@ def test_the_most_is_no_less_than_what_a_run_begins_with() -> None:
     assert (BatchSection(8, 8).most, BatchSection(8, 8, 32).most) == (8, 32)
     with pytest.raises(ConfigError, match="microbatches_max = 7: must be 0 or at least"):
         BatchSection(8, 8, 7)
+
+
+@pytest.mark.parametrize(
+    ("iterations", "base", "most", "words"),
+    [
+        (1, 1 << 31, 0, "batch.microbatches = 2147483648: must be at most 2,147,483,647"),
+        (1, 8, 1 << 31, "batch.microbatches_max = 2147483648: must be at most 2,147,483,647"),
+        ((1 << 22) + 3, 8, (1 << 31) - 1, "run.iterations = 4194307, each of 2147483647 microbatches at most: more than"),
+    ],
+)
+def test_each_microbatch_of_a_run_has_a_number(iterations: int, base: int, most: int, words: str) -> None:
+    """Else a run would end with the iteration whose names do not fit into a message."""
+    with pytest.raises(ConfigError, match=words):
+        Manifest(run=RunSection(iterations=iterations), batch=BatchSection(8, base, most))
+    Manifest(run=RunSection(iterations=1 << 22), batch=BatchSection(8, 8, (1 << 31) - 1))
+
+
+def test_a_halt_says_nothing_of_the_batch() -> None:
+    """The record that obeys it has the batch of before, and so goes on whoever resumes."""
+    manifest = _manifest(base=4, warmup=4)
+    last = _records(manifest, {1: 12}, 3)[-1]
+    for halt in (Halting.PAUSE, Halting.STOP):
+        batch = next_batch(last, 3, 12, Order(9, halt), manifest)
+        assert last.batch is not None
+        assert batch == replace(last.batch, fed=last.batch.fed + 12)
+        assert next_batch(None, 0, 4, Order(9, halt), manifest) is None
+
+
+@given(
+    base=st.integers(1, 8),
+    most=st.integers(8, 64),
+    warmup=st.integers(0, 6),
+    orders=st.dictionaries(st.integers(0, 19), st.integers(1, 64), max_size=9),
+)
+def test_what_records_say_of_the_batch_is_within_the_bounds_of_messages(
+    base: int, most: int, warmup: int, orders: dict[int, int]
+) -> None:
+    """Whatever is set and when, the largest batch in every iteration among it: no honest record is
+    refused.
+    """
+    manifest = replace(_manifest(base, most, warmup), run=RunSection(iterations=20), stages=StagesSection(body=3))
+    bounds = MessageBounds.of(manifest)
+    for record in _records(manifest, {iteration: min(count, most) for iteration, count in orders.items()}, 20):
+        sized = replace(record, stages=(replace(ENTRY, sums=()),) * manifest.stage_count)
+        check_response(RecordAnswer(sized), bounds)
+    full = _records(replace(manifest, batch=replace(manifest.batch, microbatches=most)), {0: most}, 20)[-1]
+    assert full.batch is not None and full.batch.fed == 20 * most
+    check_response(RecordAnswer(replace(full, stages=(replace(ENTRY, sums=()),) * manifest.stage_count)), bounds)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"microbatches": 0},
+        {"microbatches": 65},
+        {"fed": 0},
+        {"fed": 7 * 64 + 1},
+        {"since": 0},
+        {"since": 8},
+        {"factor_bits": float32_bits(-0.5)},
+        {"factor_bits": float32_bits(65.0)},
+        {"factor_bits": float32_bits(math.nan)},
+        {"factor_bits": float32_bits(math.inf)},
+    ],
+)
+def test_no_other_batch_is_taken_from_a_record(change: dict[str, int]) -> None:
+    """A batch of nothing, of more than was agreed, from a time to come, of a rate that is none."""
+    manifest = replace(_manifest(), run=RunSection(iterations=20), stages=StagesSection(body=3))
+    bounds, entries = MessageBounds.of(manifest), (replace(ENTRY, sums=()),) * manifest.stage_count
+    sound = SetBatch(64, 7 * 64, 7, float32_bits(1.0))
+    record = replace(RECORD, iteration=6, stages=entries, batch=sound)
+    check_response(RecordAnswer(record), bounds)
+    with pytest.raises(ProtocolViolation):
+        check_response(RecordAnswer(replace(record, batch=replace(sound, **change))), bounds)

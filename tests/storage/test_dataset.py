@@ -311,6 +311,9 @@ def test_a_run_reads_a_dataset_as_it_lies(tmp_path: Path, rows_file: Path, bpe_f
         CorpusTokens(corpus, manifest, lambda position: position)
     with pytest.raises(DataError, match=fix):
         require_text(str(tmp_path / "out"), 100, 256)
+    given = r"but the model in there has 256; make others with its tokenizer: swarmfree data prepare SOURCE --tokenizer there --out DIR"
+    with pytest.raises(DataError, match=given):
+        require_text(str(tmp_path / "out"), 100, 256, "there")
     require_text(str(tmp_path / "out"), 100, 300)
     manifest = dataclasses.replace(manifest, model=dataclasses.replace(manifest.model, vocabulary=300))
     tokens = CorpusTokens(corpus, manifest, lambda position: position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import shutil
 import subprocess
 import warnings
@@ -173,6 +174,22 @@ def test_weights_are_read_back_as_they_were_written(tmp_path: Path, small_manife
             assert (found[name].shape, found[name].tobytes()) == (shape, data)
     (tmp_path / INDEX_NAME).write_text("{}")
     with pytest.raises(SwarmfreeError, match="not the weights of a swarmfree run"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_a_named_pipe_among_the_stages_holds_nobody_up(tmp_path: Path, small_manifest: Manifest) -> None:
+    """Nobody ever writes to it; with the index there, and without."""
+    weights = FolderWeights(tmp_path, small_manifest)
+    for stage in range(4):
+        weights.write(stage, stage_tensors(small_manifest, stage))
+    place = tmp_path / stage_file_name(1, 4)
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(SwarmfreeError, match="it is no regular file"):
+        read_weights(tmp_path)
+    (tmp_path / INDEX_NAME).unlink()
+    with pytest.raises(SwarmfreeError, match="it is no regular file"):
         read_weights(tmp_path)
 
 

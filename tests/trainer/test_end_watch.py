@@ -148,6 +148,25 @@ async def test_a_straggler_holds_a_true_end_up_for_a_while_only(world: World) ->
     assert looks[int(0.7 * len(looks))]
 
 
+@pytest.mark.parametrize("has_coordinator", [True, False])
+async def test_who_comes_back_after_the_run_went_on_has_the_whole_time(world: World, *, has_coordinator: bool) -> None:
+    """What was waited for those who came back before does not count: somebody has led since, or a
+    stage with iterations to go was announced.
+    """
+    timing = world._watch._manifest.timing
+    count = int(0.4 * timing.join_wait_s / timing.lease_s * LOOKS_PER_LEASE)
+    assert count > 2
+    for _ in range(4):
+        world.show("QmStraggler", NO_STAGE, 0)
+        world.answers["QmStraggler"] = snapshot(1)
+        assert not any([await world.is_over() for _ in range(count)])
+        if has_coordinator:
+            world.answers["QmStraggler"] = replace(snapshot(1), coordinator=world.there["QmStraggler"].endpoint)
+        else:
+            world.show("QmStraggler", 1, 1)
+        assert not await world.is_over()
+
+
 async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(world: World) -> None:
     """Who announces a stage with iterations to go is waited for until its announcement expires."""
     world.show("QmSlow", 1, 1)

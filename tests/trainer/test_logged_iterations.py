@@ -156,6 +156,29 @@ def test_a_logged_tensor_comes_from_any_holder() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_an_iteration_is_replayed_with_the_batch_that_it_had(count: int) -> None:
+    """Not with that of the manifest, nor with the present one: so many inputs and gradients are
+    fetched as its record counts, by names that leave room for the largest batch.
+    """
+
+    async def story(alone: Alone) -> None:
+        manifest = alone.context.manifest
+        past = around(alone)
+        past._context = replace(alone.context, manifest=replace(manifest, batch=replace(manifest.batch, microbatches_max=9)))
+        one = replace(record(), iteration=5, tokens=count * manifest.batch.rows * manifest.model.tokens_per_row)
+
+        def members(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, Pull)
+            return Reply(Pulled(), str(request.key.microbatch).encode())
+
+        alone.line.answer = members
+        expected = {offset: str(5 * 9 + offset).encode() for offset in range(count)}
+        assert await past.activations(one) == (expected, expected)
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     ("stage", "donor_stage", "parts"),
     [(1, 2, [0, 1, 2, 3]), (2, 3, [0, 1, 0, 1]), (3, 2, [2, 3])],

@@ -11,6 +11,7 @@ import pytest
 from swarmfree.protocol.messages import Farewell
 from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting, Order
+from swarmfree.protocol.records import Record
 from swarmfree.trainer import peer
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.run_end import RunEnd
@@ -33,6 +34,36 @@ async def test_nothing_is_stopped_by_the_last_iteration(iteration: int, *, is_du
     lead = SimpleNamespace(decided=PAUSED, iteration=iteration)
     pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", None), cast("Any", None))
     assert await pause.due_order() == (order if is_due else None)
+
+
+@pytest.mark.parametrize(
+    ("order", "decided", "is_told"),
+    [
+        (Order(8999, Halting.NOT, 6), replace(RECORD, order=8000), True),
+        (Order(8999, Halting.NOT, 6), replace(RECORD, order=8999), False),
+        (Order(9000, Halting.NOT, 6), replace(RECORD, order=8000), False),
+        (Order(8999, Halting.PAUSE), replace(RECORD, order=8000), False),
+    ],
+    ids=["went with the record", "its record was kept", "given since", "a pause"],
+)
+async def test_a_batch_that_all_have_forgotten_is_told_of_once(order: Order, decided: Record, *, is_told: bool) -> None:
+    """The organiser was told that peers had it: where the run goes on from before the record that
+    obeyed, it has to set the batch again.
+    """
+
+    async def founder() -> Founder:
+        return Founder(2, "QmMe", 1, "ab" * 32, 8999)
+
+    told = list[str]()
+    ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: order, founder=founder))
+    manifest = SimpleNamespace(run=SimpleNamespace(iterations=10))
+    context = SimpleNamespace(ports=ports, manifest=manifest, tell=lambda note: told.append(note.text))
+    lead = SimpleNamespace(decided=decided, iteration=3)
+    pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", None), cast("Any", None))
+    for _ in range(3):
+        assert await pause.due_order() == (order if order.number == 9000 else None)
+    assert len(told) == is_told
+    assert all("order 8999 to set 6 microbatches" in text and "set them again" in text for text in told)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class RunPause:
         """Nobody has ordered anything."""
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
         self._said, self._is_rest, self.is_left_over = "", False, False
+        self._unmet = 0  # number of the order of which that was told
 
     async def due_order(self) -> Order | None:
         """The order that the record of the present iteration obeys. After the last iteration there
@@ -48,7 +49,16 @@ class RunPause:
         is_last = self._lead.iteration + 1 >= self._context.manifest.run.iterations
         if is_last or halt.due_order(order, last, 0) is None:
             return None  # the directory is asked for nothing while nobody wants anything
-        return halt.due_order(order, last, await self._spent())
+        due = halt.due_order(order, last, await self._spent())
+        if due is None and order is not None and order.microbatches and order.number != self._unmet:
+            self._unmet = order.number
+            self._context.tell(
+                Note(
+                    f"order {order.number} to set {order.microbatches} microbatches was given before the run went on from snapshots "
+                    "that did not know it, and is not obeyed: set them again"
+                )
+            )
+        return due
 
     async def keep(self) -> None:
         """Run for ever: where this peer waits for others that have paused meanwhile, it gives up

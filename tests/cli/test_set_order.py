@@ -1,0 +1,219 @@
+"""``swarmfree set``: which batch is asked for, and what the organiser hears, against a directory in
+memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarmfree.cli import halt_run
+from swarmfree.cli.halt_run import give_order, microbatches_in
+from swarmfree.protocol.errors import ConfigError, RunEnded, SwarmfreeError
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Founder
+from swarmfree.protocol.order import Halting, Order
+from swarmfree.wire.organiser import draw_organiser
+from swarmfree.wire.signed_order import SignedOrder, read_order, sign_order
+
+KEY = draw_organiser()
+
+
+@pytest.mark.parametrize(
+    ("change", "count"), [("batch.microbatches=32", 32), (" batch.microbatches = 1 ", 1), ("batch.microbatches=007", 7)]
+)
+def test_a_batch_is_a_whole_number_of_microbatches(change: str, count: int) -> None:
+    """Blanks around it do not matter."""
+    assert microbatches_in(change) == count
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "0",
+        "-1",
+        "+3",
+        "1.5",
+        "1e3",
+        "=3",
+        "3 4",
+        "\u0663",
+        "\u00b2",
+        "0x10",
+        "1_0",
+        "nan",
+        "\0",
+        str(1 << 31),
+        "9" * 20,
+        "9" * 5000,
+        "0" * 9 + "9" * 99,
+    ],
+)
+def test_no_other_batch_is_taken(value: str) -> None:
+    """Also not a number of thousands of digits, which ends in one short line."""
+    with pytest.raises(ConfigError, match=r"batch\.microbatches = .*: a whole number above 0 is expected") as refused:
+        microbatches_in(f"batch.microbatches={value}")
+    assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize("change", ["", "=", "=4", "4", "microbatches=4", "batch.rows=4", "batch.microbatches_max=4", "x" * 9999])
+def test_nothing_else_is_set(change: str) -> None:
+    """All other keys are agreed as the run is made."""
+    with pytest.raises(ConfigError, match=r"only batch\.microbatches=N can be set while a run goes on") as refused:
+        microbatches_in(change)
+    assert len(str(refused.value)) < 200
+
+
+class MemoryDirectory:
+    """What one organiser sees of the directory.
+
+    Attributes:
+        known: the newest order there.
+        given: by this organiser.
+        beside: another one's, that comes to stand there while peers are waited for.
+    """
+
+    def __init__(self, known: Order | None, spent: int | None) -> None:
+        """No peer has anything yet."""
+        self.known, self.given = known, list[SignedOrder]()
+        self.beside: SignedOrder | None = None
+        self.spent, self.keepers, self.is_ended = spent, 2, False
+
+    async def ban_lists(self) -> None:
+        """Read orders."""
+        if self.given and self.beside is not None and self.beside.counts_more_than(self.given[-1]):
+            self.known = self.beside.order
+
+    def order(self) -> Order | None:
+        """The newest one."""
+        return self.known
+
+    async def founder(self) -> Founder | None:
+        """Of the newest genesis."""
+        return None if self.spent is None else Founder(1, "QmMe", 4, "ab" * 32, self.spent)
+
+    async def is_over(self) -> bool:
+        """Whether the organiser has said so."""
+        return self.is_ended
+
+    async def publish_order(self, order: SignedOrder, lease_s: float) -> None:
+        """Keep it."""
+        assert lease_s > 0
+        self.given.append(order)
+        self.known = order.order
+
+    async def keepers_of_order(self, order: SignedOrder) -> int:
+        """How many peers have it."""
+        assert order == self.given[-1]
+        return self.keepers
+
+
+@pytest.fixture
+def manifest(small_manifest: Manifest) -> Manifest:
+    """A run of this organiser's that may have twice as many microbatches."""
+    batch = replace(small_manifest.batch, microbatches_max=2 * small_manifest.batch.microbatches)
+    timing = replace(small_manifest.timing, lease_s=0.01)
+    return replace(small_manifest, batch=batch, organiser=KEY.peer_id, timing=timing)
+
+
+async def _set(monkeypatch: pytest.MonkeyPatch, directory: MemoryDirectory, manifest: Manifest, count: int) -> Order:
+    """Set a batch; the order that is given."""
+
+    @contextlib.asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Any]:
+        yield directory, manifest, None
+
+    monkeypatch.setattr(halt_run, "open_directory", opened)
+    assert await give_order(None, KEY, Halting.NOT, 1.0, count) == 0  # type: ignore[arg-type]
+    (order,) = directory.given
+    return order.order
+
+
+@pytest.mark.parametrize(
+    ("known", "spent", "number", "after"),
+    [
+        (None, None, 0, 0),
+        (None, 1 << 41, (1 << 41) + 1, 1 << 41),
+        (Order(1 << 41, Halting.NOT, 4, 70), 50, (1 << 41) + 1, 70),
+        (Order(1 << 41, Halting.NOT, 4, 70), 90, (1 << 41) + 1, 90),
+        (Order(60, Halting.PAUSE), 60, 0, 60),
+    ],
+    ids=["the first", "after a resume by a clock ahead", "after another batch", "after another, and a resume", "after a pause"],
+)
+async def test_a_batch_is_ordered_after_all_before(
+    monkeypatch: pytest.MonkeyPatch, manifest: Manifest, known: Order | None, spent: int | None, number: int, after: int
+) -> None:
+    """Its number is more than theirs, by whatever clock; it says up to which halts are over, as far
+    as anybody knew, so that it replaces none that it does not know of. 0 is this second.
+    """
+    now_s = int(time.time())
+    directory = MemoryDirectory(known, spent)
+    order = await _set(monkeypatch, directory, manifest, 2 * manifest.batch.microbatches)
+    assert read_order(directory.given[0].content, manifest).order == order, "peers take it, too"
+    assert (order.halt, order.microbatches, order.after) == (Halting.NOT, 2 * manifest.batch.microbatches, after)
+    assert order.number == number if number else now_s <= order.number <= now_s + 60
+
+
+async def test_a_batch_that_cannot_be_is_refused_before_anything_is_published(
+    monkeypatch: pytest.MonkeyPatch, manifest: Manifest
+) -> None:
+    """More than the run was made for, while a halt stands, after the end."""
+    directory = MemoryDirectory(None, None)
+    with pytest.raises(ConfigError, match=f"this run was made for at most {manifest.batch.most}"):
+        await _set(monkeypatch, directory, manifest, manifest.batch.most + 1)
+    directory.known = Order(60, Halting.PAUSE)
+    with pytest.raises(SwarmfreeError, match="order 60 to pause stands"):
+        await _set(monkeypatch, directory, manifest, 1)
+    directory.is_ended = True
+    with pytest.raises(RunEnded, match=r"there is nothing to set batch\.microbatches=1"):
+        await _set(monkeypatch, directory, manifest, 1)
+    assert not directory.given
+
+
+async def test_who_comes_second_in_one_second_hears_of_the_first(monkeypatch: pytest.MonkeyPatch, manifest: Manifest) -> None:
+    """Two organisers, one number: peers follow one of both, and only that one is told that they
+    do. A halt always counts more.
+    """
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    pair = [sign_order(KEY, manifest, Order(1000, Halting.NOT, count)) for count in (1, 2)]
+    first, second = sorted(pair, key=lambda order: order.content)
+    assert first.counts_more_than(second)
+    assert not second.counts_more_than(first)
+    for mine, other, is_told in ((first, second, False), (second, first, True)):
+        directory = MemoryDirectory(None, None)
+        directory.beside = other
+        if is_told:
+            with pytest.raises(
+                SwarmfreeError, match=f"order 1000 to set batch.microbatches={other.order.microbatches} was given at"
+            ):
+                await _set(monkeypatch, directory, manifest, mine.order.microbatches)
+        else:
+            assert await _set(monkeypatch, directory, manifest, mine.order.microbatches) == mine.order
+    halted = MemoryDirectory(None, None)
+    halted.beside = sign_order(KEY, manifest, Order(1000, Halting.PAUSE))
+    with pytest.raises(SwarmfreeError, match="order 1000 to pause was given at the same time, and counts more"):
+        await _set(monkeypatch, halted, manifest, 1)
+
+
+async def test_an_order_that_nobody_took_or_that_came_too_late_is_told(
+    monkeypatch: pytest.MonkeyPatch, manifest: Manifest
+) -> None:
+    """No peer publishes it within a lease; or the run was about to go on from snapshots."""
+    directory = MemoryDirectory(None, None)
+    directory.keepers = 0
+    with pytest.raises(SwarmfreeError, match=r"is published, but no peer has taken it within 0\.01 s"):
+        await _set(monkeypatch, directory, manifest, 1)
+    late = MemoryDirectory(None, None)
+
+    async def founder() -> Founder:
+        return Founder(1, "QmMe", 4, "ab" * 32, 1 << 40 if late.given else 0)
+
+    monkeypatch.setattr(late, "founder", founder)
+    with pytest.raises(SwarmfreeError, match="came as the run was about to go on from snapshots, and is not obeyed"):
+        await _set(monkeypatch, late, manifest, 1)
