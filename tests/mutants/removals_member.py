@@ -376,6 +376,17 @@ def share_put_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Source, "_put_back", lambda *_: None)
 
 
+def share_begun_by_itself(patch: pytest.MonkeyPatch) -> None:
+    """A share that was refused waits for an Open, also where its base goes on (3.5)."""
+    follow = Source.follow
+
+    def careless(self: Source, plan: Any) -> None:
+        follow(self, plan)
+        self._followed = None
+
+    patch.setattr(Source, "follow", careless)
+
+
 def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:
     """A source adds the loss of any microbatch, also of one that another source feeds (3.9)."""
     answer = Source.loss

@@ -621,6 +621,28 @@ def share_that_a_stage_refused() -> object:
     return play(story, A)
 
 
+def share_that_no_open_begins_anew() -> object:
+    """The next stage is past the iteration, as one of another side is, and no further Open comes:
+    whether the source asks it again.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        context = alone.context
+        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
+        alone.engine.draw(0, 0)
+        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        alone.line.answer = _past
+        found = []
+        await alone.stage_member.open(A, Open(plan(1)))
+        for _ in range(3):
+            await asyncio.sleep(2 * context.timing.heartbeat_s)
+            found.append(any(isinstance(request, Train) for _, request in alone.line.asked))
+            alone.line.asked.clear()
+        return found
+
+    return play(story, A)
+
+
 def plans_of_one_base() -> object:
     """A source with a held-out window is told nine plans of one base, while its device does what
     takes an hour: what waits for it.

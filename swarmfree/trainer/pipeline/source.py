@@ -62,6 +62,7 @@ class Source:
         self._window_losses: dict[int, float] = {}
         self._windows_begun: set[int] = set()
         self._windows: tuple[int, ...] = ()
+        self._followed: Plan | None = None
         self._book = book
         self._table = table
         self._hop = hop
@@ -95,12 +96,13 @@ class Source:
         self._tasks.cancel_all()
         self._sums, self._embedded, self._losses = {}, set(), {}
         self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
-        self.share_done, self.evaluation = False, None
+        self.share_done, self.evaluation, self._followed = False, None, None
 
     def follow(self, plan: Plan) -> None:
         """Start this plan's share, or the rest of it that an earlier plan of the same base did not
         contain.
         """
+        self._followed = plan
         for share in plan.shares:
             if share.source != self._context.me or self._context.ports.tokens is None:
                 # Nobody deals a share to a peer without a corpus but by mistake, or to harm it
@@ -188,7 +190,11 @@ class Source:
             if other is not None and not self._tasks.is_closed:  # else this peer ends
                 raise other from None
             self._put_back(begun, offsets, windows)
-        else:
+            # Or it has not: who refused may be of another side, and no Open comes for that
+            await asyncio.sleep(self._context.timing.heartbeat_s)
+            if begun is self._begun and self._followed is not None:
+                self.follow(self._followed)
+        if begun is self._begun:
             self._feeding -= 1
             if not self._feeding:
                 self.share_done = True
@@ -208,13 +214,12 @@ class Source:
             self._news()
 
     def _put_back(self, begun: set[int], offsets: tuple[int, ...], windows: tuple[int, ...]) -> None:
-        """Members that were another side's for a while end a share that goes on: what an Open of
-        the same base brings is begun anew.
+        """Members that are another side's, or were for a while, end a share that goes on: it is
+        begun anew.
         """
         if begun is self._begun:
             begun.difference_update(offsets)
             self._windows_begun.difference_update(set(windows) - self._window_losses.keys())
-            self._feeding -= 1
 
     async def _in_flight(self, numbers: tuple[int, ...], credits: int, one: Callable[[int], Awaitable[None]]) -> None:
         waiting = deque(numbers)
