@@ -80,7 +80,7 @@ def test_every_seed_draws_another_setup() -> None:
     """
     setups = [draw_setup(seed) for seed in range(80)]
     assert {setup.manifest.stages.body for setup in setups} == {2, 3, 4}
-    assert {setup.manifest.stages.replicas_max for setup in setups} == {1, 2, 3}
+    assert {setup.manifest.stages.replicas_max for setup in setups} == {1, 2, 3, 5}
     assert {setup.feeders for setup in setups} == {1, 2, 3, 4}
     ends = ("source_crash", "source_freeze", "coordinator_crash", "coordinator_freeze", "leave")
     for name in ("crash", "partition", "cut", "deaf", "mute", "slow", "slow_disk", *ends):

@@ -49,6 +49,7 @@ def _life(peer_id: str, *, is_alive: bool) -> SimpleNamespace:
         standby=False,
         is_alive=is_alive,
         leaving=False,
+        has_room=False,
         pace=Pace(),
     )
 
