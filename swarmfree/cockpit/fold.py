@@ -427,7 +427,7 @@ def _decide(state: SwarmState, time_s: float, event: RecoveryDecided) -> SwarmSt
 def _adopt(state: SwarmState, event: StageAdopted) -> SwarmState:
     host = state.name_of(event.host)
     guest = Guest(event.stage, host, event.guest)
-    others = tuple(g for g in state.guests if guest.stage != g.stage and guest.host != g.host)
+    others = tuple(g for g in state.guests if guest.stage != g.stage)
     state = replace(state, guests=(*others, guest))
     return _amend(
         state,

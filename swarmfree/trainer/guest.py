@@ -109,6 +109,7 @@ class _Host:
         self._leave, self._paused = leave, paused
         self._room = GuestRoom()
         self._there: dict[int, Peer | None] = {}
+        self._stages: dict[int, int] = {}  # slot -> what its guest was taken in for
         self._keeps: dict[int, asyncio.Event] = {}
         self._changed = Signal()
         self._is_ending = False
@@ -159,20 +160,17 @@ class _Host:
         return self._guests.room_bytes >= guest_bytes(self._manifest, stage)
 
     async def _watch(self, tasks: Tasks) -> None:
-        """Take in a guest for whatever stage the coordinator asks for, once, and again where it has
-        ended meanwhile.
+        """Take in a guest for whatever stage the coordinator asks for, once, and again where that
+        one has ended meanwhile.
         """
-        answered = NO_STAGE
         while True:
             await self._room.told.wait(None if self._room.asked == NO_STAGE else AGAIN_S)
             asked = self._room.asked
-            answered = answered if asked == answered and self._there else NO_STAGE
-            if asked not in {NO_STAGE, answered} and self._has_room and self._fits(asked):
-                answered = asked
+            if asked not in {NO_STAGE, *self._stages.values()} and self._has_room and self._fits(asked):
                 self._start(next(slot for slot in range(GUESTS_MAX) if slot not in self._there), asked, tasks)
 
     def _start(self, slot: int, stage: int, tasks: Tasks) -> None:
-        self._there[slot], self._keeps[slot] = None, asyncio.Event()
+        self._there[slot], self._stages[slot], self._keeps[slot] = None, stage, asyncio.Event()
         tasks.start(self._live(slot, can_feed=stage == ENDS_STAGE), f"guest {slot}")
 
     async def _live(self, slot: int, *, can_feed: bool) -> None:
@@ -189,13 +187,13 @@ class _Host:
                 tell(Note(f"takes in a guest, {ports.network.here.member}, for a stage that everybody has left"))
                 rng = random.Random(self._rng.getrandbits(64))
                 await run_peer(ports, self._manifest, local, rng, self._leave, self._keeps[slot], begin, self._paused)
-        except SwarmfreeError as error:
+        except (SwarmfreeError, OSError, RuntimeError) as error:  # no thread or file is left: its host lives on
             tell(Note(f"its guest has ended: {error}"))
             guest = self._there[slot]
             if guest is not None and guest.stage_member.replica_state.is_over:
                 self.failure = f"its guest: {error}"
         finally:
-            del self._there[slot], self._keeps[slot]
+            del self._there[slot], self._stages[slot], self._keeps[slot]
             self._changed.tell()
 
 
@@ -212,7 +210,7 @@ async def _stay_until_replaced(guest: Peer, forget: Callable[[], None]) -> None:
             idle_s = 0.0
             if await _is_let_go(guest):
                 break
-        elif _is_expected(guest):
+        elif guest.builder.making is not None:
             idle_s = 0.0
         elif idle_s >= (GUEST_WAIT_S if guest.stage_member.hears_coordinator else ALONE_S):
             if replica_state.stage == NO_STAGE or await _is_replaced(guest):
@@ -229,12 +227,6 @@ def _serves(guest: Peer) -> bool:
     plan = guest.stage_member.replica_state.plan
     is_led = guest.coordinator is not None or guest.stage_member.hears_coordinator
     return is_led and plan is not None and plan.stage_of(guest.context.me) is not None
-
-
-def _is_expected(guest: Peer) -> bool:
-    """Whether it builds a stage, or may have to: its coordinator waits for one."""
-    waits = guest.stage_member.hears_coordinator and bool(guest.stage_member.waiting_for)
-    return waits or guest.builder.making is not None
 
 
 async def _is_let_go(guest: Peer) -> bool:

@@ -68,6 +68,16 @@ def place_of_a_guest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_may_take", careless)
 
 
+def leavers_beside_a_lost_stage(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer relieves whoever is about to leave, and a stage that nobody holds stays lost."""
+
+    def careless(self: Assignment, without: str = "") -> list[int]:
+        stages = range(self._context.manifest.stage_count)
+        return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
+
+    patch.setattr(Assignment, "_counts", careless)
+
+
 def guest_that_nobody_replaces(patch: pytest.MonkeyPatch) -> None:
     """A guest that is let go takes its stage for served by others."""
 

@@ -121,16 +121,31 @@ def asked_without_room() -> object:
 
 
 def second_guest() -> object:
-    """Stage 1 is served by a guest that says goodbye, stage 2 is lost, and another guest comes:
-    where it is placed.
+    """Stage 1 is served by a guest that says goodbye, and another guest comes: where it is
+    placed.
     """
 
     async def story(_: Alone, assignment: Assignment, roster: Roster) -> int:
-        roster.fence(D.member, "it is gone")
         roster.admit(endpoint("g"), Hello(False, True, "", host="a"), 1, built=True, opened=at(1)).leave()
         guest_of_a = roster.admit(OF_D, Hello(False, True, "", host="c"), NO_STAGE)
         assignment._use_standbys()
         return guest_of_a.stage
+
+    return _playing(story, {A: GIB, D: GIB})
+
+
+def newcomer_beside_a_guest() -> object:
+    """Stage 1 is served by a guest that says goodbye, stage 2 is lost, and a peer stands by: where
+    it is placed.
+    """
+
+    async def story(_: Alone, assignment: Assignment, roster: Roster) -> int:
+        roster.fence(SIBLING.member, "it is gone")
+        roster.fence(D.member, "it is gone")
+        roster.admit(endpoint("g"), Hello(False, True, "", host="a"), 1, built=True, opened=at(1)).leave()
+        newcomer = roster.admit(endpoint("n"), Hello(False, True, ""), NO_STAGE)
+        assignment._use_standbys()
+        return newcomer.stage
 
     return _playing(story, {A: GIB, D: GIB})
 

@@ -4,16 +4,23 @@ else may fall meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
+
 from swarmfree.protocol.messages import Heartbeat, Open
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.ports import Ports
+from swarmfree.sim.guest_ports import ROOM_BYTES, MemoryGuests
 from swarmfree.sim.partitions import GUEST, guest_of
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
+from swarmfree.sim.simulated_peer import Life
 from tests.scenarios.scenario_world import STEADY, Once, lines, play, share_is_done, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replaced_share=0.0)
@@ -61,6 +68,65 @@ def _is_asked_for_a_guest(moment: Moment) -> bool:
 def adopted(result: RehearsalResult) -> list[int]:
     """Stages that were adopted, in order."""
     return [int(line.split("stage=")[1].split()[0]) for line in lines(result, "StageAdopted")]
+
+
+def _with_rooms(monkeypatch: pytest.MonkeyPatch, host: str, *, slow_s: float = 0.0, fails: int = 0) -> None:
+    """This peer alone has room, and nobody comes for who has died; its guests take so long to
+    start, and the one of this number fails.
+    """
+    opened: list[int] = []
+    begin = MemoryGuests._open
+
+    @asynccontextmanager
+    async def late(self: MemoryGuests, slot: int, *, can_feed: bool) -> AsyncIterator[Ports]:
+        opened.append(slot)
+        if len(opened) == fails:
+            raise OSError("no thread is left")
+        await asyncio.sleep(slow_s)
+        async with begin(self, slot, can_feed=can_feed) as ports:
+            yield ports
+
+    monkeypatch.setattr(MemoryGuests, "_open", late)
+    monkeypatch.setattr(Life, "has_room", property(lambda _: True))
+    monkeypatch.setattr(MemoryGuests, "room_bytes", property(lambda self: ROOM_BYTES * (self._host.member.peer_id == host)))
+
+
+def _neighbour(director: Director, host: str) -> list[Member]:
+    """The body stage next to a peer's that is not stage 0."""
+    (at,) = [stage for stage in (1, 2, 3) if host in {m.peer_id for m in director.members(stage)}]
+    return director.members(2 if at != 2 else 1)
+
+
+def test_a_second_guest_that_does_not_start_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host, the only one with room, serves another stage by a guest already, and lives on."""
+    host = "QmPeer02"
+    _with_rooms(monkeypatch, host, fails=2)
+
+    def kill_third(director: Director, _: Moment) -> None:
+        alone = [m for s in (1, 2, 3) for m in director.members(s) if m.peer_id != host and not m.peer_id.startswith(GUEST)]
+        director.after(0.5, lambda: director.kill(*alone))
+
+    story = Story(Once(share_is_done(1), lambda d, _: d.kill(*_neighbour(d, host))), once_adopted(kill_third))
+    result = play(replace(lonely(iterations=8), progress_bound_s=300.0), story)
+    assert len(adopted(result)) == 2
+    assert lines(result, "Note", "its guest has ended: no thread is left")
+
+
+def test_a_guest_that_came_too_late_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer took the stage first; then the only source dies, and the guest's host is the one
+    that can feed and has room.
+    """
+    host = "QmPeer02"
+    _with_rooms(monkeypatch, host, slow_s=1.5)
+
+    def come_first(director: Director, _: Moment) -> None:
+        director.join()
+        sources = director.members(0)
+        director.after(4.0, lambda: director.kill(*sources))
+
+    story = Story(Once(share_is_done(1), lambda d, _: d.kill(*_neighbour(d, host))), Once(_is_asked_for_a_guest, come_first))
+    result = play(replace(lonely(iterations=8), feeders=2, bodies=2, progress_bound_s=200.0), story)
+    assert adopted(result) == [0]
 
 
 def test_a_lost_stage_is_adopted_and_training_goes_on() -> None:

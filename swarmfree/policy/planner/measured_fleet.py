@@ -20,6 +20,8 @@ FORWARD_SHARE = 1 / 3
 """Of the compute of a microbatch; the way back takes twice as long."""
 UNBOUNDED = 1 << 62
 """Nobody tells how much memory a peer has: whoever has too little refuses the state."""
+LEAST_BLOCK_S = 1e-6
+"""A peer that tells of less is taken to be no faster: speeds have to be finite."""
 SURPRISE_HOURS = 10.0
 LEAST_HORIZON_S = 600.0
 
@@ -50,7 +52,7 @@ def measured_fleet(peers: Sequence[MeasuredPeer], manifest: Manifest, failures_p
         failures_per_hour: of each peer, see `failure_rate`.
     """
     work = stage_work(manifest, [len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count)])
-    block_s = {peer.name: peer.microbatch_s / work[peer.stage] for peer in peers if peer.microbatch_s > 0}
+    block_s = {peer.name: max(LEAST_BLOCK_S, peer.microbatch_s / work[peer.stage]) for peer in peers if peer.microbatch_s > 0}
     body_s = [block_s[peer.name] for peer in peers if peer.name in block_s and peer.stage != ENDS_STAGE]
     if not body_s:
         return None

@@ -8,12 +8,12 @@ Source: Odyssey (arXiv 2508.21613), equation 8, as in `reactions.score`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.placement import RICH
 from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits, fits, moved, stage_needs
-from swarmfree.policy.planner.estimator import iteration_estimate, stage_work
+from swarmfree.policy.planner.estimator import IterationTime, iteration_bound, iteration_estimate, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
@@ -23,6 +23,10 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 
 SETTLING_MAX = 32
+PLAYED_TOGETHER_MAX = 4_000
+"""Microbatches times stages times plans, up to which all schedules are played: a tenth of a second
+or so; else bounds are compared.
+"""
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
 
@@ -115,11 +119,15 @@ def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: Mo
     """
     if plan.empty_stages:
         return None
-    before_s = iteration_estimate(fleet, plan, manifest).seconds + outlook.unexplained_s
+    candidates = tuple(_candidates(fleet, plan, manifest, outlook))
+    # A coordinator asks between two iterations: what all plays together take counts
+    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX
+    estimate = iteration_estimate if is_small else iteration_bound
+    before_s = estimate(fleet, plan, manifest).seconds + outlook.unexplained_s
     stay = score(0.0, before_s, outlook.horizon_s, iterations_lost=expected_loss(fleet, plan, outlook.recovery, before_s))
     if stay <= 0:
         return None
-    rated = [_rated(fleet, plan, manifest, outlook, move, before_s, stay) for move in _candidates(fleet, plan, manifest, outlook)]
+    rated = [_rated(fleet, plan, manifest, outlook, move, before_s, stay, estimate) for move in candidates]
     faster = [each for each in rated if each.after_s < before_s and each.gain > 1]
     safer = [each for each in rated if each.spreads_risk and each.after_s <= RISK_SLOWDOWN_MAX * before_s]
     return max(faster or safer, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
@@ -152,10 +160,11 @@ def _rated(
     move: MovePeer,
     before_s: float,
     stay: float,
+    estimate: Callable[[Fleet, ExecutionPlan, Manifest], IterationTime],
 ) -> RatedMove:
     after = moved(plan, move.peer, move.giver, move.taker)
     meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
-    after_s, meanwhile_s = (iteration_estimate(fleet, p, manifest).seconds + outlook.unexplained_s for p in (after, meanwhile))
+    after_s, meanwhile_s = (estimate(fleet, p, manifest).seconds + outlook.unexplained_s for p in (after, meanwhile))
     transition_s = state_bytes(manifest, move.taker) / outlook.copy_bytes_per_s
     risk = expected_loss(fleet, after, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, meanwhile_s, risk)
@@ -179,7 +188,7 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
     ]
     needs = stage_needs(manifest, plan.blocks, outlook.limits.sources_max)
     slowest_first = sorted(open_stages, key=lambda stage: (-loads[stage], stage))
-    alone = [stage for stage in slowest_first[SLOWEST:] if len(plan.replicas[stage]) == 1]
+    alone = [stage for stage in slowest_first[SLOWEST:] if len(plan.replicas[stage]) == 1][:SLOWEST]
     for taker in (*slowest_first[:SLOWEST], *alone):
         able = [stage for stage, names in enumerate(plan.replicas) if stage not in {ENDS_STAGE, taker} and len(names) > 1]
         for giver in sorted(able, key=lambda stage: (loads[stage], stage))[:GIVERS]:

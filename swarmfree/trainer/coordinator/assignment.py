@@ -235,10 +235,14 @@ class Assignment:
 
     def _counts(self, without: str = "") -> list[int]:
         """Participants by stage; `without` is a peer whose older life is about to be fenced, so
-        that it fills no place.
+        that it fills no place. Who is about to leave counts as long as a stage has nobody at all.
         """
         stages = range(self._context.manifest.stage_count)
-        return [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
+        stay = [sum(g.member.peer_id != without for g in self._roster.of_stage(stage)) for stage in stages]
+        held = [len(self._roster.holders(stage)) for stage in stages]
+        if any(not counted and not holders for counted, holders in zip(stay, held, strict=True)):
+            return [counted or holders for counted, holders in zip(stay, held, strict=True)]
+        return stay
 
     def _missing(self) -> str:
         counts = [len(self._roster.holders(stage)) for stage in range(self._context.manifest.stage_count)]

@@ -169,7 +169,8 @@ class MoveWatch:
         best = self._best()
         # A second replica where one is missing is worth a change, however little it brings
         gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
-        candidate = None if best is None else (best.move.giver, best.move.taker)
+        # Who gives wavers with what is measured, where several stages are alike
+        candidate = None if best is None else best.move.taker
         rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
         self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
         if best is None or not is_due:
@@ -212,7 +213,9 @@ class MoveWatch:
             [g for g in self._roster.of_stage(stage) if g.is_member and g.is_heard and g.iteration == self._lead.iteration]
             for stage in range(self._context.manifest.stage_count)
         ]
-        if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker]:
+        room = self._context.manifest.replicas_max(move.taker) - len(self._roster.of_stage(move.taker))
+        is_one_lost = not all(map(self._roster.holders, range(len(ready))))
+        if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker] or is_one_lost or room <= 0:
             return False
         plan = ExecutionPlan(
             blocks_of(self._context.manifest), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready)

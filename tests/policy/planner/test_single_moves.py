@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from dataclasses import replace
@@ -88,6 +89,18 @@ def test_a_fleet_is_made_of_what_replicas_measure() -> None:
 def test_nothing_is_known_before_a_replica_of_the_body_has_measured() -> None:
     """A source alone says nothing of blocks."""
     assert measured_fleet([MeasuredPeer("s", 0, 0.5), MeasuredPeer("a", 1)], MANIFEST) is None
+
+
+@pytest.mark.parametrize("told_s", [5e-324, 1e-310, 1e-200, 1e7])
+def test_what_one_peer_tells_of_itself_breaks_no_estimate(told_s: float) -> None:
+    """Whatever validation lets through: speeds stay finite, and a move can be looked for."""
+    plan = plan_of("s|ab|cd|ef")
+    stages = {name: stage for stage, names in enumerate(plan.replicas) for name in names}
+    peers = [MeasuredPeer(name, stage, told_s if name in "sa" else 0.3) for name, stage in stages.items()]
+    fleet = measured_fleet(peers, MANIFEST, 0.1)
+    assert fleet is not None
+    assert all(0 < 1 / peer.block_s < math.inf for peer in fleet.peers)
+    best_move(fleet, plan, MANIFEST, outlook(fleet))
 
 
 def test_failures_are_expected_before_many_were_seen() -> None:
