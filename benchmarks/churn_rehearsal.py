@@ -33,7 +33,7 @@ from swarmfree.sim.faults import CALM
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 
 T = TypeVar("T")
 
@@ -210,21 +210,19 @@ class _Lives:
     def __init__(self) -> None:
         self.changes: list[tuple[float, int]] = []
 
-    async def run_peer(
-        self, ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event
-    ) -> int:
+    async def run_peer(self, ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         """`trainer.life.peer.run_peer`; a replica is there until its last word, also while it
         leaves.
         """
         if local.can_feed:
             meter = _Meter()
-            return await run_peer(replace(ports, executor=_CostedExecutor(meter)), manifest, local, rng, leave)
+            return await run_peer(replace(ports, executor=_CostedExecutor(meter)), manifest, local, rng, hooks)
         loop, meter = asyncio.get_running_loop(), _Meter()
         engine = cast("Engine", _CostedEngine(ports.engine, meter))
         clock, executor = _CostedClock(ports.clock, meter), _CostedExecutor(meter)
         self.changes.append((loop.time(), +1))
         try:
-            return await run_peer(replace(ports, engine=engine, clock=clock, executor=executor), manifest, local, rng, leave)
+            return await run_peer(replace(ports, engine=engine, clock=clock, executor=executor), manifest, local, rng, hooks)
         finally:
             self.changes.append((loop.time(), -1))
 

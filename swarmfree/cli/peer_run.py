@@ -49,6 +49,7 @@ from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.guest import run_with_guest
+from swarmfree.trainer.peer import Hooks
 from swarmfree.wire.address_updates import AddressUpdates
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_watch import BanWatch
@@ -196,13 +197,13 @@ class PeerLife:
             self._tell_tickets_end(journal)
             settle_garbage()
             self._may_leave = True
-            begun = screen.watch if screen is not None else None
             bans = BanWatch(directory, admission, network, journal.tell)
             async with asyncio.TaskGroup() as duties:
                 banned = duties.create_task(bans.keep(manifest.timing.lease_s, papers_lease_s))
                 moved = duties.create_task(AddressUpdates(network, directory).keep())
                 rng = random.Random(secrets.randbits(64))
-                code = await run_with_guest(ports, manifest, local, rng, self._leave, self._keep, begun, self._paused)
+                hooks = Hooks(self._leave, self._keep, self._paused, screen.watch if screen is not None else None)
+                code = await run_with_guest(ports, manifest, local, rng, hooks)
                 banned.cancel()
                 moved.cancel()
             return code

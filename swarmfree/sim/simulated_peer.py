@@ -42,8 +42,9 @@ from swarmfree.sim.peer_ports import (
 )
 from swarmfree.sim.setup import Setup
 from swarmfree.trainer.coordinator.pause import PAUSED
+from swarmfree.trainer.peer import Hooks
 
-RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, asyncio.Event], Awaitable[int]]
+RunPeer = Callable[[Ports, Manifest, LocalConfig, random.Random, Hooks], Awaitable[int]]
 MakeEngine = Callable[[Manifest], Engine]
 MakeTokens = Callable[[Manifest, int], Tokens]
 WrittenWeights = list[tuple[int, dict[str, tuple[tuple[int, ...], bytes]]]]
@@ -143,7 +144,7 @@ class Life:
             cache_bytes_max=setup.cache_bytes_max,
             move_after_s=setup.move_after_s,
         )
-        return await stage.run_peer(ports, setup.manifest, local, self._rng, self._leave_asked)
+        return await stage.run_peer(ports, setup.manifest, local, self._rng, Hooks(self._leave_asked))
 
     def _tell(self, member: Member, event: Event) -> None:
         self.paused |= isinstance(event, Ended) and event.why.startswith(PAUSED) and member == self.member

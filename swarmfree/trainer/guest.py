@@ -24,7 +24,7 @@ from swarmfree.protocol.messages import GetPlan, Goodbye, PlanAnswer
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
 from swarmfree.protocol.ports import GuestPorts, Ports
 from swarmfree.trainer.guest_room import GuestRoom
-from swarmfree.trainer.peer import End, Peer, run_peer
+from swarmfree.trainer.peer import NO_HOOKS, End, Hooks, Peer, run_peer
 from swarmfree.trainer.tasks import Signal, Tasks
 
 ALONE_S = 60.0
@@ -37,21 +37,14 @@ LOOK_S = 1.0
 
 
 async def run_with_guest(
-    ports: Ports,
-    manifest: Manifest,
-    local: LocalConfig,
-    rng: random.Random,
-    leave: asyncio.Event | None = None,
-    keep: asyncio.Event | None = None,
-    begun: Callable[[Peer], None] | None = None,
-    paused: asyncio.Event | None = None,
+    ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks = NO_HOOKS
 ) -> int:
     """Run one peer as `run_peer` does, and guests beside it whenever its coordinator asks for one.
 
     Args:
         ports: the outside; where its `guests` is None no guest comes.
-        manifest, local, rng, leave, keep, begun, paused: see `run_peer`; what asks the host to
-            leave, or to keep its weights, asks its guests as well.
+        manifest, local, rng, hooks: see `run_peer`; what asks the host to leave, or to keep its
+            weights, asks its guests as well.
 
     Returns:
         What `run_peer` returns for the host.
@@ -61,21 +54,21 @@ async def run_with_guest(
             stage.
     """
     if ports.guests is None:
-        return await run_peer(ports, manifest, local, rng, leave, keep, begun, paused)
+        return await run_peer(ports, manifest, local, rng, hooks)
     failure: SwarmfreeError | None = None
     code = 0
     async with asyncio.TaskGroup() as group:
         tasks = Tasks(group)
-        host = _Host(ports, ports.guests, manifest, local, rng, leave, paused)
-        own_keep = host.share(keep, tasks)
+        host = _Host(ports, ports.guests, manifest, local, rng, hooks)
 
         def begin(peer: Peer) -> None:
             host.begin(peer, tasks)
-            if begun is not None:
-                begun(peer)
+            if hooks.begun is not None:
+                hooks.begun(peer)
 
         try:
-            code = await run_peer(ports, manifest, local, rng, leave, own_keep, begin, paused)
+            own = replace(hooks, keep=host.share(hooks.keep, tasks), begun=begin)
+            code = await run_peer(ports, manifest, local, rng, own)
         except SwarmfreeError as error:
             failure = error
         else:
@@ -102,11 +95,10 @@ class _Host:
         manifest: Manifest,
         local: LocalConfig,
         rng: random.Random,
-        leave: asyncio.Event | None,
-        paused: asyncio.Event | None,
+        hooks: Hooks,
     ) -> None:
         self._ports, self._guests, self._manifest, self._local, self._rng = ports, guests, manifest, local, rng
-        self._leave, self._paused = leave, paused
+        self._hooks = hooks
         self._room = GuestRoom()
         self._there: dict[int, Peer | None] = {}
         self._stages: dict[int, int] = {}  # slot -> what its guest was taken in for
@@ -152,7 +144,8 @@ class _Host:
     @property
     def _has_room(self) -> bool:
         """Whether a slot is free, and nobody waits for a stage here."""
-        is_about_to_end = self._is_ending or (self._leave is not None and self._leave.is_set())
+        leave = self._hooks.leave
+        is_about_to_end = self._is_ending or (leave is not None and leave.is_set())
         return not is_about_to_end and len(self._there) < GUESTS_MAX and not any(map(_waits, self._there.values()))
 
     def _fits(self, stage: int) -> bool:
@@ -186,7 +179,7 @@ class _Host:
             async with self._guests.open(slot, can_feed=can_feed) as ports:
                 tell(Note(f"takes in a guest, {ports.network.here.member}, for a stage that everybody has left"))
                 rng = random.Random(self._rng.getrandbits(64))
-                await run_peer(ports, self._manifest, local, rng, self._leave, self._keeps[slot], begin, self._paused)
+                await run_peer(ports, self._manifest, local, rng, replace(self._hooks, keep=self._keeps[slot], begun=begin))
         except (SwarmfreeError, OSError, RuntimeError) as error:  # no thread or file is left: its host lives on
             tell(Note(f"its guest has ended: {error}"))
             guest = self._there[slot]

@@ -455,16 +455,29 @@ class Peer:
         )
 
 
-async def run_peer(
-    ports: Ports,
-    manifest: Manifest,
-    local: LocalConfig,
-    rng: random.Random,
-    leave: asyncio.Event | None = None,
-    keep: asyncio.Event | None = None,
-    begun: Callable[[Peer], None] | None = None,
-    paused: asyncio.Event | None = None,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a process asks of its peer while that runs, and hears of it.
+
+    Args:
+        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long
+            enough.
+        keep: whenever it is set, the weights of this peer's stage are written as they are then, and
+            it is cleared.
+        paused: set where the peer has ended since the run pauses.
+        begun: called once with the peer that has begun, for whoever looks at it.
+    """
+
+    leave: asyncio.Event | None = None
+    keep: asyncio.Event | None = None
+    paused: asyncio.Event | None = None
+    begun: Callable[[Peer], None] | None = None
+
+
+NO_HOOKS = Hooks()
+
+
+async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks = NO_HOOKS) -> int:
     """Run one peer from its first announcement to the end of the run.
 
     Args:
@@ -472,12 +485,7 @@ async def run_peer(
         manifest: of the run.
         local: this machine's choices.
         rng: randomness for back-off.
-        leave: once set, the peer leaves: within `leave_s`, and without harm where that is long
-            enough.
-        keep: whenever it is set, the weights of this peer's stage are written as they are then, and
-            it is cleared.
-        begun: called once with the peer that has begun, for whoever looks at it.
-        paused: set where the peer has ended since the run pauses.
+        hooks: of the process around it.
 
     Returns:
         0 when the run did all its iterations, was stopped or pauses, or this peer has left.
@@ -492,18 +500,18 @@ async def run_peer(
     async with asyncio.TaskGroup() as group:
         peer = Peer(Context(ports, manifest, local, rng, manifest.fingerprint()), group)
         peer.start()
-        if begun is not None:
-            begun(peer)
-        if leave is not None:
-            peer.tasks.start(_leave_when_told(peer, leave), "leave")
-        if keep is not None:
-            peer.tasks.start(_keep_when_told(peer, keep), "keep weights")
+        if hooks.begun is not None:
+            hooks.begun(peer)
+        if hooks.leave is not None:
+            peer.tasks.start(_leave_when_told(peer, hooks.leave), "leave")
+        if hooks.keep is not None:
+            peer.tasks.start(_keep_when_told(peer, hooks.keep), "keep weights")
         try:
             end = await asyncio.shield(peer.ended)
             if end.code == 0 and peer.ending.failure:
                 end = End(1, peer.ending.failure)
-            if end.paused and paused is not None:
-                paused.set()
+            if end.paused and hooks.paused is not None:
+                hooks.paused.set()
             if end.code == 0 and not end.paused:
                 await peer.announce_end()
             peer.context.tell(Ended(end.code, end.why))

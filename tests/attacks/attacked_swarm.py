@@ -33,7 +33,7 @@ from swarmfree.protocol.ports import Ports
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import integer_tokens
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace
-from swarmfree.trainer.peer import Peer, run_peer
+from swarmfree.trainer.peer import Hooks, Peer, run_peer
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_list import BanList, newest_ban_list, read_ban_lists
 from swarmfree.wire.ban_watch import BanWatch
@@ -215,7 +215,7 @@ async def attacked_swarm(admits: Admitting | None = None) -> AsyncIterator[Attac
                 spare_engine=lambda: IntegerEngine(manifest),
             )
             local = LocalConfig(folder="memory", can_feed=number in feeders, standby=number > BODY)
-            code = await run_peer(ports, manifest, local, random.Random(number), begun=swarm.peers.append)
+            code = await run_peer(ports, manifest, local, random.Random(number), Hooks(begun=swarm.peers.append))
             swarm.ended.append(f"peer {number} with code {code}")
 
     async with asyncio.TaskGroup() as group:

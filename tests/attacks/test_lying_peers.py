@@ -26,7 +26,7 @@ from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import StepScalars
 from swarmfree.sim.peer_ports import MemoryJournal, MemoryShelf, MemoryWeights, Pace
 from swarmfree.trainer.engine_probe import EngineProbe
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 from swarmfree.wire.network import GrpcNetwork
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ async def lying_swarm(manifest: Manifest, lie: str | None) -> AsyncIterator[Atta
             )
             local = LocalConfig(folder="memory", can_feed=number == 0)
             with contextlib.suppress(Excluded):
-                await run_peer(ports, manifest, local, random.Random(number), begun=swarm.peers.append)
+                await run_peer(ports, manifest, local, random.Random(number), Hooks(begun=swarm.peers.append))
             swarm.ended.append(f"peer {number}")
 
     async with asyncio.TaskGroup() as group:

@@ -4,7 +4,6 @@ side's run, or waits for ever.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
@@ -56,9 +55,9 @@ class FullDisk:
 def with_full_disks(*peer_ids: str) -> Factories:
     """The trainer, where these peers cannot write."""
 
-    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         is_full = ports.network.here.member.peer_id in peer_ids
-        return await run_peer(replace(ports, weights=FullDisk()) if is_full else ports, manifest, local, rng, leave)
+        return await run_peer(replace(ports, weights=FullDisk()) if is_full else ports, manifest, local, rng, hooks)
 
     return Factories(run_peer=run)
 
@@ -149,8 +148,8 @@ def test_each_first_try_to_write_fails() -> None:
     well.
     """
 
-    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
-        return await run_peer(replace(ports, weights=Hiccup(ports.weights)), manifest, local, rng, leave)
+    async def run(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
+        return await run_peer(replace(ports, weights=Hiccup(ports.weights)), manifest, local, rng, hooks)
 
     result = play(swarm(faults=GONE, replicas=1, standbys=0), Script(), factories=Factories(run_peer=run))
     assert written(result) == [0, 1, 2, 3]

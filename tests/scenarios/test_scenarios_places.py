@@ -19,7 +19,7 @@ from swarmfree.sim.directory import MemoryDirectory
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import Factories
 from swarmfree.sim.script import Director, Moment
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, share_is_done, swarm, unhurried
 
 
@@ -45,9 +45,9 @@ def test_a_founder_takes_a_place_though_it_would_stand_by() -> None:
     """
     lives: list[Ports] = []
 
-    async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         lives.append(ports)
-        return await run_peer(ports, manifest, replace(local, standby=local.standby or len(lives) == 1), rng, leave)
+        return await run_peer(ports, manifest, replace(local, standby=local.standby or len(lives) == 1), rng, hooks)
 
     result = play(replace(swarm(), feeders=1), factories=Factories(run_peer=live))
     assert lines(result, "Peer01", "Placed", "member=QmPeer01", "stage=0")

@@ -17,7 +17,7 @@ from swarmfree.sim.faults import Fate, FaultPlan
 from swarmfree.sim.rehearsal import Factories, RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment
 from swarmfree.trainer import access_control
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm
 
 TWO_SOURCES_SEED = 2
@@ -138,9 +138,9 @@ def test_wall_clocks_differ_as_much_as_the_plan_says() -> None:
     """
     walls: list[float] = []
 
-    async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         walls.append(ports.clock.wall_s() - asyncio.get_running_loop().time())
-        return await run_peer(ports, manifest, local, rng, leave)
+        return await run_peer(ports, manifest, local, rng, hooks)
 
     setup = swarm(replicas=3, faults=replace(STEADY, skew_max_s=3.0))
     result = rehearse(SEED, setup=setup, factories=Factories(run_peer=watched))

@@ -28,7 +28,7 @@ from swarmfree.sim.simulated_peer import RunPeer
 from swarmfree.trainer import access_control
 from swarmfree.trainer import peer as trainer_peer
 from swarmfree.trainer.coordinator.coordinator import Coordinator
-from swarmfree.trainer.peer import run_peer
+from swarmfree.trainer.peer import Hooks, run_peer
 from tests.mutants.removals_member import stalled_coordinator
 from tests.sim import planted
 
@@ -150,10 +150,10 @@ def test_another_corpus_at_one_source_breaks_the_reference() -> None:
 def wrapped(before: type[BaseException] | None, *, code: int = 0) -> RunPeer:
     """A trainer whose peers end wrongly: with an error after two seconds, or with a code."""
 
-    async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def live(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         try:
             async with asyncio.timeout(2.0):
-                await run_peer(ports, manifest, local, rng, leave)
+                await run_peer(ports, manifest, local, rng, hooks)
         except TimeoutError:
             pass
         if before is not None:
@@ -186,8 +186,8 @@ def test_a_run_that_ends_too_early_is_a_violation() -> None:
 def test_a_swarm_that_stands_still_breaks_i6() -> None:
     """When nothing commits any more the rehearsal ends, with the stack of every task."""
 
-    async def idle(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
-        del ports, manifest, local, rng, leave
+    async def idle(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
+        del ports, manifest, local, rng, hooks
         await asyncio.Event().wait()
         return 0
 
@@ -200,9 +200,9 @@ def test_a_swarm_that_stands_still_breaks_i6() -> None:
 def test_tasks_that_outlive_their_peer_break_i7() -> None:
     """A killed peer whose work does not end when it is cancelled is found."""
 
-    async def stubborn(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def stubborn(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         try:
-            return await run_peer(ports, manifest, local, rng, leave)
+            return await run_peer(ports, manifest, local, rng, hooks)
         except asyncio.CancelledError:
             await asyncio.sleep(30)
             raise

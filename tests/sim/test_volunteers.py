@@ -18,7 +18,7 @@ from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Journal, Ports
 from swarmfree.sim.rehearsal import Factories, rehearse
-from swarmfree.trainer.peer import Peer, run_peer
+from swarmfree.trainer.peer import Hooks, Peer, run_peer
 from swarmfree.trainer.peer_status import glance_of
 
 LOOK_S = 0.25
@@ -60,12 +60,12 @@ def screens_of(seed: int) -> list[Screen]:
     """The screens of all peers of a rehearsal that held; played once for all who look at them."""
     screens: list[Screen] = []
 
-    async def watched_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, leave: asyncio.Event) -> int:
+    async def watched_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         screen = Screen(ports.journal, manifest, ports)
         screens.append(screen)
         ports = dataclasses.replace(ports, journal=screen)
         watch = lambda peer: peer.tasks.start(screen.watch(peer), "screen")  # noqa: E731 - said once
-        return await run_peer(ports, manifest, local, rng, leave, begun=watch)
+        return await run_peer(ports, manifest, local, rng, dataclasses.replace(hooks, begun=watch))
 
     result = rehearse(seed, factories=Factories(run_peer=watched_peer))
     assert result.violation is None, (result.violation, result.details)
