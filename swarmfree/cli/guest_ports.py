@@ -16,7 +16,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swarmfree.cli.process import free_memory_bytes, give_back_memory
+from swarmfree.cli.guest_memory import GuestMemory, promises_folder
+from swarmfree.cli.process import give_back_memory
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import InviteError, SwarmfreeError
 from swarmfree.protocol.events import Ended, Event, PeersBanned, Placed, Started, Stepped, Waiting
@@ -36,8 +37,8 @@ from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.reach_keeper import ReachKeeper
 
 FOLDER, KEPT = "guests", "kept"
-ROOM_SHARE = 0.5
-"""Of the memory that is free on this machine, what a guest may take; others start programs too."""
+TAKEN_AFTER_S = 60.0
+"""By then a guest has copied its stage, and the system counts its memory."""
 LOOK_S = 5.0
 """Free memory is not looked at again before; heartbeats come more often."""
 OWN_EVENTS = (Started, Stepped, Placed, Waiting, PeersBanned, Ended)
@@ -55,6 +56,32 @@ class GuestJournal:
         """Write one event, unless it is the guest's own."""
         if not isinstance(event, OWN_EVENTS):
             self._journal.tell(event)
+
+
+def guest_folder(host: Path, slot: int) -> Path:
+    """Of all guests in this slot of a host with this folder, one after the other."""
+    return host / FOLDER / str(slot)
+
+
+def held_stages(host: Path, run: str) -> dict[int, int]:
+    """Slot -> stage of the newest snapshot that guests of a host with this folder have left of a
+    run.
+    """
+    slots = sorted(int(place.name) for place in (host / FOLDER).glob("*") if place.name.isdigit())
+    found = {slot: FolderSnapshots.lying_in(guest_folder(host, slot) / SNAPSHOTS, run) for slot in slots}
+    return {slot: held[0].stage for slot, held in found.items() if held}
+
+
+def forget_guests(host: Path, run: str) -> None:
+    """Remove the snapshots of all guests: the run is over."""
+    for slot in held_stages(host, run):
+        FolderSnapshots(guest_folder(host, slot) / SNAPSHOTS, run).clear()
+
+
+def unused_words(host: Path, run: str) -> str:
+    """Say which snapshots of guests nobody uses where none is taken in; empty for none."""
+    held = [f"stage {stage} ({guest_folder(host, slot)})" for slot, stage in held_stages(host, run).items()]
+    return f"takes in no guests, so what they kept of the run here is not used: {', '.join(held)}" if held else ""
 
 
 @dataclass
@@ -80,12 +107,13 @@ class ProcessGuests:
     make_engine: Callable[[], Engine]
     make_store: Callable[[FolderSnapshots], SnapshotStore | None]
     keep_reach: Callable[[GrpcNetwork, DhtDirectory, Journal], ReachKeeper]
+    _memory: GuestMemory = field(default_factory=lambda: GuestMemory(promises_folder()), init=False)
     _room_bytes: int = field(default=0, init=False)
     _looked_s: float = field(default=-LOOK_S, init=False)
 
     def folder(self, slot: int) -> Path:
-        """Of all guests in this slot, one after the other."""
-        return Path(self.local.folder) / FOLDER / str(slot)
+        """See `guest_folder`."""
+        return guest_folder(Path(self.local.folder), slot)
 
     @property
     def room_bytes(self) -> int:
@@ -97,38 +125,34 @@ class ProcessGuests:
             return 0
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
-            self._room_bytes = int(ROOM_SHARE * (free_memory_bytes() or 0))
+            room_bytes = self._memory.room_bytes()
+            self._room_bytes = self._room_bytes if room_bytes is None else room_bytes
         return self._room_bytes
 
     @property
     def held_stages(self) -> Mapping[int, int]:
         """Of the newest snapshots of this run that earlier guests have left."""
-        slots = sorted(int(place.name) for place in (Path(self.local.folder) / FOLDER).glob("*") if place.name.isdigit())
-        found = {slot: FolderSnapshots.lying_in(self.folder(slot) / SNAPSHOTS, self.manifest.fingerprint()) for slot in slots}
-        return {slot: held[0].stage for slot, held in found.items() if held}
+        return held_stages(Path(self.local.folder), self.manifest.fingerprint())
 
     def forget(self, slot: int) -> None:
         """Remove its snapshots."""
         FolderSnapshots(self.folder(slot) / SNAPSHOTS, self.manifest.fingerprint()).clear()
 
-    def forget_all(self) -> None:
-        """Remove the snapshots of all of them: the run is over."""
-        for slot in self.held_stages:
-            self.forget(slot)
-
-    def open(self, slot: int, *, can_feed: bool) -> AbstractAsyncContextManager[Ports]:
+    def open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AbstractAsyncContextManager[Ports]:
         """See `ports.GuestPorts.open`."""
-        return self._open(slot, can_feed=can_feed)
+        return self._open(slot, can_feed=can_feed, needed_bytes=needed_bytes)
 
     @asynccontextmanager
-    async def _open(self, slot: int, *, can_feed: bool) -> AsyncIterator[Ports]:
-        folder = self.folder(slot)
-        identity = await asyncio.to_thread(load_or_create_identity, folder)
-        ticket, journal = self.invite.ticket, GuestJournal(self.host.journal)
-        if why := self.admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
-            raise InviteError(why)
+    async def _open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AsyncIterator[Ports]:
+        folder, journal = self.folder(slot), GuestJournal(self.host.journal)
         failure: SwarmfreeError | None = None
         async with AsyncExitStack() as opened:
+            promised = opened.enter_context(self._memory.promise(needed_bytes))
+            taken = asyncio.get_running_loop().call_later(TAKEN_AFTER_S, promised.close)
+            opened.callback(taken.cancel)
+            identity, ticket = await asyncio.to_thread(load_or_create_identity, folder), self.invite.ticket
+            if why := self.admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
+                raise InviteError(why)
             directory = self._directory(identity, folder)
             await directory.start()
             opened.push_async_callback(directory.close)

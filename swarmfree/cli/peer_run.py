@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from swarmfree.cli.engine_probe import EngineKind, from_any_thread, make_engine, watched
 from swarmfree.cli.event_output import open_journal
 from swarmfree.cli.finished_run import note_finished, require_unfinished
-from swarmfree.cli.guest_ports import ProcessGuests
+from swarmfree.cli.guest_ports import ProcessGuests, forget_guests, unused_words
 from swarmfree.cli.log_lines import bound_log, log_descriptor
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
@@ -108,7 +108,6 @@ class PeerLife:
         self._keep = asyncio.Event()
         self._paused = asyncio.Event()
         self._snapshots: FolderSnapshots | None = None
-        self._own_guests: ProcessGuests | None = None
         self._may_leave = False
 
     def leave(self) -> bool:
@@ -133,8 +132,7 @@ class PeerLife:
             note_finished(folder, run)
             if self._snapshots is not None:
                 self._snapshots.clear()
-            if self._own_guests is not None:
-                self._own_guests.forget_all()
+            forget_guests(Path(folder), run)
         return code
 
     async def _live(self, screen: PeerScreen | None) -> int:
@@ -214,13 +212,12 @@ class PeerLife:
         """
         order = self._order
         if not order.local.adopt or order.is_watched:
+            if unused := unused_words(Path(order.local.folder), manifest.fingerprint()):
+                ports.journal.tell(Note(unused))
             return None
         make = lambda: make_engine(order.engine, manifest, order.local.threads)  # noqa: E731 - as for the host
         store = partial(self._store, manifest)
-        self._own_guests = ProcessGuests(
-            ports, order.local, order.invite, manifest, admission, directory.addresses, make, store, self._reach
-        )
-        return self._own_guests
+        return ProcessGuests(ports, order.local, order.invite, manifest, admission, directory.addresses, make, store, self._reach)
 
     def _store(self, manifest: Manifest, snapshots: FolderSnapshots) -> BucketSnapshots | None:
         url = manifest.recovery.snapshot_store

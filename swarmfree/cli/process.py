@@ -5,6 +5,7 @@ connections, to reuse memory, to leave what never changes uncollected.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -25,12 +26,56 @@ HANDLES_WANTED = 8192
 """File handles: a peer and its relay use two thousand at most, p2pd has its own."""
 
 
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 START_NICENESS = 5
 """A third of the processor of whoever trains, where both want the same one."""
 
 
 def free_memory_bytes() -> int | None:
-    """Memory that a new process may take; None where the system does not say."""
+    """Memory that this process, or one beside it, may take; None where the system does not say.
+
+    In a container that is what its limit leaves, where the machine has more.
+    """
+    known = [free for free in (_machine_free_bytes(), container_free_bytes()) if free is not None]
+    return min(known, default=None)
+
+
+def container_free_bytes(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
+    """What the limits of this process's control groups leave; None where none has a limit.
+
+    A group's limit holds for all below it, so the least counts. What the kernel keeps of files is
+    given up before a process is refused.
+
+    Args:
+        groups: where control groups are mounted.
+        own: says in which groups this process is.
+
+    Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, and `cgroup-v1/memory.rst`.
+    """
+    try:
+        lines = own.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    found = list[int]()
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            top, limit, used, cached = groups, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, limit, used, cached = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        group = top / path.strip("/")
+        for each in (group, *(parent for parent in group.parents if parent.is_relative_to(top))):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number, and the uppermost has no such file
+                most = int((each / limit).read_text(encoding="ascii"))
+                taken = int((each / used).read_text(encoding="ascii"))
+                stat = dict(pair.split() for pair in (each / "memory.stat").read_text(encoding="ascii").splitlines())
+                found.append(max(0, most - taken + int(stat.get(cached, 0))))
+    return min(found, default=None)
+
+
+def _machine_free_bytes() -> int | None:
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             name, _, rest = line.partition(":")

@@ -370,15 +370,16 @@ class GuestPorts(Protocol):
         """
         ...
 
-    def open(self, slot: int, *, can_feed: bool) -> AbstractAsyncContextManager[Ports]:
+    def open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AbstractAsyncContextManager[Ports]:
         """All that a guest uses, under a name of its own; it is up until this is closed.
 
         Args:
             slot: whose name it bears, and whose disk it finds.
             can_feed: it gets the tokens that its host has.
+            needed_bytes: memory that it will take, which nobody else is offered until then.
 
         Raises:
-            SwarmfreeError: it cannot be.
+            SwarmfreeError: it cannot be, or there is not as much.
         """
         ...
 

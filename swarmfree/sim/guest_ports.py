@@ -59,8 +59,9 @@ class MemoryGuests:
         disks = {slot: self._disk_of(guest_of(self._host.member.peer_id, slot)) for slot in range(SLOTS)}
         return {slot: max(disk, key=lambda held: held.iteration).stage for slot, disk in disks.items() if disk}
 
-    def open(self, slot: int, *, can_feed: bool) -> AbstractAsyncContextManager[Ports]:
-        """Attach one more member."""
+    def open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AbstractAsyncContextManager[Ports]:
+        """Attach one more member; memory is what a life has for guests from its beginning."""
+        del needed_bytes
         return self._open(slot, can_feed=can_feed)
 
     @asynccontextmanager

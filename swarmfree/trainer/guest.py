@@ -128,7 +128,10 @@ class _Host:
         self._room = peer.stage_member.guest_room
         self._room.room_bytes = lambda: self._guests.room_bytes if self._has_room else 0
         for slot, stage in self._guests.held_stages.items():
-            self._start(slot, stage, tasks)
+            if self._fits(stage):
+                self._start(slot, stage, tasks)
+            else:
+                self._ports.journal.tell(Note(f"has no memory for its guest, whose snapshot of stage {stage} is not used"))
         tasks.start(self._watch(tasks), "guests")
 
     async def settle(self) -> None:
@@ -164,9 +167,10 @@ class _Host:
 
     def _start(self, slot: int, stage: int, tasks: Tasks) -> None:
         self._there[slot], self._stages[slot], self._keeps[slot] = None, stage, asyncio.Event()
-        tasks.start(self._live(slot, can_feed=stage == ENDS_STAGE), f"guest {slot}")
+        tasks.start(self._live(slot, stage), f"guest {slot}")
 
-    async def _live(self, slot: int, *, can_feed: bool) -> None:
+    async def _live(self, slot: int, stage: int) -> None:
+        can_feed, needed_bytes = stage == ENDS_STAGE, guest_bytes(self._manifest, stage)
         local = replace(self._local, standby=True, can_feed=can_feed)
         tell, host = self._ports.journal.tell, self._ports.network.here.member.peer_id
 
@@ -176,7 +180,7 @@ class _Host:
             guest.tasks.start(_stay_until_replaced(guest, partial(self._guests.forget, slot)), "guest")
 
         try:
-            async with self._guests.open(slot, can_feed=can_feed) as ports:
+            async with self._guests.open(slot, can_feed=can_feed, needed_bytes=needed_bytes) as ports:
                 tell(Note(f"takes in a guest, {ports.network.here.member}, for a stage that everybody has left"))
                 rng = random.Random(self._rng.getrandbits(64))
                 await run_peer(ports, self._manifest, local, rng, replace(self._hooks, keep=self._keeps[slot], begun=begin))

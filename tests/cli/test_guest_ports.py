@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli import guest_ports
-from swarmfree.cli.guest_ports import GuestJournal, ProcessGuests
-from swarmfree.protocol.errors import InviteError
+from swarmfree.cli.guest_memory import GuestMemory
+from swarmfree.cli.guest_ports import GuestJournal, ProcessGuests, forget_guests, unused_words
+from swarmfree.protocol.errors import InviteError, SwarmfreeError
 from swarmfree.protocol.events import Ended, Event, Note, Placed, StageBuilt, Started
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
@@ -47,14 +47,44 @@ def guests_of(folder: Path, ticket: Ticket | None = None, bans: BanList | None =
         raise AssertionError("nothing is opened")
 
     host, local = make_ports(journal=Lines()), LocalConfig(str(folder))
-    return ProcessGuests(host, local, invite, manifest, Admission(manifest, bans), (), never, never, never)  # type: ignore[arg-type]
+    guests = ProcessGuests(host, local, invite, manifest, Admission(manifest, bans), (), never, never, never)  # type: ignore[arg-type]
+    guests._memory = GuestMemory(folder / "promises")
+    return guests
 
 
-def test_half_of_the_free_memory_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_free_memory_is_room(tmp_path: Path) -> None:
     """None is where the system does not say what is free."""
     for free, room in ((8 << 30, 4 << 30), (None, 0)):
-        monkeypatch.setattr(guest_ports, "free_memory_bytes", lambda free=free: free)
-        assert guests_of(tmp_path).room_bytes == room
+        guests = guests_of(tmp_path)
+        guests._memory = GuestMemory(tmp_path / "promises", lambda free=free: free)
+        assert guests.room_bytes == room
+
+
+def test_what_one_peer_has_promised_no_other_peer_of_the_machine_offers(tmp_path: Path) -> None:
+    """Two look at the same free memory: what a guest of one is about to take is no room at the
+    other, which takes in none that does not fit, until the promise is withdrawn or who made it has
+    ended; while somebody looks, nobody else does.
+    """
+    one, other = (GuestMemory(tmp_path, lambda: 2000 << 20) for _ in range(2))
+    promised = one.promise(700 << 20)
+    assert other.room_bytes() == 300 << 20
+    with pytest.raises(SwarmfreeError, match=r"needs 419 MB of memory; 315 MB are there"):
+        other.promise(400 << 20)
+    with one._alone() as first, other._alone() as second:
+        assert (first, second) == (True, False)
+        assert other.room_bytes() is None
+    promised.close()
+    (tmp_path / "1-0").write_text(str(900 << 20))  # its process was killed: nobody holds it locked
+    assert one.room_bytes() == other.room_bytes() == 1000 << 20
+
+
+async def test_a_guest_for_which_there_is_no_memory_does_not_begin(tmp_path: Path) -> None:
+    """What was offered may be taken by now: it is looked once more, before anything is opened."""
+    guests = guests_of(tmp_path)
+    guests._memory = GuestMemory(tmp_path / "promises", lambda: 1 << 20)
+    with pytest.raises(SwarmfreeError, match="memory"):
+        async with guests.open(0, can_feed=False, needed_bytes=1 << 20):
+            pass
 
 
 def test_a_ticket_that_names_the_host_is_for_nobody_else(tmp_path: Path) -> None:
@@ -77,8 +107,10 @@ def test_a_guest_is_brought_back_with_the_stage_that_it_left(tmp_path: Path) -> 
     assert guests.held_stages == {0: 3, 2: 1}
     guests.forget(0)
     assert guests.held_stages == {2: 1}
-    guests.forget_all()
+    assert "stage 1 (" in unused_words(tmp_path, run)
+    forget_guests(tmp_path, run)
     assert guests.held_stages == {}
+    assert not unused_words(tmp_path, run)
 
 
 async def test_a_guest_that_is_banned_does_not_begin(tmp_path: Path) -> None:
@@ -86,7 +118,7 @@ async def test_a_guest_that_is_banned_does_not_begin(tmp_path: Path) -> None:
     peer_id = load_or_create_identity(guests_of(tmp_path).folder(1)).peer_id
     guests = guests_of(tmp_path, bans=BanList(Manifest().fingerprint(), 1, (peer_id,), (), b""))
     with pytest.raises(InviteError, match="banned"):
-        async with guests.open(1, can_feed=False):
+        async with guests.open(1, can_feed=False, needed_bytes=1):
             pass
 
 

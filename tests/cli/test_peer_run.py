@@ -16,6 +16,7 @@ from swarmfree.cli import peer_run
 from swarmfree.cli.bootstrap_node import Founding
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.event_output import TextJournal
+from swarmfree.cli.guest_ports import guest_folder
 from swarmfree.cli.options import Log
 from swarmfree.cli.peer_order import PeerOrder
 from swarmfree.protocol.announcement import Announcement
@@ -23,8 +24,11 @@ from swarmfree.protocol.config import RunConfig
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Ports
+from swarmfree.protocol.records import GENESIS_LINEAGE
+from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.identity import load_or_create_identity
@@ -33,6 +37,7 @@ from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
 from swarmfree.wire.relay_client import RelayClient
 from swarmfree.wire.ticket import make_ticket
+from tests.builders import make_ports
 
 LIFE = "00000000000000aa"
 
@@ -143,6 +148,22 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     order = PeerOrder(invite, local, Log.JSON, EngineKind.INTEGER, is_watched=False)
     assert await Life(order).run(None) == 0
     assert ended
+
+
+@pytest.mark.parametrize("adopts", [False, True])
+def test_snapshots_of_guests_that_nobody_uses_are_named(tmp_path: Path, manifest: Manifest, *, adopts: bool) -> None:
+    """A host that comes back with `--no-adopt` says what its guests kept, once; one that takes in
+    guests brings them back.
+    """
+    run, lines = manifest.fingerprint(), io.StringIO()
+    place = FolderSnapshots(guest_folder(tmp_path, 1) / SNAPSHOTS, run).place(HeldSnapshot(2, 50, GENESIS_LINEAGE))
+    place.parent.mkdir(parents=True)
+    place.touch()
+    order = PeerOrder(Invite(run, ()), LocalConfig(str(tmp_path), adopt=adopts), Log.JSON, EngineKind.INTEGER, is_watched=False)
+    ports = make_ports(journal=TextJournal(lines))
+    guests = peer_run.PeerLife(order)._guests(ports, manifest, cast("Any", None), cast("Any", Board(manifest)))
+    assert (guests is not None) is adopts
+    assert ("what they kept of the run here is not used: stage 2" in lines.getvalue()) is not adopts
 
 
 async def test_a_bootstrap_nodes_relay_takes_no_strangers(tmp_path: Path, manifest: Manifest) -> None:

@@ -12,7 +12,35 @@ from pathlib import Path
 
 import pytest
 
-from swarmfree.cli.process import HANDLES_WANTED, START_NICENESS, allow_handles, load_gently
+from swarmfree.cli.process import HANDLES_WANTED, START_NICENESS, allow_handles, container_free_bytes, load_gently
+
+
+def _group(folder: Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{content}\n")
+
+
+def test_a_container_s_limit_counts_where_the_machine_has_more(tmp_path: Path) -> None:
+    """The least that any group on the way up leaves, of both versions; files that the kernel keeps
+    are free. Where no group has a limit nothing is said, and in a container the way is not to be
+    seen from inside.
+    """
+    own, v2, v1 = tmp_path / "own", tmp_path / "v2", tmp_path / "v1"
+    _group(v2 / "a", memory__max=1000, memory__current=900, memory__stat="anon 700\ninactive_file 150")
+    _group(v2 / "a/b", memory__max="max", memory__current=500, memory__stat="inactive_file 1")
+    _group(v1 / "memory/c", memory__limit_in_bytes=800, memory__usage_in_bytes=900, memory__stat="total_inactive_file 20")
+    _group(v1 / "memory", memory__limit_in_bytes=700, memory__usage_in_bytes=100, memory__stat="total_inactive_file 20")
+    for groups, said, free in (
+        (v2, "0::/a/b", 250),
+        (v2, "0::/", None),
+        (v1, "4:cpu:/x\n5:memory:/c\n0::/", 0),
+        (v1, "5:memory:/not/seen", 620),
+    ):
+        own.write_text(said)
+        assert container_free_bytes(groups, own) == free
+    assert container_free_bytes(v2, tmp_path / "none") is None
+
 
 PROBE = """
 import os, threading
