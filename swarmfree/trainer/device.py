@@ -4,6 +4,9 @@ emerges without a table.
 It does not know what the work is. Work already begun is never interrupted; work whose caller was
 cancelled is skipped. It knows how long pieces of one rank take, and so when one is stuck: a hung
 driver leaves the event loop alive, which would answer for a device that never will.
+
+Several peers of one process share one device thread, each with a queue of its own. What the thread
+does for another one counts as that one's work: here it is time before a piece has begun.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ class Device:
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
         self._running: Rank | None = None
+        self._has_begun = False
         self._ran_s, self._tick_s = 0.0, math.inf
         self._measured: dict[Rank, deque[float]] = {rank: deque(maxlen=MEASURED_MAX) for rank in Rank}
         self.done_count = 0
@@ -113,9 +117,9 @@ class Device:
             if future.done():
                 continue
             begun_s = self._clock.now_s()
-            self._running, self._ran_s = Rank(rank), 0.0
+            self._running, self._ran_s, self._has_begun = Rank(rank), 0.0, False
             try:
-                result = await self._executor.run(work)
+                result = await self._executor.run(self._noted(work))
             except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
                 if not future.done():
                     failure = WorkFailed(f"{type(error).__name__}: {error}")
@@ -130,6 +134,15 @@ class Device:
             self._measured[self._running].append(took_s)
             self._running = None
 
+    def _noted(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Work that says when it begins: the executor may have something else to do first."""
+
+        def noted() -> T:
+            self._has_begun = True
+            return work()
+
+        return noted
+
     def count_tick(self, tick_s: float, least_s: float) -> str:
         """Count `tick_s` of this peer's own time; return why the device is stuck, empty while it is
         not.
@@ -142,7 +155,7 @@ class Device:
             least_s: see `policy.deadline`.
         """
         self._tick_s = tick_s
-        if self._running is None:
+        if self._running is None or not self._has_begun:
             return ""
         self._ran_s += tick_s
         if self._ran_s <= least_s:
@@ -157,6 +170,6 @@ class Device:
         """How many times the present piece of work has exceeded its limit, by counted time; 0 = not
         yet.
         """
-        if self._running is None:
+        if self._running is None or not self._has_begun:
             return 0.0
         return lateness(self._ran_s, self._measured[self._running], silence_s, alike=self._running in ALIKE)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from swarmfree.policy.planner.adoption import GUEST_WAIT_S, guest_bytes
-from swarmfree.protocol.errors import CallFailed, Refused, SwarmfreeError
+from swarmfree.protocol.errors import CallFailed, DeviceStuck, Refused, SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
@@ -84,6 +84,8 @@ async def run_with_guest(
 class _Host:
     """Takes in guests, each in a slot of its own.
 
+    A device that is stuck in a guest's piece of work is stuck for the host as well: it ends.
+
     Attributes:
         failure: what kept a guest from ending well, where the run is over.
     """
@@ -100,6 +102,7 @@ class _Host:
         self._ports, self._guests, self._manifest, self._local, self._rng = ports, guests, manifest, local, rng
         self._hooks = hooks
         self._room = GuestRoom()
+        self._peer: Peer | None = None
         self._there: dict[int, Peer | None] = {}
         self._stages: dict[int, int] = {}  # slot -> what its guest was taken in for
         self._keeps: dict[int, asyncio.Event] = {}
@@ -127,6 +130,7 @@ class _Host:
         """The host is up; who lived here with it before is back with the state that it left."""
         self._room = peer.stage_member.guest_room
         self._room.room_bytes = lambda: self._guests.room_bytes if self._has_room else 0
+        self._peer = peer
         for slot, stage in self._guests.held_stages.items():
             if self._fits(stage):
                 self._start(slot, stage, tasks)
@@ -155,6 +159,13 @@ class _Host:
         """Whether there is memory for it; what the coordinator knows may be old."""
         return self._guests.room_bytes >= guest_bytes(self._manifest, stage)
 
+    def _is_served(self, stage: int) -> bool:
+        """Whether a guest is here for this stage: one that has another one by now is not."""
+        return stage in {
+            self._stages[slot] if guest is None or _waits(guest) else guest.stage_member.replica_state.stage
+            for slot, guest in self._there.items()
+        }
+
     async def _watch(self, tasks: Tasks) -> None:
         """Take in a guest for whatever stage the coordinator asks for, once, and again where that
         one has ended meanwhile.
@@ -162,7 +173,7 @@ class _Host:
         while True:
             await self._room.told.wait(None if self._room.asked == NO_STAGE else AGAIN_S)
             asked = self._room.asked
-            if asked not in {NO_STAGE, *self._stages.values()} and self._has_room and self._fits(asked):
+            if asked != NO_STAGE and not self._is_served(asked) and self._has_room and self._fits(asked):
                 self._start(next(slot for slot in range(GUESTS_MAX) if slot not in self._there), asked, tasks)
 
     def _start(self, slot: int, stage: int, tasks: Tasks) -> None:
@@ -184,6 +195,9 @@ class _Host:
                 tell(Note(f"takes in a guest, {ports.network.here.member}, for a stage that everybody has left"))
                 rng = random.Random(self._rng.getrandbits(64))
                 await run_peer(ports, self._manifest, local, rng, replace(self._hooks, keep=self._keeps[slot], begun=begin))
+        except DeviceStuck as error:
+            if self._peer is not None:
+                self._peer.end(End(1, str(error), stuck=True))  # its thread is the host's, too
         except (SwarmfreeError, OSError, RuntimeError) as error:  # no thread or file is left: its host lives on
             tell(Note(f"its guest has ended: {error}"))
             guest = self._there[slot]

@@ -89,11 +89,12 @@ from swarmfree.trainer.tasks import Tasks
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a peer's life ends; `paused`: the run is not over."""
+    """How a peer's life ends; `paused`: the run is not over; `stuck`: its device hangs."""
 
     code: int
     why: str
     paused: bool = False
+    stuck: bool = False
 
 
 class Peer:
@@ -351,7 +352,7 @@ class Peer:
         try:
             await self.membership.count_ticks()
         except DeviceStuck as error:
-            self.end(End(1, str(error)))
+            self.end(End(1, str(error), stuck=True))
 
     async def _join(self) -> None:
         try:
@@ -491,8 +492,8 @@ async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: ra
         0 when the run did all its iterations, was stopped or pauses, or this peer has left.
 
     Raises:
-        SwarmfreeError: this peer's device does not come back, the weights that it was to write are
-            not written, or training diverged.
+        DeviceStuck: this peer's device does not come back.
+        SwarmfreeError: the weights that it was to write are not written, or training diverged.
         RunEnded: the run was over before this peer came, or a newer life of it has its place.
         Excluded: the swarm does not want this peer.
     """
@@ -518,6 +519,8 @@ async def run_peer(ports: Ports, manifest: Manifest, local: LocalConfig, rng: ra
         finally:
             for tasks in peer.everything():
                 tasks.close()
+    if end.stuck:
+        raise DeviceStuck(end.why)
     if end.code == 1:
         raise SwarmfreeError(end.why)
     if end.code == 3:

@@ -97,7 +97,7 @@ class Stopped(Here):
 
 async def test_time_for_which_the_process_stood_still_is_not_measured() -> None:
     """A piece of work may hang for a multiple of what others took, by ticks of its own process."""
-    machine, hung = Stopped(), Held()
+    machine, hung = Stopped(), Hung()
     device = Device(machine, machine)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(device.serve())
@@ -138,6 +138,35 @@ class Held(Here):
         """Wait, then do it."""
         await self.go.wait()
         return work()
+
+
+class Hung(Held):
+    """Begins work, and ends it when it is let."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it, then wait."""
+        result = work()
+        await self.go.wait()
+        return result
+
+
+async def test_a_wait_for_another_peer_s_piece_of_work_is_not_its_own() -> None:
+    """Two peers of one process share a thread: the one whose piece has yet to begin is neither
+    stuck nor late; of the one whose piece runs that is said.
+    """
+    for machine, is_own in ((Hung(), True), (Held(), False)):
+        device = Device(machine, machine)
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(device.serve())
+            work = group.create_task(device.run(Rank.BOOKS, 0, lambda: None))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            told = [device.count_tick(0.25, 0.5) for _ in range(40)]
+            assert bool(told[-1]) is is_own
+            assert (device.lateness(1.0) > 1) is is_own
+            machine.go.set()
+            await work
+            serving.cancel()
 
 
 @pytest.mark.parametrize("rank", list(Rank))

@@ -1,0 +1,316 @@
+"""A host and its guests, each of which lives as the test says: when one begins, and what becomes of
+its host when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import SimpleNamespace
+from typing import TypeVar
+
+import pytest
+
+from swarmfree.policy.planner.adoption import guest_bytes
+from swarmfree.protocol.errors import DeviceStuck, SwarmfreeError
+from swarmfree.protocol.events import Event, Note
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
+from swarmfree.protocol.ports import Ports
+from swarmfree.sim.loop import run_virtual
+from swarmfree.trainer import guest
+from swarmfree.trainer.guest import GUESTS_MAX, run_with_guest
+from swarmfree.trainer.guest_room import GuestRoom
+from swarmfree.trainer.peer import NO_HOOKS, End, Hooks
+from tests.builders import make_ports
+from tests.mutants.alone import ME
+
+T = TypeVar("T")
+MANIFEST = Manifest()
+NEEDED = guest_bytes(MANIFEST, 1)
+AMPLE = 10 * max(guest_bytes(MANIFEST, stage) for stage in range(MANIFEST.stage_count))
+LEAVE_S = MANIFEST.timing.leave_s
+
+
+class Life:
+    """One peer that does nothing but live.
+
+    Attributes:
+        room: what it offers a guest, and was asked for.
+        standby, can_feed: as it was told to begin.
+    """
+
+    def __init__(self, ports: Ports, local: LocalConfig, hooks: Hooks, *, is_over: bool) -> None:
+        self.ports, self.hooks, self.standby, self.can_feed = ports, hooks, local.standby, local.can_feed
+        self.room, self.stage, self.is_over = GuestRoom(), NO_STAGE, is_over
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self.tasks = SimpleNamespace(start=lambda work, _: work.close())
+
+    @property
+    def stage_member(self) -> object:
+        """What a host looks at."""
+        return SimpleNamespace(guest_room=self.room, replica_state=SimpleNamespace(stage=self.stage, is_over=self.is_over))
+
+    def end(self, end: End) -> None:
+        """Implements `Peer.end`."""
+        if not self.ended.done():
+            self.ended.set_result(end)
+
+
+class House:
+    """A host, its room for guests, and all of them; implements `GuestPorts` and `Journal`.
+
+    Attributes:
+        lives: those that have begun, the host first.
+        opened: slot, whether it may feed, and memory of each guest that was begun.
+        fails: the next guest cannot be opened.
+    """
+
+    def __init__(self, room_bytes: int, held: Mapping[int, int]) -> None:
+        self.room_bytes, self.held_stages = room_bytes, held
+        self.lives, self.opened, self.told = list[Life](), list[tuple[int, bool, int]](), list[Event]()
+        self.fails = self.is_over = False
+        self.hooks = NO_HOOKS
+
+    @property
+    def host(self) -> Life:
+        """The host."""
+        return self.lives[0]
+
+    def ask(self, stage: int) -> None:
+        """The host's coordinator asks for a guest."""
+        self.host.room.ask(stage)
+
+    def tell(self, event: Event) -> None:
+        """Implements `Journal.tell`."""
+        self.told.append(event)
+
+    def forget(self, slot: int) -> None:
+        """Implements `GuestPorts.forget`."""
+
+    def open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AbstractAsyncContextManager[Ports]:
+        """Implements `GuestPorts.open`."""
+        return self._open(slot, can_feed=can_feed, needed_bytes=needed_bytes)
+
+    @asynccontextmanager
+    async def _open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AsyncIterator[Ports]:
+        self.opened.append((slot, can_feed, needed_bytes))
+        if self.fails:
+            raise OSError("no thread is left")
+        yield self.ports()
+
+    def ports(self) -> Ports:
+        """Of anybody here."""
+        return make_ports(journal=self, guests=self, network=SimpleNamespace(here=ME))
+
+    async def run_peer(self, ports: Ports, _m: Manifest, local: LocalConfig, _r: random.Random, hooks: Hooks = NO_HOOKS) -> int:
+        """A life; in place of `trainer.peer.run_peer`."""
+        life = Life(ports, local, hooks, is_over=self.is_over)
+        self.lives.append(life)
+        assert hooks.begun is not None
+        hooks.begun(life)  # type: ignore[arg-type]
+        end = await asyncio.shield(life.ended)
+        if end.code:
+            raise (DeviceStuck if end.stuck else SwarmfreeError)(end.why)
+        return end.code
+
+    def notes(self) -> str:
+        """What operators read."""
+        return "; ".join(event.text for event in self.told if isinstance(event, Note))
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch,
+    story: Callable[[House], Awaitable[T]],
+    *,
+    room_bytes: int = AMPLE,
+    held: Mapping[int, int] | None = None,
+    hooks: Hooks = NO_HOOKS,
+) -> T:
+    """What comes of a story in a house, in virtual time; the host ends well after it."""
+
+    async def main() -> T:
+        house = House(room_bytes, held or {})
+        monkeypatch.setattr(guest, "run_peer", house.run_peer)
+        async with asyncio.TaskGroup() as group:
+            living = group.create_task(run_with_guest(house.ports(), MANIFEST, LocalConfig("x"), random.Random(0), hooks))
+            await asyncio.sleep(0.1)
+            found = await story(house)
+            for life in house.lives:
+                life.end(End(0, "done"))
+            await living
+        return found
+
+    return run_virtual(main)
+
+
+def test_a_guest_comes_for_each_stage_that_is_asked_for_up_to_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other: while one has no stage yet, its host offers no room and takes in no
+    other one; each stands by, and only one for the ends gets the text.
+    """
+
+    async def story(house: House) -> list[int]:
+        rooms = [house.host.room.room_bytes()]
+        for count, stage in enumerate((2, ENDS_STAGE, 3, 1)):
+            house.ask(stage)
+            await asyncio.sleep(0.1)
+            rooms.append(house.host.room.room_bytes())
+            house.ask(1)
+            await asyncio.sleep(20.0)
+            if count < GUESTS_MAX:
+                house.lives[-1].stage = stage
+        assert [life.standby for life in house.lives] == [False, True, True, True]
+        assert [life.can_feed for life in house.lives[1:]] == [False, True, False]
+        assert house.opened == [(slot, s == ENDS_STAGE, guest_bytes(MANIFEST, s)) for slot, s in enumerate((2, ENDS_STAGE, 3))]
+        return rooms
+
+    assert play(monkeypatch, story) == [AMPLE, 0, 0, 0, 0]
+
+
+def test_a_stage_is_asked_for_again_where_its_guest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose guest serves it is not; one whose guest has ended, or could not begin, is after
+    five seconds, and the slot is free again.
+    """
+
+    async def story(house: House) -> list[int]:
+        house.fails, counts = True, list[int]()
+        house.ask(2)
+        await asyncio.sleep(0.1)
+        house.fails = False
+        for wait_s in (0.0, 4.5, 1.0):
+            await asyncio.sleep(wait_s)
+            counts.append(len(house.opened))
+        house.lives[1].stage = 2
+        await asyncio.sleep(30.0)
+        counts.append(len(house.opened))
+        house.lives[1].end(End(0, "others serve all stages"))
+        await asyncio.sleep(5.5)
+        counts.append(len(house.opened))
+        assert {slot for slot, _, _ in house.opened} == {0}
+        assert "its guest has ended: no thread is left" in house.notes()
+        return counts
+
+    assert play(monkeypatch, story) == [1, 1, 2, 2, 3]
+
+
+def test_a_guest_that_got_another_stage_does_not_count_for_the_one_it_came_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken in for stage 3, and stage 1 was lost meanwhile: asked for stage 3 once more, its
+    host takes in another one, since no other peer may have room.
+    """
+
+    async def story(house: House) -> list[tuple[int, bool, int]]:
+        house.ask(3)
+        await asyncio.sleep(1.0)
+        house.lives[1].stage = 1
+        await asyncio.sleep(6.0)
+        return house.opened
+
+    assert [slot for slot, _, _ in play(monkeypatch, story)] == [0, 1]
+
+
+@pytest.mark.parametrize(("room_bytes", "count"), [(NEEDED - 1, 0), (NEEDED, 1)])
+def test_memory_is_looked_at_when_a_guest_comes_and_when_one_comes_back(
+    monkeypatch: pytest.MonkeyPatch, room_bytes: int, count: int
+) -> None:
+    """What the coordinator knows may be old, and so may be what an earlier life has left: what does
+    not fit does not begin, and of a snapshot that is not used for that a line is told.
+    """
+
+    async def ask(house: House) -> int:
+        house.ask(1)
+        await asyncio.sleep(1.0)
+        return len(house.opened)
+
+    async def come_back(house: House) -> int:
+        assert ("snapshot of stage 1 is not used" in house.notes()) is (count == 0)
+        return len(house.opened)
+
+    assert play(monkeypatch, ask, room_bytes=room_bytes) == count
+    assert play(monkeypatch, come_back, room_bytes=room_bytes, held={2: 1}) == count
+
+
+def test_a_device_that_hangs_in_a_guest_s_work_ends_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share its thread, so the host would wait for ever, and count nothing of that as its own
+    work; what else ends a guest leaves its host alone.
+    """
+
+    async def story(house: House, end: End) -> None:
+        house.ask(1)
+        await asyncio.sleep(1.0)
+        house.lives[1].end(end)
+        await asyncio.sleep(1.0)
+
+    async def fall(house: House) -> bool:
+        await story(house, End(1, "out of memory"))
+        return house.host.ended.done()
+
+    assert not play(monkeypatch, fall)
+    with pytest.raises(ExceptionGroup) as failed:
+        play(monkeypatch, lambda house: story(house, End(1, "the device is stuck", stuck=True)))
+    assert failed.group_contains(DeviceStuck, match="the device is stuck")
+
+
+def test_a_guest_that_cannot_end_well_is_a_failure_of_its_host_once_the_run_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the only one that has its stage's weights."""
+
+    async def story(house: House) -> None:
+        house.is_over = True
+        house.ask(1)
+        await asyncio.sleep(1.0)
+        house.lives[1].end(End(1, "its disk is full"))
+        await asyncio.sleep(1.0)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        play(monkeypatch, story)
+    assert failed.group_contains(SwarmfreeError, match="its guest: its disk is full")
+
+
+@pytest.mark.parametrize(("after_s", "waited_s"), [(3.0, 3.0), (10 * LEAVE_S, LEAVE_S)])
+def test_a_host_that_ends_well_waits_for_its_guests_as_for_whoever_leaves(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, waited_s: float
+) -> None:
+    """They were told the same; longer than `leave_s` nobody waits."""
+
+    async def main() -> float:
+        house, loop = House(AMPLE, {0: 2}), asyncio.get_running_loop()
+        monkeypatch.setattr(guest, "run_peer", house.run_peer)
+        async with asyncio.TaskGroup() as group:
+            living = group.create_task(run_with_guest(house.ports(), MANIFEST, LocalConfig("x"), random.Random(0)))
+            await asyncio.sleep(0.1)
+            house.lives[1].stage = 2
+            begun_s = loop.time()
+            loop.call_later(after_s, lambda: house.lives[1].end(End(0, "left")))
+            house.host.end(End(0, "left"))
+            await living
+        return loop.time() - begun_s
+
+    assert run_virtual(main) == pytest.approx(waited_s, abs=0.01)
+
+
+def test_what_asks_the_host_asks_its_guests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To leave, and to keep weights, each as often as it is said; who is about to leave takes in
+    nobody.
+    """
+    leave, keep = asyncio.Event(), asyncio.Event()
+
+    async def story(house: House) -> None:
+        house.ask(1)
+        await asyncio.sleep(0.1)
+        keeps = [life.hooks.keep for life in house.lives]
+        assert len(keeps) == 2
+        for _ in range(2):
+            keep.set()
+            await asyncio.sleep(0.1)
+            for each in keeps:
+                assert each is not None and each is not keep and each.is_set()
+                each.clear()
+        assert all(life.hooks.leave is leave for life in house.lives)
+        house.lives[1].stage = 1
+        assert house.host.room.room_bytes() == AMPLE
+        leave.set()
+        assert house.host.room.room_bytes() == 0
+
+    play(monkeypatch, story, hooks=Hooks(leave, keep))
