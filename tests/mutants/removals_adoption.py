@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,6 +25,20 @@ def time_for_a_newcomer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(adoption, "ADOPT_WAIT_S", 0.0)
 
 
+def time_after_a_guest(patch: pytest.MonkeyPatch) -> None:
+    """A stage counts as deserted since it was lost first, also where a guest has served it."""
+
+    def careless(self: StageAdoption, stages: Iterable[int], now_s: float) -> None:
+        self._deserted_since_s |= {stage: self._deserted_since_s.get(stage, now_s) for stage in stages}
+
+    patch.setattr(StageAdoption, "_note_deserted", careless)
+
+
+def cost_of_an_earlier_loss(patch: pytest.MonkeyPatch) -> None:
+    """What a guest was to cost is kept, also where a newcomer took the stage in its place."""
+    patch.setattr(StageAdoption, "_is_taken", lambda self, stage: False)
+
+
 def nothing_beside_a_holder(patch: pytest.MonkeyPatch) -> None:
     """A stage is adopted although somebody who is about to leave, or is waited for, holds it."""
     patch.setattr(StageAdoption, "_is_deserted", lambda self, stage: True)
@@ -34,9 +48,9 @@ def spare_before_a_guest(patch: pytest.MonkeyPatch) -> None:
     """A stage is adopted although another one has a replica to spare."""
     look = StageAdoption.look
 
-    def careless(self: StageAdoption, lost_since_s: Mapping[int, float], spared: set[int]) -> None:
+    def careless(self: StageAdoption, lost: Iterable[int], spared: Collection[int]) -> None:
         del spared
-        look(self, lost_since_s, set())
+        look(self, lost, ())
 
     patch.setattr(StageAdoption, "look", careless)
 

@@ -5,12 +5,13 @@ and when it may go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.protocol.errors import PeerSilent, Refused
+from swarmfree.protocol.events import StageAdopted
 from swarmfree.protocol.messages import Farewell, Goodbye, Heartbeat, Hello, PlanAnswer, Request
 from swarmfree.protocol.names import NO_STAGE, Endpoint
 from swarmfree.protocol.plan import Replica
@@ -39,7 +40,8 @@ def _playing(story: Callable[[Alone, Assignment, Roster], Awaitable[T]], rooms: 
         def answer(to: Endpoint, request: Request) -> Reply:
             if not isinstance(request, Heartbeat) or to not in rooms:
                 raise PeerSilent(f"{to.member} says nothing")
-            return Reply(replace(beat_answer(0 if to == A else 2), room_bytes=rooms[to]))
+            host = "d" if to == OF_D else ""
+            return Reply(replace(beat_answer({A: 0, OF_D: 1}.get(to, 2)), room_bytes=rooms[to], host=host))
 
         alone.line.answer = answer
         assignment, roster = assigning(alone.context, alone.tasks, leading(alone.context))
@@ -56,6 +58,14 @@ def _adoption(alone: Alone, roster: Roster) -> StageAdoption:
     return StageAdoption(alone.context, lead, roster, RecoveryChoice(alone.context, lead))
 
 
+def _deserted(alone: Alone, roster: Roster, spared: Collection[int] = ()) -> StageAdoption:
+    """Stage 1 has been deserted for long."""
+    adoption = _adoption(alone, roster)
+    adoption._note_deserted([1], alone.context.now_s() - LONG_S)
+    adoption.look({1}, spared)
+    return adoption
+
+
 def _asked(roster: Roster) -> list[str]:
     return [member.peer_id for member in roster._adopted]
 
@@ -65,10 +75,55 @@ def asked_after_a_while() -> object:
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[list[str]]:
         adoption, found = _adoption(alone, roster), list[list[str]]()
-        for waited_s in (4.0, 6.0):
-            adoption.look({1: alone.context.now_s() - waited_s}, set())
+        adoption.look({1}, ())
+        for waits_s in (4.0, 2.0):
+            await asyncio.sleep(waits_s)
+            adoption.look({1}, ())
             found.append(_asked(roster))
         return found
+
+    return _playing(story, {A: GIB, D: 2 * GIB})
+
+
+def asked_after_a_guest() -> object:
+    """A guest serves the stage for long, and is lost: who is asked at once, and four and six
+    seconds after that, and what is told of how long the next adoption took.
+    """
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> tuple[list[list[str]], list[int]]:
+        adoption, found = _adoption(alone, roster), list[list[str]]()
+        adoption.look({1}, ())
+        guest_of_d = roster.admit(OF_D, Hello(False, True, "", host="d"), 1, built=True, opened=at(1))
+        guest_of_d.leave()
+        for _ in range(2):
+            await asyncio.sleep(LONG_S)
+            adoption.look({1}, ())
+        roster.fence(OF_D.member, "it is gone")
+        for waits_s in (0.0, 4.0, 2.0):
+            await asyncio.sleep(waits_s)
+            adoption.look({1}, ())
+            found.append(_asked(roster))
+        adoption.tell_adopted(1, 0, guest_of_d)
+        return found, [round(told.seconds) for told in alone.line.told if isinstance(told, StageAdopted)]
+
+    return _playing(story, {A: GIB, D: 2 * GIB, OF_D: 0})
+
+
+def told_after_a_newcomer() -> object:
+    """A host is asked, a newcomer takes the stage first, and is lost: what is told of a late guest,
+    how long its adoption took, and was to take.
+    """
+
+    async def story(alone: Alone, _: Assignment, roster: Roster) -> list[tuple[float, float]]:
+        adoption = _deserted(alone, roster)
+        guest_of_d = roster.admit(OF_D, Hello(False, True, "", host="d"), NO_STAGE)
+        newcomer = endpoint("n")
+        roster.admit(newcomer, Hello(False, False, ""), 1)
+        adoption.look({1}, ())
+        roster.fence(newcomer.member, "it is gone")
+        adoption.look({1}, ())
+        adoption.tell_adopted(1, 0, guest_of_d)
+        return [(told.seconds, told.predicted_s) for told in alone.line.told if isinstance(told, StageAdopted)]
 
     return _playing(story, {A: GIB, D: 2 * GIB})
 
@@ -80,7 +135,7 @@ def asked_beside_a_holder() -> object:
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
         roster.admit(OF_D, Hello(False, True, "", host="d"), 1, built=True, opened=at(1)).leave()
-        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, set())
+        _deserted(alone, roster)
         return _asked(roster)
 
     return _playing(story, {A: GIB, D: GIB})
@@ -90,7 +145,7 @@ def asked_beside_a_spare() -> object:
     """Another stage has a replica to spare: who is asked."""
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
-        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, {1})
+        _deserted(alone, roster, {1})
         return _asked(roster)
 
     return _playing(story, {A: GIB, D: GIB})
@@ -100,9 +155,9 @@ def asked_next() -> object:
     """Two have room, and no guest comes: who is asked, one after the other."""
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
-        adoption, lost_s, found = _adoption(alone, roster), alone.context.now_s() - LONG_S, list[str]()
+        adoption, found = _deserted(alone, roster), list[str]()
         for _ in range(3):
-            adoption.look({1: lost_s}, set())
+            adoption.look({1}, ())
             found += _asked(roster)
             await asyncio.sleep(15.0)
         return found
@@ -114,7 +169,7 @@ def asked_without_room() -> object:
     """One has too little room, the other none: who is asked."""
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[str]:
-        _adoption(alone, roster).look({1: alone.context.now_s() - LONG_S}, set())
+        _deserted(alone, roster)
         return _asked(roster)
 
     return _playing(story, {A: 0, D: 10})

@@ -377,6 +377,8 @@ ROWS = (
     Row(removals_end.last_record_again, tables_end.holder_of_an_older_state, [([], set()), ([2], {2})]),
     # a stage that nobody comes for
     Row(removals_adoption.time_for_a_newcomer, tables_adoption.asked_after_a_while, [[], ["d"]]),
+    Row(removals_adoption.time_after_a_guest, tables_adoption.asked_after_a_guest, ([[], [], ["d"]], [6])),
+    Row(removals_adoption.cost_of_an_earlier_loss, tables_adoption.told_after_a_newcomer, [(0.0, 0.0)]),
     Row(removals_adoption.nothing_beside_a_holder, tables_adoption.asked_beside_a_holder, []),
     Row(removals_adoption.spare_before_a_guest, tables_adoption.asked_beside_a_spare, []),
     Row(removals_adoption.another_host, tables_adoption.asked_next, ["d", "a", "d"]),

@@ -8,7 +8,7 @@ The guest comes as a standby, and is placed as one. Source: decision 20.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmfree.policy.batch import microbatches_after
@@ -41,7 +41,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _ForeseenCost:
-    """Since when a stage is lost, and what its adoption was expected to cost."""
+    """Since when a stage is deserted, and what its adoption was expected to cost."""
 
     since_s: float
     predicted_s: float
@@ -56,25 +56,27 @@ class StageAdoption:
         self._context, self._lead, self._roster, self._choice = context, lead, roster, choice
         self._asked: dict[int, _Asked] = {}
         self._tries = Counter[tuple[int, Member]]()
-        self._lost: dict[int, _ForeseenCost] = {}
+        self._deserted_since_s: dict[int, float] = {}
+        self._foreseen: dict[int, _ForeseenCost] = {}
         self._bytes_per_s: float | None = None
 
-    def look(self, lost_since_s: Mapping[int, float], spared: set[int]) -> None:
+    def look(self, lost: Iterable[int], spared: Collection[int]) -> None:
         """Ask for what is lost, and for nothing else.
 
         Args:
-            lost_since_s: stage -> since when nobody has come for it.
+            lost: stages that nobody serves who stays; one that a guest serves is among them.
             spared: of these, those to which somebody can be moved.
         """
         now_s = self._context.now_s()
-        lost = {stage for stage in lost_since_s if self._is_deserted(stage)}
-        self._asked = {stage: asked for stage, asked in self._asked.items() if stage in lost}
-        for stage in sorted(lost):
+        self._note_deserted([stage for stage in sorted(lost) if self._is_deserted(stage)], now_s)
+        self._foreseen = {stage: cost for stage, cost in self._foreseen.items() if not self._is_taken(stage)}
+        self._asked = {stage: asked for stage, asked in self._asked.items() if stage in self._deserted_since_s}
+        for stage, since_s in self._deserted_since_s.items():
             asked = self._asked.get(stage)
             if asked is not None and (now_s - asked.since_s >= GUEST_WAIT_S or self._roster.get(asked.host) is None):
                 del self._asked[stage]
-            if stage not in self._asked and stage not in spared and now_s - lost_since_s[stage] >= ADOPT_WAIT_S:
-                self._ask(stage, lost_since_s[stage], now_s)
+            if stage not in self._asked and stage not in spared and now_s - since_s >= ADOPT_WAIT_S:
+                self._ask(stage, since_s, now_s)
         self._roster.ask_for_guests({asked.host: stage for stage, asked in self._asked.items()})
 
     def _is_deserted(self, stage: int) -> bool:
@@ -82,6 +84,18 @@ class StageAdoption:
         already holds it.
         """
         return not (self._roster.holders(stage) or self._roster.of_stage(stage))
+
+    def _note_deserted(self, stages: Iterable[int], now_s: float) -> None:
+        """Since when each of these is deserted; of one that somebody has held since, anew: where a
+        guest is lost, newcomers have as much time as after any loss.
+        """
+        self._deserted_since_s = {stage: self._deserted_since_s.get(stage, now_s) for stage in stages}
+
+    def _is_taken(self, stage: int) -> bool:
+        """Whether somebody who is no guest has it: what a guest was to cost is not of a later
+        loss.
+        """
+        return any(not g.host for g in (*self._roster.holders(stage), *self._roster.of_stage(stage)))
 
     def commit(self) -> None:
         """An iteration is committed: what was tried before counts no more."""
@@ -92,8 +106,8 @@ class StageAdoption:
         while.
         """
         now_s = self._context.now_s()
-        loss = self._lost.pop(stage, _ForeseenCost(now_s, 0.0, 0.0))
-        costs = (now_s - loss.since_s, loss.predicted_s, loss.predicted_iteration_s)
+        foreseen = self._foreseen.pop(stage, _ForeseenCost(now_s, 0.0, 0.0))
+        costs = (now_s - foreseen.since_s, foreseen.predicted_s, foreseen.predicted_iteration_s)
         self._context.tell(StageAdopted(stage, iteration, guest.host, guest.member.peer_id, *costs))
 
     def note_build(self, received_bytes: int, seconds: float) -> None:
@@ -101,7 +115,7 @@ class StageAdoption:
         if received_bytes >= MEASURED_BYTES_MIN and seconds > 0:
             self._bytes_per_s = received_bytes / seconds
 
-    def _ask(self, stage: int, lost_s: float, now_s: float) -> None:
+    def _ask(self, stage: int, since_s: float, now_s: float) -> None:
         busy = {asked.host for asked in self._asked.values()}
         there = [
             HostCandidate(g.member, g.stage, g.answer.room_bytes, self._may_feed(g), self._tries[stage, g.member])
@@ -113,18 +127,18 @@ class StageAdoption:
             return
         self._asked[stage] = _Asked(adoption.host, now_s)
         self._tries[stage, adoption.host] += 1
-        self._lost[stage] = loss = self._predicted(stage, adoption.host, lost_s)
-        costs = (loss.predicted_s, loss.predicted_iteration_s)
+        self._foreseen[stage] = foreseen = self._predicted(stage, adoption.host, since_s)
+        costs = (foreseen.predicted_s, foreseen.predicted_iteration_s)
         self._context.tell(AdoptionAsked(stage, adoption.host.peer_id, adoption.reason, *costs))
 
-    def _predicted(self, stage: int, host: Member, lost_s: float) -> _ForeseenCost:
+    def _predicted(self, stage: int, host: Member, since_s: float) -> _ForeseenCost:
         """What the adoption will cost, by what members have measured."""
         manifest, serves = self._context.manifest, self._roster.get(host)
         busy_s = [self._busy_s(other) for other in range(manifest.stage_count)]
         microbatches = microbatches_after(self._lead.decided, manifest)
         at = serves.stage if serves is not None else stage
         iteration_s = predicted_iteration_s(manifest, self._choice.iteration_s(), busy_s, stage, at, microbatches)
-        return _ForeseenCost(lost_s, predicted_seconds(manifest, stage, self._bytes_per_s), iteration_s)
+        return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s), iteration_s)
 
     def _busy_s(self, stage: int) -> float:
         """Seconds of one microbatch at a stage, whose replicas share them; 0 where none has

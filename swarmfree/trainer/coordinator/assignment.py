@@ -200,7 +200,7 @@ class Assignment:
             self._use_standbys()
             if self._opened and not self._waits_for_disks:
                 await self._move_spares()
-                self._adoption.look(self._lost_since_s, {s for s in self._lost_since_s if self._spares(s)})
+                self._adoption.look(self._lost_since_s, [s for s in self._lost_since_s if self._spares(s)])
             self.start_joins()
             work = self._work()
             if record is not None and (work or self._missing()):  # else the Open brings them up
