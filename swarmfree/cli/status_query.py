@@ -82,7 +82,7 @@ class Lookout:
             record = await self._measure(by, record, silence_s if measure else 0.0)
             await self._find_evaluation(by, record, silence_s)
         last_move = await self._last_move(by, plan, silence_s)
-        gone = await self._silent(announcements, plan.plan if plan is not None else None, silence_s / 2)
+        gone, hosts = await self._call_all(announcements, plan.plan if plan is not None else None, silence_s / 2)
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
         found = RunStatus(
             manifest=self._manifest,
@@ -97,6 +97,7 @@ class Lookout:
             if points and by is not None
             else "",
             gone=gone,
+            hosts=hosts,
             iteration_s=self._iteration_s if by is not None else None,
             held_out=self._held_out,
             seen=self._seen,
@@ -179,21 +180,26 @@ class Lookout:
             if found is not None and found.evaluation is not None:
                 self._held_out = found.iteration, found.evaluation
 
-    async def _silent(self, announcements: tuple[Announcement, ...], plan: Plan | None, silence_s: float) -> frozenset[str]:
+    async def _call_all(
+        self, announcements: tuple[Announcement, ...], plan: Plan | None, silence_s: float
+    ) -> tuple[frozenset[str], dict[str, str]]:
         """Who is in the plan or announced, and does not answer: a directory believes in the dead
-        until their word expires.
+        until their word expires. Of those that answer, whose guests they are: name -> peer id.
         """
         known = {a.endpoint.member: a.endpoint for a in announcements}
         known |= {e.member: e for e in (plan.members() if plan is not None else ())}
-        gone: set[str] = set()
+        gone, hosts = set[str](), dict[str, str]()
 
         async def call(endpoint: Endpoint) -> None:
             try:
-                await self._network.call(endpoint, GetPlan(), silence_s=silence_s)
+                answer = (await self._network.call(endpoint, GetPlan(), silence_s=silence_s)).message
             except CallFailed:
                 gone.add(str(endpoint.member))
+                return
+            if isinstance(answer, PlanAnswer) and answer.host:
+                hosts[str(endpoint.member)] = answer.host
 
         async with asyncio.TaskGroup() as group:
             for endpoint in [known[member] for member in sorted(known)][:REACHED_MAX]:
                 group.create_task(call(endpoint))
-        return frozenset(gone)
+        return frozenset(gone), hosts

@@ -4,8 +4,8 @@ values, as text and as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -40,6 +40,7 @@ class RunStatus:
         invite: a fresh one that names live peers, empty if the one at hand names them all; it
             serves when the bootstrap node is gone.
         gone: those in plan and directory that do not answer, by short name.
+        hosts: of guests, by short name, the peer id of whose process they live in.
         iteration_s: that an iteration takes, None where nobody could tell.
         held_out: the last held-out loss: before which iteration, nats per token; None where nobody
             could tell.
@@ -61,6 +62,7 @@ class RunStatus:
     now_s: float
     invite: str = ""
     gone: frozenset[str] = frozenset()
+    hosts: Mapping[str, str] = field(default_factory=dict)
     iteration_s: float | None = None
     held_out: tuple[int, float] | None = None
     seen: int = 0
@@ -113,6 +115,17 @@ class RunStatus:
         """Estimated time to the end, None where nobody could tell."""
         left = self.manifest.run.iterations - self.committed
         return self.iteration_s * left if self.iteration_s and not self.waiting_for else None
+
+    def guest_words(self, member: str) -> str:
+        """Whose guest a member is, as it says itself; empty where it is nobody's."""
+        host = self.hosts.get(member, "")
+        if not host:
+            return ""
+        known = [
+            *(a.endpoint.member for a in self.announcements),
+            *(e.member for e in (self.plan.members() if self.plan else ())),
+        ]
+        return f"guest of {next((str(each) for each in known if each.peer_id == host), host)}"
 
     def members(self, stage: int) -> tuple[str, ...]:
         """Who serves a stage and answers: by the plan, or by the directory where nobody told a
@@ -168,7 +181,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "banned": list(status.banned),
         "last_move": status.last_move,
         "stages": [_stage(status, stage) for stage in range(manifest.stage_count)],
-        "peers": [_peer(a, status.now_s) for a in status.announcements],
+        "peers": [_peer(a, status) for a in status.announcements],
     }
     return {key: finite(value) for key, value in content.items()}
 
@@ -186,18 +199,19 @@ def _stage(status: RunStatus, stage: int) -> dict[str, Any]:
     }
 
 
-def _peer(announcement: Announcement, now_s: float) -> dict[str, Any]:
+def _peer(announcement: Announcement, status: RunStatus) -> dict[str, Any]:
     return {
         "peer_id": announcement.endpoint.member.peer_id,
         "member": str(announcement.endpoint.member),
         "state": announcement.state.value,
+        "guest_of": status.hosts.get(str(announcement.endpoint.member)),
         "stage": announcement.stage,
         "iteration": announcement.iteration,
         "squared_norm": announcement.squared_norm,
         "seconds_per_microbatch": announcement.seconds_per_microbatch,
         "can_feed": announcement.can_feed,
         "addresses": list(announcement.endpoint.addresses),
-        "believed_for_s": round(announcement.expires_s - now_s, 1),
+        "believed_for_s": round(announcement.expires_s - status.now_s, 1),
     }
 
 
@@ -252,7 +266,8 @@ def _stage_table(status: RunStatus) -> Table:
         words, style = risk(len(who), len(who))
         if not who and (status.committed or (status.founder and not status.announcements)):
             words, style = ("over", "") if status.is_over else ("LOST", "bold red") if status.answered_by else ("not seen", "red")
-        table.add_row(f"{stage} {'ends' if stage == 0 else 'body'}", ", ".join(who) or "nobody", Text(words, style))
+        names = [f"{name} ({status.guest_words(name)})" if name in status.hosts else name for name in who]
+        table.add_row(f"{stage} {'ends' if stage == 0 else 'body'}", ", ".join(names) or "nobody", Text(words, style))
     return table
 
 
@@ -262,11 +277,11 @@ def _peer_table(status: RunStatus) -> Table:
         table.add_column(column, overflow="fold")
     for told in status.announcements:
         name = str(told.endpoint.member)
-        is_gone = name in status.gone
+        is_gone, state = name in status.gone, (told.state.value, status.guest_words(name))
         address = told.endpoint.addresses[0].rpartition("/p2p/")[0] if told.endpoint.addresses else ""
         table.add_row(
             name,
-            Text("gone" if is_gone else told.state.value, "red" if is_gone else ""),
+            Text("gone" if is_gone else ", ".join(filter(None, state)), "red" if is_gone else ""),
             str(told.stage) if told.stage >= 0 and not is_gone else "",
             f"{told.seconds_per_microbatch:.3f}" if told.seconds_per_microbatch else "",
             "yes" if told.can_feed else "no",

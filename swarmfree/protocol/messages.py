@@ -769,6 +769,7 @@ class PlanAnswer:
         snapshots: on its disk, the one that it holds first; told while it hears no coordinator.
         last_move: whom the answering peer, where it coordinates, moved to another stage last, and
             what that is expected to bring, or came to; empty where it has moved nobody.
+        host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
     """
 
     plan: Plan | None
@@ -777,6 +778,7 @@ class PlanAnswer:
     records: int = 0
     snapshots: tuple[HeldSnapshot, ...] = ()
     last_move: RemoteText = ""
+    host: str = ""
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

@@ -196,6 +196,20 @@ def test_status_says_who_was_moved_last() -> None:
     assert "last move" not in _text(status_picture(_status(answered=True)))
 
 
+def test_status_says_whose_guest_a_peer_is() -> None:
+    """By its host's name in both tables, and by peer id in JSON; a host that nobody knows is named
+    by its peer id. Of others nothing is said.
+    """
+    guest, host = str(member_of("peer-3")), member_of("peer-2")
+    status = dataclasses.replace(_status(answered=True), hosts={guest: host.peer_id})
+    rows = _text(status_picture(status)).splitlines()
+    assert f"{guest} (guest of {host})" in next(row for row in rows if row.startswith("2 body"))
+    assert f"serving, guest of {host}" in next(row for row in rows if row.startswith(guest))
+    assert sum("guest of" in row for row in rows) == 2
+    assert [peer["guest_of"] for peer in status_json(status)["peers"]] == [None, None, host.peer_id, None]
+    assert dataclasses.replace(status, hosts={guest: "QmElsewhere"}).guest_words(guest) == "guest of QmElsewhere"
+
+
 def test_status_names_no_dead_members() -> None:
     """Who does not answer serves no stage, whatever plan and directory still say; a stage without
     anybody is lost.

@@ -186,6 +186,7 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (messages.Redone(MicrobatchSet(), ((12, 1),)), "offset 12"),
     (messages.State(2**31, 7), "parts"),
     (messages.PlanAnswer(replace(PLAN, position=FAR), ""), "term"),
+    (messages.PlanAnswer(None, "", host="Qm\nHost"), "peer id"),
     (messages.Met(7, LINEAGE, (), None, FAR.term, whole=True), "term"),
     (messages.Committed(-1), "iteration -1"),
 )

@@ -46,9 +46,10 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
     state = SimpleNamespace(
         coordinator=LEADER, is_from_disk=is_from_disk, records_held=70, stage=stage, iteration=70, lineage=M, known_plan=PLAN
     )
-    member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="")
+    room = SimpleNamespace(host="QmHost")
+    member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="", guest_room=room)
     answer = (await queries.get_plan(cast("Any", member), (NEW, OLD, HERE))).expect(PlanAnswer)
-    assert answer == PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots)
+    assert answer == PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost")
 
 
 class Disk:

@@ -182,6 +182,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "record_answer": ("GetRecord", messages.RecordAnswer(RECORD)),
     "plan_answer": ("GetPlan", messages.PlanAnswer(PLAN, "", AT_ALICE, 8)),
     "plan_answer_move": ("GetPlan", messages.PlanAnswer(None, "", AT_ALICE, 8, (), "4f2a1b moves from stage 1 to stage 2: why")),
+    "plan_answer_guest": ("GetPlan", messages.PlanAnswer(None, "", AT_ALICE, 8, host="QmHost")),
     "plan_answer_empty": ("GetPlan", messages.PlanAnswer(None, "a replica of stage 2")),
     "plan_answer_snapshots": ("GetPlan", messages.PlanAnswer(None, "", snapshots=(messages.HeldSnapshot(2, 50, LINEAGE),))),
     "account": ("GetAccount", messages.Account(DIGESTS, CONTRIBUTIONS)),

@@ -100,9 +100,10 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 
 async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
-    """Return the plan in force, what the run waits for, its coordinator, the number of records, and
-    of a coordinator its last move; where nobody leads, the snapshots on this peer's disk, the one
-    that it holds first, and a plan only from who holds a stage: nobody else can claim by it.
+    """Return the plan in force, what the run waits for, its coordinator, the number of records, of
+    a coordinator its last move, and of a guest its host; where nobody leads, the snapshots on this
+    peer's disk, the one that it holds first, and a plan only from who holds a stage: nobody else
+    can claim by it.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
@@ -110,4 +111,5 @@ async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...
     held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
     told = tuple(sorted(snapshots, key=lambda one: one != held))[:SNAPSHOTS_MAX] if leader is None else ()
     plan = replica_state.known_plan if leader is not None or replica_state.stage != NO_STAGE else None
-    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move))
+    host = stage_member.guest_room.host
+    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host))

@@ -1804,6 +1804,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     RECORDS_FIELD_NUMBER: builtins.int
     SNAPSHOTS_FIELD_NUMBER: builtins.int
     LAST_MOVE_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1812,6 +1813,8 @@ class GetPlanResponse(google.protobuf.message.Message):
     """Where the receiver coordinates: whom it moved to another stage last, and what that is expected
     to bring, or came to; empty if it has moved nobody.
     """
+    host: builtins.str
+    """Peer id of the peer in whose process the receiver lives, as its guest; empty if it is none."""
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1833,9 +1836,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         records: builtins.int = ...,
         snapshots: collections.abc.Iterable[global___HeldSnapshot] | None = ...,
         last_move: builtins.str = ...,
+        host: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 
