@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from swarmfree.policy.planner.estimator import iteration_estimate
+from swarmfree.policy.planner.fleet import ExecutionPlan
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
 from swarmfree.policy.planner.model_size import (
     BYTES_PER_PARAMETER,
     FLOAT_BYTES,
-    head_blocks,
     stage_activation_bytes,
     stage_parameters,
 )
@@ -32,6 +34,8 @@ GUEST_START_S = 1.5
 """From the word to the host until a guest has its place: a directory node, a port, a Hello, the
 call back. Measured with real processes on one machine: 1.4 s; 5.5 s under ten times its load.
 """
+GONE = ""
+"""Stands for who served the lost stage; no peer has this name."""
 STATE_FLOATS = 3
 """A state is weights and two moments; no way of bringing a stage back takes more."""
 
@@ -118,36 +122,38 @@ def predicted_seconds(manifest: Manifest, stage: int, bytes_per_s: float | None)
 
 
 def predicted_iteration_s(
-    manifest: Manifest, iteration_s: float, busy_s: Sequence[float], lost: int, host: int, microbatches: int
+    manifest: Manifest, iteration_s: float, peers: Sequence[MeasuredPeer], lost: int, host: str, microbatches: int
 ) -> float:
     """Seconds of an iteration in which the host of a guest computes two stages.
 
-    T is the fill and drain of a pipeline, and its slowest peer: sum(b) + (M - 1) max(b), with b the
-    seconds of a microbatch at each stage. What is predicted is iteration_s * T(with the guest) /
-    T(before).
+    As for moves: what the devices compute, by the schedule that is played for any plan, and beside
+    that what whole iterations take longer, which is taken to stay as it is.
 
     Args:
         manifest: of the run.
         iteration_s: measured, before the loss; 0 = not measured, and nothing is predicted.
-        busy_s: index = stage; seconds of one microbatch there, of all its replicas together; 0 =
-            not measured. That of the lost stage follows from the others.
+        peers: all that serve a stage; a guest bears its host's name, since they share a device. Who
+            served the lost stage counts as the median of them.
         lost: the stage that is adopted.
-        host: the stage that its host serves.
+        host: name of the peer that takes in the guest.
         microbatches: M, of an iteration.
 
     Returns:
         Seconds; 0 where too little was measured.
+
+    Differs from a machine that several peers share: each is taken to have one of its own.
     """
-    work = [head_blocks(manifest.model) if s == ENDS_STAGE else len(manifest.blocks_of(s)) for s in range(manifest.stage_count)]
-    there = [stage for stage in range(manifest.stage_count) if stage != lost and busy_s[stage] > 0]
-    if not iteration_s or host not in there:
+    blocks = tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
+    measured = {peer.name: peer for peer in sorted(peers, key=lambda peer: peer.microbatch_s)}
+    fleet = measured_fleet([*measured.values(), MeasuredPeer(GONE, lost)], manifest)
+    if fleet is None or not iteration_s:
         return 0.0
-    before = list(busy_s)
-    before[lost] = work[lost] * sum(busy_s[stage] for stage in there) / sum(work[stage] for stage in there)
-    with_guest = before[host] + work[lost] * before[host] / work[host]
-    after = [seconds for stage, seconds in enumerate(before) if stage not in {lost, host}] + [with_guest]
-    return iteration_s * _pipeline_s(after, microbatches) / _pipeline_s(before, microbatches)
-
-
-def _pipeline_s(busy_s: Sequence[float], microbatches: int) -> float:
-    return sum(busy_s) + (microbatches - 1) * max(busy_s)
+    names = [{peer.name for peer in peers if peer.stage == stage} for stage in range(manifest.stage_count)]
+    before = ExecutionPlan(blocks, tuple(tuple(sorted(there)) for there in names)).with_replicas({lost: (GONE,)})
+    after = before.with_replicas({lost: (host,)})
+    if before.empty_stages:
+        return 0.0
+    before_s, after_s = (
+        iteration_estimate(fleet, plan, manifest).seconds * microbatches / manifest.batch.microbatches for plan in (before, after)
+    )
+    return after_s + max(0.0, iteration_s - before_s)

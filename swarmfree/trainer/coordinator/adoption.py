@@ -20,10 +20,12 @@ from swarmfree.policy.planner.adoption import (
     predicted_iteration_s,
     predicted_seconds,
 )
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer
 from swarmfree.protocol.events import AdoptionAsked, StageAdopted
 from swarmfree.protocol.names import Member
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.measured_peers import microbatch_s
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
@@ -133,20 +135,15 @@ class StageAdoption:
 
     def _predicted(self, stage: int, host: Member, since_s: float) -> _ForeseenCost:
         """What the adoption will cost, by what members have measured."""
-        manifest, serves = self._context.manifest, self._roster.get(host)
-        busy_s = [self._busy_s(other) for other in range(manifest.stage_count)]
+        manifest = self._context.manifest
+        peers = [
+            MeasuredPeer(g.host or g.member.peer_id, other, microbatch_s(g))
+            for other in range(manifest.stage_count)
+            for g in self._roster.holders(other)
+        ]
         microbatches = microbatches_after(self._lead.decided, manifest)
-        at = serves.stage if serves is not None else stage
-        iteration_s = predicted_iteration_s(manifest, self._choice.iteration_s(), busy_s, stage, at, microbatches)
+        iteration_s = predicted_iteration_s(manifest, self._choice.iteration_s(), peers, stage, host.peer_id, microbatches)
         return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s), iteration_s)
-
-    def _busy_s(self, stage: int) -> float:
-        """Seconds of one microbatch at a stage, whose replicas share them; 0 where none has
-        told.
-        """
-        told = [g.answer.seconds_per_microbatch for g in self._roster.holders(stage) if g.answer is not None]
-        speed = sum(1 / seconds for seconds in told if seconds > 0)
-        return 1 / speed if speed else 0.0
 
     def _may_feed(self, participant: Participant) -> bool:
         hello = participant.hello

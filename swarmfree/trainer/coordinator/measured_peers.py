@@ -20,7 +20,7 @@ def known_fleet(there: Participants, manifest: Manifest, failures_per_hour: floa
     plan that they come to; None where no replica of the body was measured yet.
     """
     placed = [there.of_stage(stage) for stage in range(manifest.stage_count)]
-    peers = [MeasuredPeer(g.member.peer_id, stage, _microbatch_s(g)) for stage, group in enumerate(placed) for g in group]
+    peers = [MeasuredPeer(g.member.peer_id, stage, microbatch_s(g)) for stage, group in enumerate(placed) for g in group]
     fleet = measured_fleet(peers, manifest, failures_per_hour)
     if fleet is None:
         return None
@@ -42,7 +42,7 @@ def stage_speeds(there: Participants, manifest: Manifest, without: str = "") -> 
     return [sum(1 / fleet.by_name[name].block_s for name in names if name != without) for names in plan.replicas]
 
 
-def _microbatch_s(participant: Participant) -> float:
+def microbatch_s(participant: Participant) -> float:
     """What it measures where it serves now; of another stage it tells nothing."""
     answer = participant.answer
     return answer.seconds_per_microbatch if answer is not None and answer.stage == participant.stage else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from swarmfree.policy.planner.adoption import (
     stage_distance,
 )
 from swarmfree.policy.planner.allocation import stage_needs
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import ENDS_STAGE, Member
 
@@ -28,6 +30,8 @@ MANIFEST = Manifest(
     batch=BatchSection(microbatches=16),
 )
 ROOM = 1 << 40
+EQUAL = [MeasuredPeer("s", 0, 1e-9), MeasuredPeer("a", 1, 1.0), MeasuredPeer("b", 2, 1.0), MeasuredPeer("c", 4, 1.0)]
+"""Four stages of the body take as long, and the ends no time; nobody serves stage 3."""
 
 
 def candidate(name: str, stage: int, room: int = ROOM, *, can_feed: bool = False, tries: int = 0) -> HostCandidate:
@@ -106,16 +110,34 @@ def test_a_large_stage_takes_as_long_as_its_state() -> None:
 
 def test_an_iteration_is_slower_by_the_host_of_two_stages() -> None:
     """Four equal stages of the body and ends that cost nothing: with sixteen microbatches the host
-    is busy twice as long, and everything waits for it.
+    is busy twice as long, and everything waits for it. Half as many microbatches take half of that;
+    what an iteration took beside the devices' work it takes still.
     """
-    before, after = 4.0 + 15 * 1.0, 4.0 + 15 * 2.0
-    found = predicted_iteration_s(MANIFEST, 19.0, [1e-9, 1.0, 1.0, 0.0, 1.0], 3, 2, 16)
-    assert found == pytest.approx(19.0 * after / before, rel=0.1)
+    found = predicted_iteration_s(MANIFEST, 1.0, EQUAL, 3, "b", 16)
+    assert 16 * 2.0 < found < 16 * 2.0 + 4
+    assert predicted_iteration_s(MANIFEST, 1.0, EQUAL, 3, "b", 8) == pytest.approx(found / 2)
+    later, much_later = (predicted_iteration_s(MANIFEST, seconds, EQUAL, 3, "b", 16) for seconds in (100.0, 107.0))
+    assert much_later - later == pytest.approx(7.0)
+    assert later > 100.0
+
+
+def test_a_host_of_two_guests_computes_three_stages() -> None:
+    """Its guest of before bears its name: they share a device. Where several have told how long
+    they take, the guest of a fast host is a fast one.
+    """
+    shared = [peer if peer.name != "c" else MeasuredPeer("b", 4, 1.0) for peer in EQUAL]
+    assert 16 * 3.0 < predicted_iteration_s(MANIFEST, 1.0, shared, 3, "b", 16) < 16 * 3.0 + 4
+    fast = [peer if peer.name != "b" else MeasuredPeer("b", 2, 0.1) for peer in EQUAL]
+    assert predicted_iteration_s(MANIFEST, 1.0, fast, 3, "b", 16) < predicted_iteration_s(MANIFEST, 1.0, fast, 3, "a", 16)
 
 
 @pytest.mark.parametrize(
-    ("iteration_s", "busy_s"), [(0.0, [1.0] * 5), (2.0, [0.0] * 5), (2.0, [1.0, 1.0, 0.0, 1.0, 1.0])], ids=["time", "all", "host"]
+    ("iteration_s", "peers"),
+    [(0.0, EQUAL), (2.0, [replace(peer, microbatch_s=0.0) for peer in EQUAL]), (2.0, EQUAL[1:])],
+    ids=["time", "nobody", "another stage is lost"],
 )
-def test_what_was_not_measured_is_not_predicted(iteration_s: float, busy_s: list[float]) -> None:
-    """Nothing is said of an iteration where none, or not the host, was measured."""
-    assert predicted_iteration_s(MANIFEST, iteration_s, busy_s, 3, 2, 16) == 0.0
+def test_what_was_not_measured_is_not_predicted(iteration_s: float, peers: list[MeasuredPeer]) -> None:
+    """Nothing is said of an iteration where none, or no peer, was measured, or a second stage has
+    nobody.
+    """
+    assert predicted_iteration_s(MANIFEST, iteration_s, peers, 3, "b", 16) == 0.0
