@@ -21,7 +21,6 @@ from swarmfree.protocol.errors import SwarmfreeError
 ROOM_SHARE = 0.5
 """Of the memory that is free on this machine, what guests may take; others start programs too."""
 OWN_FOLDER_MODE = 0o700
-LOCK = "lock"
 
 
 def promises_folder() -> Path:
@@ -55,49 +54,64 @@ class GuestMemory:
         Raises:
             SwarmfreeError: there is not as much, or another process is about to promise some.
         """
-        promised = contextlib.ExitStack()
-        with self._alone() as is_alone:
+        try:
+            self._folder.mkdir(mode=OWN_FOLDER_MODE, exist_ok=True)
+        except OSError:  # no other peer can find it there either
+            is_shared = False
+        else:
+            is_shared = True
+        with contextlib.ExitStack() as promised, self._alone() as is_alone:
+            path = self._folder / f"{os.getpid()}-{self._count}"
+            self._count += 1
+            promised.callback(self._withdraw, path)
             room = self._room_bytes() if is_alone else 0
             if room < needed_bytes:
                 raise SwarmfreeError(
                     f"it needs {needed_bytes / 1e6:,.0f} MB of memory; {room / 1e6:,.0f} MB are there for guests"
                 )
-            path = self._folder / f"{os.getpid()}-{self._count}"
-            self._count += 1
+            if not is_shared:
+                return promised.pop_all()
             file = promised.enter_context(path.open("w", encoding="ascii"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(str(needed_bytes))
             file.flush()
-            promised.callback(path.unlink, missing_ok=True)
-        return promised
+            return promised.pop_all()
 
     def _room_bytes(self) -> int:
-        return max(0, int(ROOM_SHARE * (self._free_bytes() or 0)) - sum(map(_promised_bytes, self._folder.glob("*-*"))))
+        return max(0, int(ROOM_SHARE * (self._free_bytes() or 0)) - sum(map(self._promised_bytes, self._folder.glob("*-*"))))
+
+    def _promised_bytes(self, path: Path) -> int:
+        """What one promise says; nothing where whoever made it has ended."""
+        try:
+            with path.open(encoding="ascii") as file:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    self._withdraw(path)
+                    return 0
+                return int(file.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def _withdraw(self, path: Path) -> None:
+        """The last promise takes the folder with it."""
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+            self._folder.rmdir()
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Whether no other process looks or promises meanwhile. Nobody waits: one of them may stand
-        still.
+        """Whether no other process looks or promises meanwhile; where nothing is promised, nobody
+        has to be waited for. Nobody waits in any case: one of them may stand still.
         """
         with contextlib.ExitStack() as opened:
             try:
-                self._folder.mkdir(mode=OWN_FOLDER_MODE, parents=True, exist_ok=True)
-                lock = opened.enter_context((self._folder / LOCK).open("w", encoding="ascii"))
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                opened.callback(os.close, folder)
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                is_alone = True
             except OSError:
-                yield False
+                is_alone = False
             else:
-                yield True
-
-
-def _promised_bytes(path: Path) -> int:
-    """What one promise says; nothing where whoever made it has ended."""
-    try:
-        with path.open(encoding="ascii") as file:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink(missing_ok=True)
-                return 0
-            return int(file.read() or 0)
-    except FileNotFoundError:
-        return 0
+                is_alone = True
+            yield is_alone

@@ -63,19 +63,32 @@ def test_half_of_the_free_memory_is_room(tmp_path: Path) -> None:
 def test_what_one_peer_has_promised_no_other_peer_of_the_machine_offers(tmp_path: Path) -> None:
     """Two look at the same free memory: what a guest of one is about to take is no room at the
     other, which takes in none that does not fit, until the promise is withdrawn or who made it has
-    ended; while somebody looks, nobody else does.
+    ended. While one looks, the other has no answer; where nothing is promised, nothing is left.
     """
-    one, other = (GuestMemory(tmp_path, lambda: 2000 << 20) for _ in range(2))
-    promised = one.promise(700 << 20)
-    assert other.room_bytes() == 300 << 20
+    folder = tmp_path / "promises"
+    one, other = (GuestMemory(folder, lambda: 2000 << 20) for _ in range(2))
+    assert other.room_bytes() == 1000 << 20
+    with pytest.raises(SwarmfreeError):
+        one.promise(1001 << 20)
+    assert not folder.exists()
+    first, second = one.promise(500 << 20), one.promise(200 << 20)
+    assert one.room_bytes() == other.room_bytes() == 300 << 20
     with pytest.raises(SwarmfreeError, match=r"needs 419 MB of memory; 315 MB are there"):
         other.promise(400 << 20)
-    with one._alone() as first, other._alone() as second:
-        assert (first, second) == (True, False)
+    with one._alone() as is_alone:
+        assert is_alone
         assert other.room_bytes() is None
-    promised.close()
-    (tmp_path / "1-0").write_text(str(900 << 20))  # its process was killed: nobody holds it locked
-    assert one.room_bytes() == other.room_bytes() == 1000 << 20
+        with pytest.raises(SwarmfreeError, match="0 MB are there"):
+            other.promise(1)
+    first.close()
+    assert other.room_bytes() == 800 << 20
+    (folder / "1-0").write_text(str(900 << 20))  # its process was killed: nobody holds it locked
+    assert other.room_bytes() == 800 << 20
+    assert len(list(folder.iterdir())) == 1
+    second.close()
+    assert not folder.exists()
+    with GuestMemory(tmp_path / "no" / "folder", lambda: 2).promise(1):
+        pass  # a system without a folder for temporary files has one peer, as far as it knows
 
 
 async def test_a_guest_for_which_there_is_no_memory_does_not_begin(tmp_path: Path) -> None:
