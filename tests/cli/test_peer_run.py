@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import io
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from swarmfree.cli import peer_run
+from swarmfree.cli import guest_ports, peer_run
 from swarmfree.cli.bootstrap_node import Founding
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.cli.event_output import TextJournal
+from swarmfree.cli.guest_memory import GuestMemory
 from swarmfree.cli.guest_ports import guest_folder
 from swarmfree.cli.options import Log
 from swarmfree.cli.peer_order import PeerOrder
@@ -164,6 +167,52 @@ def test_snapshots_of_guests_that_nobody_uses_are_named(tmp_path: Path, manifest
     guests = peer_run.PeerLife(order)._guests(ports, manifest, cast("Any", None), cast("Any", Board(manifest)))
     assert (guests is not None) is adopts
     assert ("what they kept of the run here is not used: stage 2" in lines.getvalue()) is not adopts
+
+
+async def test_a_guest_is_a_member_of_its_own_in_its_host_s_process(
+    tmp_path: Path, manifest: Manifest, organiser: OrganiserKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a key, a port, an engine and snapshots of its own, the host's text only where it is to
+    feed, and no guests. Memory that was promised to it is offered to others again once it counts as
+    taken, and no other peer's look says that there is none.
+    """
+    monkeypatch.setattr(guest_ports, "LOOK_S", 0.0)
+    board, kept = Board(manifest), list[str]()
+
+    class Guests(guest_ports.ProcessGuests):
+        def _directory(self, *_: object) -> Any:
+            return board
+
+    @contextlib.asynccontextmanager
+    async def reach(*_: object) -> AsyncIterator[None]:
+        kept.append("reach")
+        yield
+
+    invite = Invite(manifest.fingerprint(), (), make_ticket(organiser, manifest.fingerprint(), int(time.time()) + 3600))
+    host = make_ports(journal=TextJournal(io.StringIO()), tokens=cast("Any", "text"), engine="host's", guests="host's")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        local = LocalConfig(str(tmp_path), port=taken.getsockname()[1])
+        own = ("own", lambda _: None, reach)
+        guests = Guests(
+            host, local, invite, manifest, Admission(manifest), (), lambda: cast("Any", own[0]), *cast("Any", own[1:])
+        )
+        guests._memory = GuestMemory(tmp_path / "promises", lambda: 1 << 30)
+        for slot, can_feed in enumerate((False, True)):
+            if can_feed:
+                monkeypatch.setattr(guest_ports, "TAKEN_AFTER_S", 0.0)
+            async with guests.open(slot, can_feed=can_feed, needed_bytes=1 << 20) as ports:
+                if not can_feed:
+                    assert guests.room_bytes == (1 << 29) - (1 << 20)
+                    with guests._memory._alone():
+                        assert guests.room_bytes == (1 << 29) - (1 << 20)
+                assert ports.network.here.member.peer_id == load_or_create_identity(guests.folder(slot)).peer_id
+                assert (ports.engine, ports.guests, ports.tokens) == ("own", None, "text" if can_feed else None)
+                assert isinstance(ports.snapshots, FolderSnapshots)
+                assert isinstance(ports.journal, guest_ports.GuestJournal)
+                async with asyncio.timeout(10):
+                    while can_feed and guests.room_bytes != 1 << 29:
+                        await asyncio.sleep(0.01)
+    assert kept == ["reach", "reach"]
 
 
 async def test_a_bootstrap_nodes_relay_takes_no_strangers(tmp_path: Path, manifest: Manifest) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
 
@@ -18,15 +19,17 @@ from swarmfree.protocol.errors import DeviceStuck, SwarmfreeError
 from swarmfree.protocol.events import Event, Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
-from swarmfree.protocol.ports import Ports
+from swarmfree.protocol.messages import Farewell, GetPlan, PlanAnswer
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
+from swarmfree.protocol.plan import Replica
+from swarmfree.protocol.ports import Ports, Reply
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer import guest
 from swarmfree.trainer.guest import GUESTS_MAX, run_with_guest
 from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.peer import NO_HOOKS, End, Hooks
 from tests.builders import make_ports
-from tests.mutants.alone import ME
+from tests.mutants.alone import ME, SIBLING, A, plan
 
 T = TypeVar("T")
 MANIFEST = Manifest()
@@ -66,13 +69,14 @@ class House:
     Attributes:
         lives: those that have begun, the host first.
         opened: slot, whether it may feed, and memory of each guest that was begun.
-        fails: the next guest cannot be opened.
+        fails: what keeps the next guest from being opened.
     """
 
     def __init__(self, room_bytes: int, held: Mapping[int, int]) -> None:
         self.room_bytes, self.held_stages = room_bytes, held
         self.lives, self.opened, self.told = list[Life](), list[tuple[int, bool, int]](), list[Event]()
-        self.fails = self.is_over = False
+        self.fails: Exception | None = None
+        self.is_over = False
         self.hooks = NO_HOOKS
 
     @property
@@ -98,8 +102,8 @@ class House:
     @asynccontextmanager
     async def _open(self, slot: int, *, can_feed: bool, needed_bytes: int) -> AsyncIterator[Ports]:
         self.opened.append((slot, can_feed, needed_bytes))
-        if self.fails:
-            raise OSError("no thread is left")
+        if self.fails is not None:
+            raise self.fails
         yield self.ports()
 
     def ports(self) -> Ports:
@@ -170,16 +174,28 @@ def test_a_guest_comes_for_each_stage_that_is_asked_for_up_to_three(monkeypatch:
     assert play(monkeypatch, story) == [AMPLE, 0, 0, 0, 0]
 
 
-def test_a_stage_is_asked_for_again_where_its_guest_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host is nobody's guest."""
+
+    async def story(house: House) -> list[str]:
+        house.ask(2)
+        await asyncio.sleep(0.1)
+        return [life.room.host for life in house.lives]
+
+    assert play(monkeypatch, story) == ["", ME.member.peer_id]
+
+
+@pytest.mark.parametrize("failure", [OSError("none is left"), RuntimeError("none is left"), SwarmfreeError("none is left")])
+def test_a_stage_is_asked_for_again_where_its_guest_has_ended(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     """One whose guest serves it is not; one whose guest has ended, or could not begin, is after
     five seconds, and the slot is free again.
     """
 
     async def story(house: House) -> list[int]:
-        house.fails, counts = True, list[int]()
+        house.fails, counts = failure, list[int]()
         house.ask(2)
         await asyncio.sleep(0.1)
-        house.fails = False
+        house.fails = None
         for wait_s in (0.0, 4.5, 1.0):
             await asyncio.sleep(wait_s)
             counts.append(len(house.opened))
@@ -190,7 +206,7 @@ def test_a_stage_is_asked_for_again_where_its_guest_has_ended(monkeypatch: pytes
         await asyncio.sleep(5.5)
         counts.append(len(house.opened))
         assert {slot for slot, _, _ in house.opened} == {0}
-        assert "its guest has ended: no thread is left" in house.notes()
+        assert "its guest has ended: none is left" in house.notes()
         return counts
 
     assert play(monkeypatch, story) == [1, 1, 2, 2, 3]
@@ -314,3 +330,116 @@ def test_what_asks_the_host_asks_its_guests(monkeypatch: pytest.MonkeyPatch) -> 
         assert house.host.room.room_bytes() == 0
 
     play(monkeypatch, story, hooks=Hooks(leave, keep))
+
+
+class Guest:
+    """What a guest knows of itself, as the test says; a coordinator answers what it asks.
+
+    Attributes:
+        replaced: the coordinator's plan names another one in its place.
+        forgotten, ended_s: what it kept was removed, and when it has ended.
+    """
+
+    def __init__(self, *, stage: int, is_named: bool, hears: bool, replaced: bool = False) -> None:
+        self.replaced, self.forgotten = replaced, False
+        self.ended_s: float | None = None
+        own = plan(1)
+        self.replica_state = SimpleNamespace(stage=stage, plan=own if is_named else None, coordinator=A)
+        self.stage_member = SimpleNamespace(replica_state=self.replica_state, hears_coordinator=hears)
+        self.context = SimpleNamespace(me=ME.member, here=ME, call=self._call)
+        self.builder = SimpleNamespace(making=None)
+        self.coordinator: Leading | None = None
+        self.asked = list[str]()
+
+    async def _call(self, to: Endpoint, request: object) -> Reply:
+        assert to == A
+        self.asked.append(type(request).__name__)
+        told = plan(1)
+        there = SIBLING if self.replaced else ME
+        told = replace(told, replicas=(told.replicas[0], (Replica(there),), told.replicas[2]))
+        return Reply(PlanAnswer(told, "") if isinstance(request, GetPlan) else Farewell())
+
+    def end(self, end: End) -> None:
+        """Implements `Peer.end`."""
+        assert end.code == 0
+        self.ended_s = asyncio.get_running_loop().time()
+
+    def forget(self) -> None:
+        """What it kept is removed."""
+        assert self.ended_s is None
+        self.forgotten = True
+
+
+class Leading:
+    """A guest's own lead."""
+
+    def __init__(self) -> None:
+        self.done = list[str]()
+        self.roster = SimpleNamespace(hand_over=self._hand_over)
+
+    async def release(self, _: Endpoint) -> None:
+        """Implements `Coordinator.release`."""
+        self.done.append("released")
+
+    async def _hand_over(self) -> None:
+        self.done.append("handed over")
+
+
+def lives(own: Guest, *, for_s: float = 200.0, then: Callable[[], None] = lambda: None, after_s: float = 0.0) -> Guest:
+    """It lives for so long, or until it ends; something happens meanwhile."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(after_s, then)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await guest._stay_until_replaced(own, own.forget)  # type: ignore[arg-type]
+
+    run_virtual(main)
+    assert own.forgotten is (own.ended_s is not None)
+    return own
+
+
+@pytest.mark.parametrize(("hears", "ends_s"), [(True, 15.0), (False, 60.0)])
+def test_a_guest_that_gets_no_stage_ends(*, hears: bool, ends_s: float) -> None:
+    """It waits longer where nobody leads: whoever comes to lead may need it. What it builds is
+    waited for, however long that takes.
+    """
+    own = lives(Guest(stage=NO_STAGE, is_named=False, hears=hears))
+    assert own.ended_s == pytest.approx(ends_s, abs=1.5)
+    building = Guest(stage=NO_STAGE, is_named=False, hears=hears)
+    building.builder.making = object()
+    lives(building, then=lambda: setattr(building.builder, "making", None), after_s=100.0)
+    assert building.ended_s == pytest.approx(100.0 + ends_s, abs=1.5)
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_guest_that_serves_stays_until_somebody_else_does(*, hears: bool) -> None:
+    """It says goodbye again and again; where it hears nobody its plan may be over, and it says
+    nothing, but stays with its stage.
+    """
+    assert lives(Guest(stage=1, is_named=True, hears=hears)).ended_s is None
+    own = Guest(stage=1, is_named=True, hears=True)
+    lives(own, then=lambda: setattr(own, "replaced", True), after_s=30.5)
+    assert own.ended_s == pytest.approx(31.0)
+    assert own.asked[:4] == ["Goodbye", "GetPlan"] * 2
+    assert "Goodbye" not in lives(Guest(stage=1, is_named=True, hears=False)).asked
+
+
+def test_a_guest_that_was_fenced_keeps_what_may_be_the_last_state() -> None:
+    """Its plan does not name it any more: it asks each fifteen seconds whether somebody else serves
+    its stage.
+    """
+    assert lives(Guest(stage=1, is_named=False, hears=True)).ended_s is None
+    assert lives(Guest(stage=1, is_named=False, hears=True, replaced=True)).ended_s == pytest.approx(15.0, abs=1.5)
+
+
+def test_a_guest_that_leads_hands_over_once_it_is_released() -> None:
+    """Where it leads no longer after its own release, as others serve all stages, there is nothing
+    to hand over; it says no goodbye to itself.
+    """
+    own = Guest(stage=1, is_named=True, hears=False)
+    own.coordinator = lead = Leading()
+    lives(own, for_s=0.5)
+    assert lead.done == ["released", "handed over"]
+    assert not own.asked
+    assert own.ended_s is None
