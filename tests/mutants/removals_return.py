@@ -17,7 +17,7 @@ from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.announcement import Announcement
-from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, GetState, Hello
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Reply
@@ -538,6 +538,39 @@ def holders_that_can_stay(patch: pytest.MonkeyPatch) -> None:
     before another one that has it, too (3.3).
     """
     patch.setattr(assemblies, "_kept", lambda participant, stage: participant.held(stage))
+
+
+def word_of_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """What a newcomer has copied counts by the answer to the Build alone (3.3)."""
+    begin = Participant.begin_build
+
+    def careless(self: Participant, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+        del copies
+        return begin(self, keeps=keeps)
+
+    patch.setattr(Participant, "begin_build", careless)
+
+
+def state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """A state of which a newcomer told before it began to copy counts as what it has copied."""
+    begin = Participant.begin_build
+
+    def careless(self: Participant, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+        number = begin(self, keeps=keeps, copies=copies)
+        self.is_emptied = True
+        return number
+
+    patch.setattr(Participant, "begin_build", careless)
+
+
+def build_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
+    """Who does not answer to a build is fenced, whatever it was told since."""
+
+    def careless(self: Assignment, participant: Participant, number: int, error: CallFailed) -> None:
+        del number
+        self._roster.fence(participant.member, str(error))
+
+    patch.setattr(Assignment, "_unanswered", careless)
 
 
 def own_state_before_a_copy(patch: pytest.MonkeyPatch) -> None:

@@ -1064,6 +1064,46 @@ def older_state_beside_one_that_is_called_for() -> object:
     return _assignment(story)
 
 
+def copy_whose_answer_is_lost() -> object:
+    """A newcomer copies stage 1, and its heartbeats tell which stage it holds, the answer to the
+    Build never comes: which iteration of stage 1 it is known to hold, where it held nothing before;
+    where it held an older state of that stage, and tells of it still, or of none and then of one;
+    and where it was to make the stage in another way.
+    """
+
+    def held(before: int, *then: int, copies: int = 1) -> int:
+        newcomer = Participant(ME, Hello(False, False, ""), 1, 0)
+        newcomer.hear(replace(beat_answer(before), iteration=4), 0.0)
+        newcomer.begin_build(copies=copies)
+        for stage in then:
+            newcomer.hear(replace(beat_answer(stage), iteration=5), 1.0)
+        return newcomer.held(1)
+
+    return [held(NO_STAGE, 1), held(1, 1), held(1, NO_STAGE, 1), held(NO_STAGE, 1, copies=NO_STAGE)]
+
+
+def builder_that_does_not_answer() -> object:
+    """A newcomer that copies cannot be called; then one that was told meanwhile to keep what it
+    has: whether it is there still.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_overtaken: bool) -> bool:
+        newcomer = roster.admit(ME, Hello(False, False, ""), 1)
+
+        def answered(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Build):
+                return answer(to, request)
+            if is_overtaken:
+                newcomer.begin_build(keeps=True)
+            raise PeerUnreachable("nobody listens")
+
+        alone.line.answer = answered
+        await assignment._build(newcomer, Copy(1, (SIBLING,), "copy it"), assignment._lead.present, limit_s=None)
+        return roster.get(ME.member) is newcomer
+
+    return [_assignment(partial(story, is_overtaken=is_overtaken)) for is_overtaken in (False, True)]
+
+
 def leaver_that_cannot_step() -> object:
     """The last member of a stage is about to leave, and nobody keeps the average that it needs; one
     that has just come is there, too: who is asked, and to do what.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.actions import Merge, Restore
+from swarmfree.protocol.actions import Copy, Merge, Restore
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
@@ -33,7 +33,7 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.trainer.access_control import AccessControl
-from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, reaching, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
 WORK = is_asked(Train, key__iteration=3, key__stage=2)
@@ -462,3 +462,38 @@ def test_shadows_of_a_lineage_that_gave_way_are_not_used() -> None:
 def _lineage(result: RehearsalResult, iteration: int) -> str:
     told = lines(result, "IterationCommitted", f"iteration={iteration} ")
     return told[0].split("squared_norms=")[1].split("]")[0]
+
+
+class UnansweredCopy(Script):
+    """A peer joins, and no answer to its copy arrives; the donor dies a while after it is made."""
+
+    def __init__(self) -> None:
+        self._has_joined = self._is_copied = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Join in mid-iteration; kill who gave the copy."""
+        request = moment.request
+        if not self._has_joined and is_asked(Train, key__iteration=1, key__stage=1)(moment):
+            self._has_joined = True
+            director.join()
+        if isinstance(request, Build) and isinstance(request.action, Copy) and moment.outcome is not None and not self._is_copied:
+            self._is_copied = True
+            donors = [donor.member for donor in request.action.donors]
+            director.after(3.5, lambda: director.kill(*donors))
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """What is told of the copy is lost."""
+        del sender, receiver
+        is_copy = isinstance(request, Build) and isinstance(request.action, Copy)
+        return Fate(0.002, 0.001, 0.002, response_lost=True) if is_copy else None
+
+
+def test_a_copy_counts_though_the_answer_to_it_is_lost() -> None:
+    """The newcomer's heartbeats have told of it: as the last holder dies it keeps what it has, no
+    step is lost, and the copy's late failure does not cost the stage once more.
+    """
+    setup = unhurried(swarm(replicas=2, replicas_min=1, standbys=0, faults=replace(STEADY, replaced_share=0.0)), iterations=4)
+    result = play(reaching("merge", replace(setup, bodies=3)), UnansweredCopy())
+    assert len(lines(result, "StageLost")) == 1
+    (decided,) = lines(result, "RecoveryDecided", "stage=2", "no step is lost")
+    assert "action=Stay" in decided

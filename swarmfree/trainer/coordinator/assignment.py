@@ -523,7 +523,9 @@ class Assignment:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._choice.lateness(action)
-        number = participant.begin_build(keeps=isinstance(action, Stay))
+        number = participant.begin_build(
+            keeps=isinstance(action, Stay), copies=action.stage if isinstance(action, Copy) else NO_STAGE
+        )
         self._roster.tell_admitted(givers_of(action))
         known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
         request = Build(self._lead.claim(), action, iteration, present.lineage, record, known[::-1])
@@ -539,7 +541,7 @@ class Assignment:
             await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
-            self._roster.fence(participant.member, str(error))
+            self._unanswered(participant, number, error)
             return
         if built is None or self._roster.get(participant.member) is not participant or participant.builds != number:
             return
@@ -570,6 +572,13 @@ class Assignment:
         self._adoption.note_build(built.received_bytes, built.seconds)
         if lost and participant.host:
             self._adoption.tell_adopted(stage, iteration, participant)
+
+    def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
+        """A builder does not answer; where it was told to build something else since, the answer to
+        that counts.
+        """
+        if participant.builds == number:
+            self._roster.fence(participant.member, str(error))
 
     def _note_rebuilt(self, action: BuildAction, present: Present, built: Built) -> None:
         """A lost stage is there again, and counts until what it was comes back."""

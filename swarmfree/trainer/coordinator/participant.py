@@ -49,6 +49,10 @@ class Participant:
         may_have_built: it was fenced while it was told to build its stage, and is called for, for
             what it held before; should it tell of a later iteration, that is what it has built.
         keeps: it was told last to keep the state that it held, and to build no other.
+        copies: the stage that it was told last to copy from others; `NO_STAGE` where it was told
+            something else.
+        is_emptied: it has told since, or just before, that it holds no state of that stage, so that
+            the next one of which it tells is the copy.
     """
 
     endpoint: Endpoint
@@ -71,6 +75,8 @@ class Participant:
     forbids: bool = False
     may_have_built: bool = False
     keeps: bool = False
+    copies: int = NO_STAGE
+    is_emptied: bool = False
 
     def place(self, stage: int) -> None:
         """It serves this stage, or is to."""
@@ -91,9 +97,15 @@ class Participant:
         """It holds its stage's state no more, and has promised nothing with it."""
         self.built, self.opened = False, None
 
-    def begin_build(self, *, keeps: bool = False) -> int:
-        """A further build counts, and none before it; its number."""
-        self.builds, self.keeps = self.builds + 1, keeps
+    def begin_build(self, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+        """A further build counts, and none before it; its number.
+
+        Args:
+            keeps: it keeps what it holds.
+            copies: the stage that it copies from others; `NO_STAGE` where it makes it otherwise.
+        """
+        told = self.answer.stage if self.answer is not None else self.hello.stage
+        self.builds, self.keeps, self.copies, self.is_emptied = self.builds + 1, keeps, copies, told != copies
         return self.builds
 
     def fail_build(self) -> None:
@@ -122,6 +134,9 @@ class Participant:
         if self.answer is None and not self.built and answer.base in bases:
             self.vouch()
         self.answer, self.forbids, self.heard_s = answer, False, now_s
+        self.is_emptied |= answer.stage != self.copies
+        if self.copies != NO_STAGE and self.is_emptied and answer.stage == self.copies:
+            self.vouch()  # it has copied what it was told to, whatever becomes of the answer to that
         if self.may_have_built and self.built and answer.iteration > self.built_at:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps

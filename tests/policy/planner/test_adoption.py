@@ -29,7 +29,7 @@ MANIFEST = Manifest(
     stages=StagesSection(body=4, replicas_max=2, sources_max=2),
     batch=BatchSection(microbatches=16),
 )
-ROOM = 1 << 40
+ROOM, NEEDED = 1 << 40, guest_bytes(MANIFEST, 2)
 EQUAL = [MeasuredPeer("s", 0, 1e-9), MeasuredPeer("a", 1, 1.0), MeasuredPeer("b", 2, 1.0), MeasuredPeer("c", 4, 1.0)]
 """Four stages of the body take as long, and the ends no time; nobody serves stage 3."""
 
@@ -52,14 +52,27 @@ def chosen(stage: int, *candidates: HostCandidate) -> str:
         (4, [candidate("a", 0), candidate("b", 1), candidate("c", 2)], "a"),
         (2, [candidate("b", 1), candidate("c", 3, 2 * ROOM)], "c"),
         (2, [candidate("c", 3), candidate("b", 1)], "b"),
-        (2, [candidate("b", 1, 1), candidate("d", 4)], "d"),
+        (2, [candidate("b", 1, NEEDED - 1), candidate("d", 4)], "d"),
+        (2, [candidate("b", 1, NEEDED), candidate("d", 4)], "b"),
         (2, [candidate("b", 1, tries=1), candidate("d", 4)], "d"),
         (2, [candidate("b", 1, 0), candidate("d", 4, 0)], ""),
         (2, [], ""),
         (ENDS_STAGE, [candidate("b", 1), candidate("c", 3, can_feed=True)], "c"),
         (ENDS_STAGE, [candidate("b", 1)], ""),
     ],
-    ids=["near", "the ends are near both ends", "room", "name", "too little", "in vain", "none", "nobody", "feeds", "no text"],
+    ids=[
+        "near",
+        "the ends are near both ends",
+        "room",
+        "name",
+        "too little",
+        "enough",
+        "in vain",
+        "none",
+        "nobody",
+        "feeds",
+        "no text",
+    ],
 )
 def test_who_is_asked(lost: int, there: list[HostCandidate], host: str) -> None:
     """The nearest that has room, of equal ones that with most of it, then the first by name; who
