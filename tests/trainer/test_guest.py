@@ -337,11 +337,12 @@ class Guest:
 
     Attributes:
         replaced: the coordinator's plan names another one in its place.
+        has_plan: the coordinator has made one.
         forgotten, ended_s: what it kept was removed, and when it has ended.
     """
 
     def __init__(self, *, stage: int, is_named: bool, hears: bool, replaced: bool = False) -> None:
-        self.replaced, self.forgotten = replaced, False
+        self.replaced, self.forgotten, self.has_plan = replaced, False, True
         self.ended_s: float | None = None
         own = plan(1)
         self.replica_state = SimpleNamespace(stage=stage, plan=own if is_named else None, coordinator=A)
@@ -357,7 +358,7 @@ class Guest:
         told = plan(1)
         there = SIBLING if self.replaced else ME
         told = replace(told, replicas=(told.replicas[0], (Replica(there),), told.replicas[2]))
-        return Reply(PlanAnswer(told, "") if isinstance(request, GetPlan) else Farewell())
+        return Reply(PlanAnswer(told if self.has_plan else None, "") if isinstance(request, GetPlan) else Farewell())
 
     def end(self, end: End) -> None:
         """Implements `Peer.end`."""
@@ -431,6 +432,9 @@ def test_a_guest_that_was_fenced_keeps_what_may_be_the_last_state() -> None:
     """
     assert lives(Guest(stage=1, is_named=False, hears=True)).ended_s is None
     assert lives(Guest(stage=1, is_named=False, hears=True, replaced=True)).ended_s == pytest.approx(15.0, abs=1.5)
+    unplanned = Guest(stage=1, is_named=False, hears=True)
+    unplanned.has_plan = False  # a successor has yet to make one
+    assert lives(unplanned).ended_s is None
 
 
 def test_a_guest_that_leads_hands_over_once_it_is_released() -> None:
