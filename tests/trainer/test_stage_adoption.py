@@ -38,7 +38,7 @@ class Scene:
         self.alone, self.context = alone, alone.context
         self.stages = {A: ENDS_STAGE, D: 2}
         alone.line.answer = self._answer
-        _, self.roster = assigning(alone.context, alone.tasks, leading(alone.context))
+        self.assignment, self.roster = assigning(alone.context, alone.tasks, leading(alone.context))
         self.lead = leading(alone.context)
         self.choice = RecoveryChoice(alone.context, self.lead)
         self.adoption = StageAdoption(alone.context, self.lead, self.roster, self.choice)
@@ -203,3 +203,24 @@ def test_a_transfer_is_foreseen_by_the_last_large_one(size: int, *, is_measured:
         return here.asked().predicted_s
 
     assert scene(story) == predicted_seconds(MANIFEST, 1, size / 2.0 if is_measured else None)
+
+
+@pytest.mark.parametrize("is_adopted", [True, False])
+def test_an_adopted_stage_holds_nothing_up(*, is_adopted: bool) -> None:
+    """Where no replica can be spared for a stage that nobody serves who stays, all are asked
+    whether they are there before each iteration; not while a guest serves it, for however long.
+    """
+
+    async def story(here: Scene) -> float:
+        here.stages[GUEST] = 1
+        if is_adopted:
+            here.admit(GUEST, Hello(False, True, "", host="d"))
+            participant = here.roster.get(GUEST.member)
+            assert participant is not None
+            participant.leave()
+        here.assignment._lost_since_s = {1: here.context.now_s() - SINCE_S}
+        begun_s = here.context.now_s()
+        await here.assignment._move_spares()
+        return here.context.now_s() - begun_s
+
+    assert (scene(story) > 0) is not is_adopted
