@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -13,9 +14,10 @@ import pytest
 
 from swarmfree.policy.planner.adoption import predicted_iteration_s, predicted_seconds
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer
+from swarmfree.protocol.actions import Copy
 from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.events import AdoptionAsked
-from swarmfree.protocol.messages import Heartbeat, Hello, Request
+from swarmfree.protocol.messages import Build, Built, Heartbeat, Hello, Request
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.coordinator.adoption import MEASURED_BYTES_MIN, StageAdoption
@@ -224,3 +226,37 @@ def test_an_adopted_stage_holds_nothing_up(*, is_adopted: bool) -> None:
         return here.context.now_s() - begun_s
 
     assert (scene(story) > 0) is not is_adopted
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_nobody_is_asked_before_the_run_begins(*, has_begun: bool) -> None:
+    """Peers come one by one then, and each would only be replaced; later a stage that is missing
+    for half a minute is lost.
+    """
+
+    async def story(here: Scene) -> list[str]:
+        here.assignment._opened = has_begun
+        with suppress(TimeoutError):
+            async with asyncio.timeout(30.0):
+                await here.assignment.fill()
+        return [member.peer_id for member in here.roster._adopted]
+
+    assert bool(scene(story)) is has_begun
+
+
+def test_every_state_that_comes_says_how_fast_states_come() -> None:
+    """Whatever it was built for."""
+
+    async def story(here: Scene) -> float | None:
+        here.stages[GUEST] = 2
+        newcomer = here.roster.admit(GUEST, Hello(False, False, ""), 2)
+        before = here.alone.line.answer
+
+        def built(to: Endpoint, request: Request) -> Reply:
+            return Reply(Built("digest", 2.0, MEASURED_BYTES_MIN, 0)) if isinstance(request, Build) else before(to, request)
+
+        here.alone.line.answer = built
+        await here.assignment._build(newcomer, Copy(2, (D,), "copy it"), here.lead.present, limit_s=None)
+        return here.assignment._adoption._bytes_per_s
+
+    assert scene(story) == MEASURED_BYTES_MIN / 2.0
