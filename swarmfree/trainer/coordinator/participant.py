@@ -104,8 +104,10 @@ class Participant:
             keeps: it keeps what it holds.
             copies: the stage that it copies from others; `NO_STAGE` where it makes it otherwise.
         """
-        told = self.answer.stage if self.answer is not None else self.hello.stage
-        self.builds, self.keeps, self.copies, self.is_emptied = self.builds + 1, keeps, copies, told != copies
+        self.builds, self.keeps = self.builds + 1, keeps
+        if not keeps:
+            told = self.answer.stage if self.answer is not None else self.hello.stage
+            self.copies, self.is_emptied = copies, told != copies
         return self.builds
 
     def fail_build(self) -> None:
@@ -135,8 +137,6 @@ class Participant:
             self.vouch()
         self.answer, self.forbids, self.heard_s = answer, False, now_s
         self.is_emptied |= answer.stage != self.copies
-        if self.copies != NO_STAGE and self.is_emptied and answer.stage == self.copies:
-            self.vouch()  # it has copied what it was told to, whatever becomes of the answer to that
         if self.may_have_built and self.built and answer.iteration > self.built_at:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps
@@ -243,11 +243,18 @@ class Participant:
         """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where
         it has none.
         """
-        if not self.is_ours:
+        if not (self.is_ours or self._has_copied):
             return -1
         if self.answer is not None:
             return self.answer.iteration if self.answer.stage == stage else -1
         return self.hello.iteration if self.hello.stage == stage else -1
+
+    @property
+    def _has_copied(self) -> bool:
+        """Whether it tells that it holds what it was told last to copy, whatever becomes of the
+        answer to that.
+        """
+        return self.is_emptied and self.answer is not None and self.answer.stage == self.copies != NO_STAGE
 
     @property
     def member(self) -> Member:
