@@ -25,6 +25,7 @@ from swarmfree.model.evaluation import text_loss
 from swarmfree.model.sampling import llama_of
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage import weights
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.dataset_tokenizer import TextTokenizer, byte_tokenizer, train_tokenizer
 from swarmfree.storage.tokens import held_out_text
@@ -151,9 +152,31 @@ def test_weights_have_the_tokenizer_of_the_dataset(
         asked = tokenizer("the", return_tensors="pt")
         assert tokenizer.eos_token == "<|endoftext|>"  # noqa: S105 - a token of another kind
         assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id == 0
+        assert model.config.bos_token_id == model.generation_config.bos_token_id == tokenizer.bos_token_id == 0
         found = model.generate(**asked, do_sample=False, max_new_tokens=6, use_cache=False)
     ours = "".join(written(folder, "the", tokens=6, temperature=0, seed=0))
     assert "the" + ours == tokenizer.decode(found[0])
+
+
+def test_peers_that_write_at_once_leave_the_end_of_text(
+    dataset: Path, tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer without the tokenizer that has begun to write before it lay there, and ends after its
+    peer, leaves config and generation config with the end of text.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    manifest = model_of(corpus, small_manifest)
+    folder, write_json = tmp_path / "weights", weights._write_json
+
+    def interrupted(path: Path, content: dict[str, object]) -> None:
+        monkeypatch.setattr(weights, "_write_json", write_json)
+        write_stages(folder, manifest, corpus, [0])
+        write_json(path, content)
+
+    monkeypatch.setattr(weights, "_write_json", interrupted)
+    write_stages(folder, manifest, corpus, [1])
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_bytes())["eos_token_id"] == 0
 
 
 def test_weights_without_their_tokenizer_get_no_other(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
