@@ -60,7 +60,7 @@ def of_ctranslate2(model: Path, _: Path, ours: dict[str, Any]) -> dict[str, Any]
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     with tempfile.TemporaryDirectory(prefix="interop-") as place:
         ctranslate2.converters.TransformersConverter(str(model)).convert(place, force=True)
-        # A tokenizer without special tokens, as that of bytes, is written as null, which is not read
+        # Special tokens that a tokenizer has not, as that of bytes, become null, which is not read
         config = Path(place) / "config.json"
         kept = {name: "" if value is None else value for name, value in json.loads(config.read_text()).items()}
         config.write_text(json.dumps(kept))
