@@ -5,7 +5,8 @@ without one? Both in turns, in one process and one thread, as `sample` computes.
 model of `stdlib-small` and one of 6 million parameters a whole row from a prompt of four tokens,
 one of 91 million parameters eight tokens in the middle of its row, behind a prompt of half of it. A
 round is one text with and one without, whichever was second being first in the next; both must be
-the same token for token, or it ends with a line. `--rounds` says how many (5).
+the same token for token, or it ends with a line. `--rounds` says how many (5), and
+`--only` which model.
 
 *..._cached* and *..._plain* are tokens/s, medians over the rounds; *..._cached_over_plain* is the
 median of the rounds' ratios. What is counted begins behind the first token, which costs the whole
@@ -148,9 +149,10 @@ def main() -> int:
     """Measure all cases."""
     parser = argparse.ArgumentParser(description="Tokens a second with a cache of keys and values, and without one.")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="texts of each side (default %(default)s)")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", choices=sorted(cases()), help="this model alone")
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: compare(case, rounds) for name, case in cases().items()}
+    found = {name: compare(case, given.rounds) for name, case in cases().items() if given.only in {None, name}}
     Console().print(table_of(found))
     print(json.dumps({f"{name}_{figure}": value for name, figures in found.items() for figure, value in figures.items()}))
     return 0

@@ -32,7 +32,7 @@ def of_transformers(model: Path, folder: Path, ours: dict[str, Any]) -> dict[str
     kept = np.load(folder / "logits.npz")
     with torch.inference_mode():
         logits = theirs(torch.from_numpy(kept["tokens"])).logits.numpy()
-    text = Path(ours["text"]).read_text(encoding="utf-8")
+    text = Path(ours["text"]).read_bytes().decode()
     same_texts = 0
     for each in ours["greedy"]:
         asked = torch.tensor([each["begun"]])
@@ -104,7 +104,7 @@ def of_lm_eval(model: Path, _: Path, ours: dict[str, Any]) -> dict[str, Any]:
         found = float(lm.loglikelihood_rolling([asked], disable_tqdm=True)[0])
         return -found / math.log(2) / len(text.encode())
 
-    text = Path(ours["text"]).read_text(encoding="utf-8")
+    text = Path(ours["text"]).read_bytes().decode()
     found = {"ours": ours["bits_per_byte"], "aligned": bits_per_byte(text[1:], ours["tokens"][0])}
     if json.loads((model / "config.json").read_text())["eos_token_id"] is not None:
         found["by_default"] = bits_per_byte(text, None)

@@ -245,6 +245,7 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
     with torch.inference_mode():
         assert torch.equal(model(tokens).logits, taken(tokens))
     asked, count = tokenizer("def ", return_tensors="pt"), 60
+    torch.set_num_threads(1)  # as `sample` does: two wait for each other longer than they compute
     for llama in (taken, writer.llama):  # what was taken out, and what the run had an iteration or more later
         model.load_state_dict(llama.state_dict())
         generated = model.generate(**asked, do_sample=False, max_new_tokens=count, pad_token_id=0)[0, 4:].tolist()

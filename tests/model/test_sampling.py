@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,15 @@ from swarmfree.model.sampling import arrays_of, continue_text, llama_of
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import ModelSection
 from swarmfree.storage.weights import FolderWeights, read_weights
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As `sample` computes: two threads wait for each other longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
