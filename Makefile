@@ -19,11 +19,12 @@ CASES ?= 100000
 LIARS ?= 100
 FUZZ_S ?= 600
 TARGETS ?=
+INTEROP_FLAGS ?=
 # Each process compiles all that it loads where nothing compiled may be kept: with the tests that is five seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup swarm test test-virtual test-real check fuzz clean
+.PHONY: help setup swarm test test-virtual test-real check fuzz interop clean
 
 help: ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +72,9 @@ fuzz: $(READY) ## Bytes of others, ten minutes for each of 38 readers: six hours
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt atheris
 	$(VENV)/bin/python -m tests.attacks.fuzz_bytes $(FUZZ_S) $(TARGETS)
 
+interop: $(READY) ## Hold exports to transformers 4.57, ctranslate2 and lm-eval, each fetched into .interop: ten minutes.
+	$(VENV)/bin/python scripts/interop.py $(INTEROP_FLAGS)
+
 clean: ## Remove .venv and what tools keep; reports stay.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .interop .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

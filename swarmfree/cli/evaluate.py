@@ -86,11 +86,10 @@ def evaluate(
     text = held_out_of(dataset, tokenizer) if dataset is not None else text_of(data, held_out_percent, tokenizer)
     try:
         tokens = text.tokens
-        begins = len(tokenizer.decode([int(tokens[0])]).encode()) if len(tokens) and not tokenizer.is_bytes else 1
         llama = llama_of(section, weights)
         if sum(each.numel() for each in llama.parameters()) <= SMALL:
             torch.set_num_threads(1)
-        found = text_loss(llama, tokens, text.size_bytes - begins, _HowFar(len(tokens) - 1, time.monotonic()).say)
+        found = text_loss(llama, tokens, text.predicted_bytes, _HowFar(len(tokens) - 1, time.monotonic()).say)
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
 
+from swarmfree.model.key_value_cache import KeyValueCache
 from swarmfree.protocol.manifest import ModelSection
 
 
@@ -83,16 +84,24 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(model.width, kv_width, bias=False)
         self.o_proj = nn.Linear(model.width, model.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D); `cos` and `sin` (T, E)."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D); `cos` and `sin` (T, E).
+
+        With a cache `x` is what follows the positions that it holds, and sees them too.
+        """
         by_head = (*x.shape[:2], -1, self.head_width)
         query = rotate(self.q_proj(x).view(by_head).transpose(1, 2), cos, sin)
         key = rotate(self.k_proj(x).view(by_head).transpose(1, 2), cos, sin)
         value = self.v_proj(x).view(by_head).transpose(1, 2)
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        # The mask of fewer queries than keys would begin at the first key: a single query, which
+        # stands behind all keys, goes without one.
+        is_causal = query.shape[2] == key.shape[2]
         # The grouped call is faster than repeated keys and values by up to a tenth on a CPU, with
         # the same bits.
         mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=self.head_width**-0.5, enable_gqa=self.is_grouped
+            query, key, value, is_causal=is_causal, scale=self.head_width**-0.5, enable_gqa=self.is_grouped
         )
         out: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(x.shape))
         return out
@@ -125,8 +134,8 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(model.width, model.norm_eps)
         self.post_attention_layernorm = RMSNorm(model.width, model.norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D); `cos` and `sin` (T, E)."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """(B, T, D) -> (B, T, D); `cos` and `sin` (T, E); `cache` as in `Attention`."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, cache)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out

@@ -1,8 +1,9 @@
 """Tokens from a finished model: one after the other, each drawn from what the model says of it.
 
-Plain PyTorch over `model.llama`, without a cache of keys and values: the models are small, and what
-is computed is what was trained. The context is the last ``tokens_per_row`` tokens, as many as a row
-of training had.
+Plain PyTorch over `model.llama`, with a cache of keys and values: a token costs one position. The
+context is a row, as many tokens as training had, from the text's beginning; once a row is full, its
+newer half begins the next one, which is computed once. Dropping the oldest token alone would leave
+nothing to keep: each position would move, and deeper layers still know what was dropped.
 """
 
 from __future__ import annotations
@@ -64,14 +65,19 @@ def continue_text(
     """
     draw = torch.Generator().manual_seed(seed)
     rows = len(llama.cos)
-    text = list(prompt)
+    text, begin = list(prompt), max(0, len(prompt) - rows)
+    caches, seen = llama.empty_caches(), begin
     for _ in range(count):
+        if len(text) - begin > rows:
+            begin = seen = len(text) - (rows + 1) // 2
+            caches = llama.empty_caches()
         with torch.inference_mode():
-            logits = llama(torch.tensor([text[-rows:]]))[0, -1, :symbols]
+            logits = llama.next_logits(torch.tensor([text[seen:]]), caches)[:symbols]
             if temperature > 0:
                 shares = torch.softmax(logits.double() / temperature, dim=0)
                 found = int(torch.multinomial(shares, 1, generator=draw))
             else:
                 found = int(logits.argmax())
+        seen = len(text)
         text.append(found)
         yield found

@@ -24,15 +24,15 @@ class ScoredText:
     """A text that a model is to predict.
 
     Args:
-        tokens: all of it.
-        size_bytes: of the text that they stand for.
+        tokens: all of it, behind whatever stands before its first token.
+        predicted_bytes: of the text that all but the first token stand for.
         name: of what it is part of.
         data_hash: of that.
         part: which part, for people; empty = all.
     """
 
     tokens: NDArray[np.integer]
-    size_bytes: int
+    predicted_bytes: int
     name: str
     data_hash: str
     part: str = ""
@@ -55,11 +55,13 @@ def held_out_of(dataset: Dataset, tokenizer: TextTokenizer) -> ScoredText:
         )
     half = checked(replace(dataset, train=TokenSplit(()))).held_out
     tokens = TokenText.of_shards(dataset.paths(half)).read(0, half.tokens)
-    return ScoredText(tokens, half.text_bytes, dataset.name, dataset.dataset_hash, "the held-out half of ")
+    first_bytes = 1 if tokenizer.is_bytes else len(tokenizer.decode([int(token) for token in tokens[:1]]).encode())
+    return ScoredText(tokens, half.text_bytes - first_bytes, dataset.name, dataset.dataset_hash, "the held-out half of ")
 
 
 def text_of(data: str, held_out_percent: int, tokenizer: TextTokenizer) -> ScoredText:
-    """A text, or what a run holds out of it.
+    """A text, or what a run holds out of it: behind the end of a text, where the tokenizer has a
+    token for that, so that all of it is predicted; else its first byte is not.
 
     Raises:
         DataError: it is no text, and the tokenizer reads nothing else.
@@ -74,4 +76,7 @@ def text_of(data: str, held_out_percent: int, tokenizer: TextTokenizer) -> Score
     except UnicodeDecodeError as error:
         raise DataError(f"{data}: no text in UTF-8 (byte {error.start:,}), which this model's tokenizer needs") from error
     part = f"the held-out {held_out_percent} % of " if held_out_percent else ""
-    return ScoredText(tokens, len(text), corpus.name, corpus.corpus_hash, part)
+    if tokenizer.is_bytes:
+        return ScoredText(tokens, len(text) - 1, corpus.name, corpus.corpus_hash, part)
+    begun = np.concatenate((np.array([tokenizer.end_token], tokens.dtype), tokens))
+    return ScoredText(begun, len(text), corpus.name, corpus.corpus_hash, part)

@@ -45,8 +45,9 @@ def llama_config(manifest: Manifest, end_token: int | None = None) -> dict[str, 
     """`config.json` of the model, as `LlamaForCausalLM` reads it.
 
     The rotary base stands there twice: transformers 5 reads `rope_parameters`, transformers 4 knows
-    `rope_theta` only and would silently take
-    10000. A model of bytes has no special tokens; others may have an `end_token`.
+    `rope_theta` only and would silently take 10000. A model of bytes has no special tokens; others
+    may have an `end_token`, which stands before a document as well as behind it, so that it is what
+    a text begins with.
     """
     model = manifest.model
     return {
@@ -69,7 +70,7 @@ def llama_config(manifest: Manifest, end_token: int | None = None) -> dict[str, 
         "attention_dropout": 0.0,
         "initializer_range": model.init_std,
         "tie_word_embeddings": False,
-        "bos_token_id": None,
+        "bos_token_id": end_token,
         "eos_token_id": end_token,
         "pad_token_id": None,
         "torch_dtype": "float32",
@@ -148,12 +149,21 @@ class FolderWeights:
         Raises:
             SwarmfreeError: the disk is full or refuses.
         """
-        for name, content in self._tokenizer_files().items():
-            _write_json(self._folder / name, content)
-        _write_json(self._folder / CONFIG_NAME, llama_config(self._manifest, self._end_token()))
+        end_token = self._end_token()
+        self._describe(end_token)
+        # Peers that end together write at the same time: what one wrote without a tokenizer may
+        # have replaced what another one wrote beside it
+        if (found := self._end_token()) != end_token:
+            self._describe(found)
         return _write_index(self._folder, self._manifest.stage_count, self._manifest.fingerprint())
 
-    def _tokenizer_files(self) -> dict[str, dict[str, Any]]:
+    def _describe(self, end_token: int | None) -> None:
+        """Write `config.json` and the files about the tokenizer."""
+        for name, content in self._tokenizer_files(end_token).items():
+            _write_json(self._folder / name, content)
+        _write_json(self._folder / CONFIG_NAME, llama_config(self._manifest, end_token))
+
+    def _tokenizer_files(self, end_token: int | None) -> dict[str, dict[str, Any]]:
         """Content of the files about the tokenizer; its own is none of them where it is a
         dataset's.
         """
@@ -167,9 +177,10 @@ class FolderWeights:
             if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() != data.tokenizer_hash:
                 place.unlink()
         if data.end_of_text:
-            files["tokenizer_config.json"]["eos_token"] = data.end_of_text
-        if (end := self._end_token()) is not None:
-            files["generation_config.json"]["eos_token_id"] = end
+            # ctranslate2 does not load a model whose tokenizer has one of the two and not the other
+            files["tokenizer_config.json"] |= {"bos_token": data.end_of_text, "eos_token": data.end_of_text}
+        if end_token is not None:
+            files["generation_config.json"] |= {"bos_token_id": end_token, "eos_token_id": end_token}
         return files
 
     def _end_token(self) -> int | None:

@@ -25,6 +25,7 @@ from swarmfree.model.evaluation import text_loss
 from swarmfree.model.sampling import llama_of
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage import weights
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.dataset_tokenizer import TextTokenizer, byte_tokenizer, train_tokenizer
 from swarmfree.storage.tokens import held_out_text
@@ -151,9 +152,31 @@ def test_weights_have_the_tokenizer_of_the_dataset(
         asked = tokenizer("the", return_tensors="pt")
         assert tokenizer.eos_token == "<|endoftext|>"  # noqa: S105 - a token of another kind
         assert model.config.eos_token_id == model.generation_config.eos_token_id == tokenizer.eos_token_id == 0
+        assert model.config.bos_token_id == model.generation_config.bos_token_id == tokenizer.bos_token_id == 0
         found = model.generate(**asked, do_sample=False, max_new_tokens=6, use_cache=False)
     ours = "".join(written(folder, "the", tokens=6, temperature=0, seed=0))
     assert "the" + ours == tokenizer.decode(found[0])
+
+
+def test_peers_that_write_at_once_leave_the_end_of_text(
+    dataset: Path, tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer without the tokenizer that has begun to write before it lay there, and ends after its
+    peer, leaves config and generation config with the end of text.
+    """
+    corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
+    manifest = model_of(corpus, small_manifest)
+    folder, write_json = tmp_path / "weights", weights._write_json
+
+    def interrupted(path: Path, content: dict[str, object]) -> None:
+        monkeypatch.setattr(weights, "_write_json", write_json)
+        write_stages(folder, manifest, corpus, [0])
+        write_json(path, content)
+
+    monkeypatch.setattr(weights, "_write_json", interrupted)
+    write_stages(folder, manifest, corpus, [1])
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_bytes())["eos_token_id"] == 0
 
 
 def test_weights_without_their_tokenizer_get_no_other(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
@@ -183,8 +206,8 @@ def test_a_tokenizer_is_named_by_the_folder_of_its_dataset(text: Path, dataset: 
 
 
 def test_eval_takes_the_tokenizer_beside_the_weights(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
-    """Loss and bits per byte are those of a plain loop in transformers with its own tokenizer; no
-    bytes are scored that the first token, which nothing predicts, stands for.
+    """Loss and bits per byte are those of a plain loop in transformers with its own tokenizer, over
+    a text that begins behind the end of another one.
     """
     corpus = prepare_corpus(str(dataset), tmp_path / "cache", 5)
     folder = tmp_path / "weights"
@@ -200,18 +223,17 @@ def test_eval_takes_the_tokenizer_beside_the_weights(dataset: Path, tmp_path: Pa
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    tokens = tokenizer(content, return_tensors="pt")["input_ids"][0]
+    tokens = torch.tensor([tokenizer.bos_token_id, *tokenizer(content)["input_ids"]])
     length, nats = small_manifest.model.tokens_per_row, 0.0
     with torch.inference_mode():
         for start in range(0, len(tokens) - 1, length):
             row = tokens[start : start + length + 1]
             logits = model(row[None, :-1]).logits[0]
             nats += torch.nn.functional.cross_entropy(logits, row[1:], reduction="sum").item()
-    first = tokenizer.decode(tokens[:1])
-    assert len(first) > 1 and content.startswith(first) and len(tokens) < len(content)
+    assert len(tokens) < len(content)
     assert said["tokens"] == len(tokens) - 1
     assert said["loss"] == pytest.approx(nats / (len(tokens) - 1), abs=1e-5)
-    assert said["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(content[len(first) :].encode()), abs=1e-5)
+    assert said["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(content.encode()), abs=1e-5)
 
 
 def test_eval_of_a_dataset_is_that_of_its_held_out_half(dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:

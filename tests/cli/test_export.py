@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 import swarmfree
 from swarmfree.cli.main import app
 from swarmfree.cli.sample_live import take_writer
+from swarmfree.cli.writer import writer_in
 from swarmfree.lab.runs import run_file
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import continue_text, llama_of
@@ -210,7 +211,8 @@ def first_model(folder: Path) -> str:
 async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_dies(tmp_path: Path) -> None:
     """Every stage begins with the model's weights, though one peer alone has them on its disk. What
     is taken out is of one committed iteration, with the digests that its record names; the swarm
-    goes on meanwhile, writes text, and transformers load what came out.
+    goes on meanwhile, and transformers load what came out: logits to the bit, and greedy text token
+    for token, of the export and of what `sample` takes from the run.
     """
     digests = first_model(tmp_path / "first")
     async with swarmfree.Swarm(
@@ -230,7 +232,6 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
         said, told = await export.communicate()
         assert export.returncode == 0, (first, told)
         writer = await take_writer(decode_invite(invite), "", 60.0, 20.0, "")
-        assert "".join(writer.write("def ", tokens=5, temperature=0.0, seed=0))
         committed = swarm.state.committed_count
         await swarm.wait(iteration=committed + 1)
     events = map(json.loads, (tmp_path / "report" / "events.jsonl").read_text().splitlines())
@@ -239,5 +240,17 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
     assert "at iteration" in said.decode()
     model = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="sdpa")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    assert tokenizer.decode(model.generate(**tokenizer("def ", return_tensors="pt"), max_new_tokens=4)[0]).startswith("def ")
+    taken = llama_of(*read_weights(out))
+    tokens = torch.randint(0, 256, (2, 128), generator=torch.Generator().manual_seed(3))
+    with torch.inference_mode():
+        assert torch.equal(model(tokens).logits, taken(tokens))
+    asked, count = tokenizer("def ", return_tensors="pt"), 60
+    torch.set_num_threads(1)  # as `sample` does: two wait for each other longer than they compute
+    for llama in (taken, writer.llama):  # what was taken out, and what the run had an iteration or more later
+        model.load_state_dict(llama.state_dict())
+        generated = model.generate(**asked, do_sample=False, max_new_tokens=count, pad_token_id=0)[0, 4:].tolist()
+        assert list(continue_text(llama, b"def ", count=count, temperature=0.0, seed=0)) == generated
+    live = "".join(writer.write("def ", tokens=count, temperature=0.0, seed=0))
+    assert live == bytes(generated).decode("utf-8", "replace")
+    assert "".join(writer_in(out).write("def ", tokens=count, temperature=0.0, seed=0))
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

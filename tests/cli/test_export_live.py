@@ -13,12 +13,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
-from swarmfree.cli import export_live, sample_live
+from swarmfree.cli import export, export_live, run_access, sample_live
 from swarmfree.cli.export_live import TRIES, LiveExport
 from swarmfree.cli.run_access import RunAccess
 from swarmfree.cli.sample_live import live_writer
 from swarmfree.cli.writer import Writer, written
+from swarmfree.model.sampling import continue_text
 from swarmfree.policy.part_batches import given
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError, Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
@@ -30,7 +32,6 @@ from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.storage.dataset_tokenizer import END_OF_TEXT, train_tokenizer
-from swarmfree.storage.weights import FolderWeights
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.organiser import draw_organiser
 from tests.builders import make_entry, make_record
@@ -45,6 +46,7 @@ class Run:
     Attributes:
         iteration: that all states are ready for.
         dead, liars: of replicas, by name.
+        dies_after: how often a replica gives states before it dies, by name.
         steps_after: after so many answered states the run steps on, once; 0 = never.
         hangs: nobody gives a state.
         asked: how many states each was asked for.
@@ -55,6 +57,7 @@ class Run:
         self.ring, self.manifest = EngineRing(MANIFEST), MANIFEST
         self.dead: set[str] = set()
         self.liars: set[str] = set()
+        self.dies_after: dict[str, int] = {}
         self.steps_after = 0
         self.is_over, self.has_begun, self.admits = False, True, True
         self.asked: Counter[str] = Counter()
@@ -121,6 +124,9 @@ class Run:
     def state(self, name: str, request: GetState) -> Reply:
         """As `queries.get_state`."""
         assert request.weights_only and request.to_export and self.names[name] == request.stage
+        if self.asked[name] == self.dies_after.get(name):
+            self.dead.add(name)
+            raise PeerUnreachable("killed")
         self.asked[name] += 1
         self.copying = True
         if self.steps_after and sum(self.asked.values()) > self.steps_after:
@@ -231,25 +237,53 @@ def writer(run: Run, monkeypatch: pytest.MonkeyPatch, *, within_s: float = 60.0,
     return live_writer(invite, tokenizer, within_s, 1.0, "")
 
 
+def exported(run: Run, out: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `swarmfree export INVITE` writes."""
+
+    @contextlib.asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[RunAccess]:
+        yield run.access()
+
+    monkeypatch.setattr(run_access, "open_run", opened)
+    invite = Invite(MANIFEST.fingerprint(), (f"/ip4/127.0.0.1/tcp/1/p2p/{draw_organiser().peer_id}",))
+    assert asyncio.run(export._export_live(invite, out, tokenizer, 1.0, "")) == 0
+
+
+def generated(folder: Path, prompt: list[int], count: int) -> list[int]:
+    """What transformers generate greedily, to the end of the text at most."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa")
+    asked = torch.tensor([prompt])
+    found = model.generate(asked, attention_mask=torch.ones_like(asked), do_sample=False, max_new_tokens=count, pad_token_id=0)
+    return list(found[0, len(prompt) :].tolist())
+
+
 @pytest.mark.parametrize("tokenizer", ["bytes", "tokens"])
 def test_a_live_run_writes_what_its_export_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> None:
-    """Greedy text is the same token for token, and comes piece by piece."""
+    """Greedy text is the same token for token, and comes piece by piece: from the run, from what
+    was taken out of it while replicas died, and as transformers generate it.
+    """
     run, content = Run(), b""
     if tokenizer == "tokens":
         content = train_tokenizer(iter(["one two three two one " * 9]), 257 + 20)
         (tmp_path / "tokenizer.json").write_bytes(content)
         data = DataSection(vocabulary=277, tokenizer_hash=hashlib.sha256(content).hexdigest(), end_of_text=END_OF_TEXT)
-        model = dataclasses.replace(MANIFEST.model, vocabulary=280)
+        model = dataclasses.replace(MANIFEST.model, vocabulary=277)
         run.manifest = dataclasses.replace(MANIFEST, data=data, model=model)
         run.ring = EngineRing(run.manifest)
-    weights = FolderWeights(tmp_path / "export", run.manifest, content)
-    for stage, engine in enumerate(run.ring.engines):
-        weights.write(stage, engine.export())
+    run.dead, run.dies_after = {"0a"}, {"1a": 1, "2a": 2}
+    monkeypatch.setattr(export_live, "state_batch", lambda *_, **__: 2)
+    exported(run, tmp_path / "export", str(tmp_path) if content else "", monkeypatch)
     wanted = {"tokens": 12, "temperature": 0.0, "seed": 0}
     live = writer(run, monkeypatch, tokenizer=str(tmp_path))
     pieces = list(live.write("12 ", **wanted))  # type: ignore[arg-type]
     assert pieces == list(written(tmp_path / "export", "12 ", **wanted))  # type: ignore[arg-type]
     assert len(pieces) > 2 and live.end == (0 if content else None)
+    begun = live.tokenizer.encode([b"12 "])[0].tolist()
+    theirs = generated(tmp_path / "export", begun, 12)
+    ours = list(continue_text(live.llama, begun, count=12, temperature=0.0, seed=0, symbols=run.manifest.model.vocabulary))
+    assert ours[: len(theirs)] == theirs and (len(theirs) == 12 or theirs[-1] == live.end)
+    assert run.dead == {"0a", "1a", "2a"} and run.asked["1a"] == 1 and run.asked["2a"] == 2
 
 
 def test_a_sample_that_cannot_be_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
