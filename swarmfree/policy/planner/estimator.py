@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
@@ -68,23 +69,70 @@ def iteration_time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> Ite
 
 def iteration_bound(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
     """Like `iteration_time`, but the least that the compute can take on straight routes, with links
-    left out: every stage, and every group of stages that share peers, has its work divided by their
-    speed, after the shortest way to it and before the shortest way from it.
+    left out; see `PlanBounds`.
     """
-    if plan.empty_stages:
-        return NEVER
-    work = stage_work(manifest, plan.blocks)
-    peers = [[fleet.by_name[name] for name in names] for names in plan.replicas]
-    there_s = [n * min(p.forward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
-    back_s = [n * min(p.backward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
-    compute_s = 0.0
-    alone = [([stage], set(names)) for stage, names in enumerate(plan.replicas)]
-    for stages, names in (*alone, *(group for group in _groups(plan) if len(group[0]) > 1)):
-        speed = sum(1 / fleet.by_name[name].block_s for name in names)
-        busy_s = manifest.batch.microbatches * sum(work[stage] for stage in stages) / speed
-        first = min(stages)
-        compute_s = max(compute_s, busy_s + sum(there_s[:first]) + sum(back_s[:first]))
-    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+    return PlanBounds(fleet, manifest).time(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _StageCost:
+    """What one stage costs with certain peers.
+
+    Args:
+        speed: blocks a second of all of them.
+        there_s, back_s: seconds of one microbatch at the fastest of them.
+        averaging_s: they agree on their gradients.
+        far_s: the longest latency of them.
+    """
+
+    speed: float
+    there_s: float
+    back_s: float
+    averaging_s: float
+    far_s: float
+
+
+class PlanBounds:
+    """Bounds of many plans of one fleet: a stage with the same peers is reckoned once."""
+
+    def __init__(self, fleet: Fleet, manifest: Manifest) -> None:
+        """Nothing is reckoned yet."""
+        self._fleet, self._manifest = fleet, manifest
+        self._costs: dict[tuple[int, int, tuple[str, ...]], _StageCost] = {}
+
+    def time(self, plan: ExecutionPlan) -> IterationTime:
+        """Every stage, and every group of stages that share peers, has its work divided by their
+        speed, after the shortest way to it and before the shortest way from it.
+        """
+        if plan.empty_stages:
+            return NEVER
+        work = stage_work(self._manifest, plan.blocks)
+        costs = [self._cost(stage, *each) for stage, each in enumerate(zip(plan.blocks, plan.replicas, strict=True))]
+        there_s = [0.0, *accumulate(cost.there_s for cost in costs)]
+        back_s = [0.0, *accumulate(cost.back_s for cost in costs)]
+        count, compute_s = self._manifest.batch.microbatches, 0.0
+        for stage, cost in enumerate(costs):
+            compute_s = max(compute_s, count * work[stage] / cost.speed + there_s[stage] + back_s[stage])
+        if plan.is_shared:
+            for stages, names in (group for group in _groups(plan) if len(group[0]) > 1):
+                speed = sum(1 / self._fleet.by_name[name].block_s for name in names)
+                busy_s = count * sum(work[stage] for stage in stages) / speed
+                compute_s = max(compute_s, busy_s + there_s[min(stages)] + back_s[min(stages)])
+        averaging = _together_s(plan, {s: c.averaging_s for s, c in enumerate(costs) if len(plan.replicas[s]) > 1})
+        return IterationTime(compute_s, averaging, _round_trips_s(self._fleet, plan, max(cost.far_s for cost in costs)))
+
+    def _cost(self, stage: int, blocks: int, names: tuple[str, ...]) -> _StageCost:
+        key = (stage, blocks, names)
+        if key not in self._costs:
+            peers = [self._fleet.by_name[name] for name in names]
+            self._costs[key] = _StageCost(
+                speed=sum(1 / peer.block_s for peer in peers),
+                there_s=blocks * min(peer.forward_s for peer in peers),
+                back_s=blocks * min(peer.backward_s for peer in peers),
+                averaging_s=_stage_averaging_s(peers, self._manifest, stage, blocks),
+                far_s=max(peer.latency_s for peer in peers),
+            )
+        return self._costs[key]
 
 
 PLAYED_MAX = 2_000
@@ -167,15 +215,29 @@ def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
     n replicas of a stage of V bytes send and receive 2 V (n - 1) / n each: a part is summed by its
     owner, and goes back to all.
     """
-    took_s = {
-        stage: _all_reduce_s(
-            [fleet.by_name[name] for name in names], FLOAT_BYTES * stage_parameters(manifest.model, stage, plan.blocks[stage])
-        )
-        for stage, names in enumerate(plan.replicas)
-        if len(names) > 1
-    }
-    # Peers serve consecutive stages, so that the fewest rounds come of taking each stage in turn to
-    # the first one where it fits; see `averaging_rounds`
+    stages = enumerate(zip(plan.blocks, plan.replicas, strict=True))
+    return _together_s(
+        plan,
+        {
+            stage: _stage_averaging_s([fleet.by_name[name] for name in names], manifest, stage, blocks)
+            for stage, (blocks, names) in stages
+            if len(names) > 1
+        },
+    )
+
+
+def _stage_averaging_s(peers: Sequence[PeerProfile], manifest: Manifest, stage: int, blocks: int) -> float:
+    return _all_reduce_s(peers, FLOAT_BYTES * stage_parameters(manifest.model, stage, blocks)) if len(peers) > 1 else 0.0
+
+
+def _together_s(plan: ExecutionPlan, took_s: Mapping[int, float]) -> float:
+    """Seconds of these stages' averagings, those that share no peer side by side.
+
+    Peers serve consecutive stages, so that the fewest rounds come of taking each stage in turn to
+    the first one where it fits; see `averaging_rounds`.
+    """
+    if not plan.is_shared:
+        return max(took_s.values(), default=0.0)
     rounds: list[list[int]] = []
     for stage in took_s:
         owners = set(plan.replicas[stage])
@@ -197,9 +259,13 @@ def commit_s(fleet: Fleet, plan: ExecutionPlan) -> float:
     """Seconds of messages from the coordinator to everybody and back; the coordinator is taken to
     be the nearest peer of stage 0.
     """
-    latencies = [fleet.by_name[name].latency_s for name in plan.stages_of]
+    return _round_trips_s(fleet, plan, max(fleet.by_name[name].latency_s for names in plan.replicas for name in names))
+
+
+def _round_trips_s(fleet: Fleet, plan: ExecutionPlan, far_s: float) -> float:
     nearest_s = min(fleet.by_name[name].latency_s for name in plan.replicas[ENDS_STAGE])
-    return COMMIT_ROUND_TRIPS * 2 * (nearest_s + max(latencies)) if len(latencies) > 1 else 0.0
+    is_one_alone = len({name for names in plan.replicas for name in names[:2]}) == 1
+    return 0.0 if is_one_alone else COMMIT_ROUND_TRIPS * 2 * (nearest_s + far_s)
 
 
 def memory_bytes(plan: ExecutionPlan, manifest: Manifest) -> Mapping[str, int]:

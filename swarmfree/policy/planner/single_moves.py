@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.placement import RICH
 from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits, fits, moved, stage_needs
-from swarmfree.policy.planner.estimator import IterationTime, iteration_bound, iteration_estimate, stage_work
+from swarmfree.policy.planner.estimator import IterationTime, PlanBounds, is_played, iteration_estimate, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
@@ -25,7 +25,7 @@ from swarmfree.protocol.names import ENDS_STAGE
 SETTLING_MAX = 32
 PLAYED_TOGETHER_MAX = 4_000
 """Microbatches times stages times plans, up to which all schedules are played: a tenth of a second
-or so; else bounds are compared.
+or so; else bounds are compared, and what is best by these is played.
 """
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
@@ -120,10 +120,29 @@ def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: Mo
     if plan.empty_stages:
         return None
     candidates = tuple(_candidates(fleet, plan, manifest, outlook))
+
+    def played(some: ExecutionPlan) -> IterationTime:
+        return iteration_estimate(fleet, some, manifest)
+
     # A coordinator asks between two iterations: what all plays together take counts
-    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX
-    estimate = iteration_estimate if is_small else iteration_bound
-    before_s = estimate(fleet, plan, manifest).seconds + outlook.unexplained_s
+    if manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX:
+        return _best_of(candidates, fleet, plan, manifest, outlook, played)
+    found = _best_of(candidates, fleet, plan, manifest, outlook, PlanBounds(fleet, manifest).time)
+    if found is None or not is_played(plan, manifest):
+        return found
+    # What was measured beside devices is what a play leaves, and not what a bound does
+    return _best_of((found.move,), fleet, plan, manifest, outlook, played)
+
+
+def _best_of(
+    candidates: Sequence[MovePeer],
+    fleet: Fleet,
+    plan: ExecutionPlan,
+    manifest: Manifest,
+    outlook: MoveOutlook,
+    estimate: Callable[[ExecutionPlan], IterationTime],
+) -> RatedMove | None:
+    before_s = estimate(plan).seconds + outlook.unexplained_s
     stay = score(0.0, before_s, outlook.horizon_s, iterations_lost=expected_loss(fleet, plan, outlook.recovery, before_s))
     if stay <= 0:
         return None
@@ -160,13 +179,16 @@ def _rated(
     move: MovePeer,
     before_s: float,
     stay: float,
-    estimate: Callable[[Fleet, ExecutionPlan, Manifest], IterationTime],
+    estimate: Callable[[ExecutionPlan], IterationTime],
 ) -> RatedMove:
     after = moved(plan, move.peer, move.giver, move.taker)
     meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
-    after_s, meanwhile_s = (estimate(fleet, p, manifest).seconds + outlook.unexplained_s for p in (after, meanwhile))
+    after_s, meanwhile_s = (estimate(p).seconds + outlook.unexplained_s for p in (after, meanwhile))
     transition_s = state_bytes(manifest, move.taker) / outlook.copy_bytes_per_s
-    risk = expected_loss(fleet, after, outlook.recovery, after_s)
+    # The next failure may come while the peer copies, and the stage that it has left hangs on one
+    share = min(1.0, transition_s / outlook.horizon_s)
+    risk = share * expected_loss(fleet, meanwhile, outlook.recovery, meanwhile_s)
+    risk += (1 - share) * expected_loss(fleet, after, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, meanwhile_s, risk)
     spreads_risk = len(plan.replicas[move.taker]) == 1 and len(plan.replicas[move.giver]) >= RICH
     return RatedMove(move, after, before_s, meanwhile_s, after_s, transition_s, value / stay, spreads_risk)
