@@ -19,9 +19,18 @@ PLACES = {"s": 0, "a": 1, "b": 1, "c": 1, "d": 2, "e": 2}
 PRESENT = 5
 
 
-def move_among(*, behind: Sequence[str] = (), silent: Sequence[str] = (), gone: Sequence[str] = ()) -> bool:
+def move_among(
+    *,
+    behind: Sequence[str] = (),
+    silent: Sequence[str] = (),
+    gone: Sequence[str] = (),
+    away: int = 0,
+    full: bool = False,
+    is_deposed: bool = False,
+) -> bool:
     """Whether `a` of three may go to a stage of two, where these are a step behind, do not answer,
-    or are not there.
+    or are not there; where so many more voters are on another side, the stage has room for two, or
+    this coordinator leads no longer.
     """
     there = Participants()
     for number, (name, stage) in enumerate(PLACES.items()):
@@ -38,14 +47,14 @@ def move_among(*, behind: Sequence[str] = (), silent: Sequence[str] = (), gone: 
             silent_since_s=0.0 if name in silent else None,
         )
         there._participants[participant.member] = participant
-    electorate = [endpoint(name).member for name in PLACES]
+    electorate = [endpoint(name).member for name in (*PLACES, *(f"away{number}" for number in range(away)))]
 
     def may_decide(answered: set[Member]) -> bool:
         return is_majority(electorate, answered)
 
     roster = cast("Any", there)
-    roster.is_deposed = False
-    manifest = Manifest(stages=StagesSection(body=2, replicas_max=4))
+    roster.is_deposed = is_deposed
+    manifest = Manifest(stages=StagesSection(body=2, replicas_max=2 if full else 4))
     context = SimpleNamespace(
         now_s=lambda: 0.0, local=SimpleNamespace(move_after_s=20.0), manifest=manifest, me=endpoint("s").member
     )
@@ -57,7 +66,9 @@ def move_among(*, behind: Sequence[str] = (), silent: Sequence[str] = (), gone: 
 
 def those_it_leaves_and_joins() -> list[bool]:
     """All are there; one of two that it leaves is behind; one of them is silent; nobody whom it
-    would copy from is where the swarm is; too few would be left to decide.
+    would copy from is where the swarm is; stage 0 has nobody; one that it would copy from is gone;
+    those who stay are half of ten with the senior, and less than half of eleven; its new stage is
+    full; another one leads.
     """
     return [
         move_among(),
@@ -66,4 +77,8 @@ def those_it_leaves_and_joins() -> list[bool]:
         move_among(behind=["d", "e"]),
         move_among(gone=["s", "d"], behind=["e"]),
         move_among(gone=["e"]),
+        move_among(away=4),
+        move_among(away=5),
+        move_among(full=True),
+        move_among(is_deposed=True),
     ]

@@ -51,7 +51,11 @@ to be the best one for at least three of them.
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
 SEARCH_S = 600.0
-"""A move that has not come to an end by then is taken to have failed."""
+"""A peer that does not serve its new stage by then is taken to have failed; later where the copy
+was expected to take long, see `COPY_TIMES`, or iterations do, see `PACES`.
+"""
+COPY_TIMES = 3
+"""So many times as long as expected a copy may take."""
 
 
 @dataclass(slots=True)
@@ -117,9 +121,8 @@ class MoveWatch:
             self._measure(self._pending, record.iteration, seconds)
 
     def _measure(self, pending: MoveUnderWay, iteration: int, seconds: float) -> None:
-        move, participant = pending.rated.move, self._roster.get(pending.member)
-        if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
-            why = "it is gone" if participant is None else "it does not hold the stage yet"
+        move = pending.rated.move
+        if why := self._why_failed(pending):
             self._tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
             self._pending = None
             return
@@ -144,6 +147,18 @@ class MoveWatch:
             )
         )
         self._pending = None
+
+    def _why_failed(self, pending: MoveUnderWay) -> str:
+        """Why nothing comes of a move; empty while something may."""
+        participant = self._roster.get(pending.member)
+        if participant is None:
+            return "it is gone"
+        if participant.stage != pending.rated.move.taker:
+            return "it was given another place since"
+        iteration_s = statistics.median(self._paces_s) if self._paces_s else 0.0
+        limit_s = max(SEARCH_S, COPY_TIMES * pending.rated.transition_s, PACES * iteration_s)
+        is_late = not pending.paces_s and self._context.now_s() - pending.decided_s > limit_s
+        return "it does not hold the stage yet" if is_late else ""
 
     def _tell(self, event: MoveDecided | MoveMeasured | MoveFailed) -> None:
         self._context.tell(event)
