@@ -180,9 +180,10 @@ def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[W
     the embedding costs is left out: it is a look-up.
     """
     count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
-    # A peer of several stages gives each of them a part of its time.
-    dealt = []
-    for names in plan.replicas:
+    # Sources are dealt equal shares, as the coordinator does it
+    dealt = [[plan.replicas[ENDS_STAGE][k % len(plan.replicas[ENDS_STAGE])] for k in range(count)]]
+    for names in plan.replicas[ENDS_STAGE + 1 :]:
+        # A peer of several stages gives each of them a part of its time.
         took_s = [fleet.by_name[n].block_s * sum(work[s] for s in plan.stages_of[n]) for n in names]
         dealt.append([names[turn] for turn in interleave(speeds(took_s, count), count)])
     routes, size = Routes.of(len(plan.blocks) - 1, swaps=manifest.recovery.swaps), boundary_bytes(manifest)

@@ -69,6 +69,16 @@ def test_a_slow_replica_is_dealt_less() -> None:
     assert forwards.count("c2") == pytest.approx(10, abs=1)
 
 
+def test_sources_are_dealt_equal_shares() -> None:
+    """A source of a third of the speed feeds, and takes the loss of, every second microbatch, as
+    the coordinator deals them.
+    """
+    fleet = fleet_of(peer("a"), peer("a2", 1 / 3), peer("b"), peer("c"), peer("d"))
+    plan = ExecutionPlan(BLOCKS, (("a", "a2"), ("b",), ("c",), ("d",)))
+    many = dataclasses.replace(MANIFEST, batch=BatchSection(microbatches=7))
+    assert [chain[0].device for chain in chains(fleet, plan, many)] == ["a", "a2", "a", "a2", "a", "a2", "a"]
+
+
 def test_links_cost_their_latency_and_their_bytes() -> None:
     """A measured link counts for its pair alone; the others follow from the peers."""
     fleet = Fleet((peer("a", 1, 1e6, 0.1), peer("b", 1, 2e6, 0.2), peer("c", 1, 3e6)), {("b", "a"): Link(0.5, 1e3)})
