@@ -9,6 +9,7 @@ Source: docs/planning.md.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import deque
@@ -47,6 +48,10 @@ RESTS = 3
 SHORT_S = 6.0
 """Where iterations take longer than this, all waits are longer in proportion: by default a move has
 to be the best one for at least three of them.
+"""
+LOOKS = 8
+"""So often it is looked for a better place while one has to be the best: a look takes up to a tenth
+of a second, and nothing trains meanwhile.
 """
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
@@ -97,6 +102,7 @@ class MoveWatch:
         self._paced: ExecutionPlan | None = None
         self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
         self._pending: MoveUnderWay | None = None
+        self._looked_s = -math.inf
         self._lost, self._peer_hours = 0, 0.0
         self.last_move = ""
 
@@ -176,10 +182,13 @@ class MoveWatch:
         """Every stage is filled, and an iteration is about to be opened: move a peer, where one has
         had a better place for long enough.
         """
-        after_s = self._context.local.move_after_s
+        after_s, now_s = self._context.local.move_after_s, self._context.now_s()
         if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
             return
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
+        if now_s < self._looked_s + hold_s / LOOKS:
+            return
+        self._looked_s = now_s
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         best = self._best()
         # A second replica where one is missing is worth a change, however little it brings
@@ -187,7 +196,7 @@ class MoveWatch:
         # Who gives wavers with what is measured, where several stages are alike
         candidate = None if best is None else best.move.taker
         rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
-        self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
+        self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return
         mover = next(g for g in self._roster.participants() if g.member.peer_id == best.move.peer)
