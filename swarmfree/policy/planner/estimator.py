@@ -5,13 +5,17 @@ it; every device works through its list as `trainer.device` does, and every peer
 after the other. Then the replicas of each
 stage average, and the coordinator has the iteration committed.
 
-`iteration_time` plays the schedule and is what to believe; `iteration_bound` counts work against
-speed, so that thousands of peers and many plans can be compared within milliseconds.
+`iteration_time` plays the schedule once, with work that takes exactly as long as it says;
+`iteration_estimate` is what to believe, the mean of some plays in which it wavers;
+`iteration_bound` counts work against speed, so that thousands of peers and many plans can be
+compared within milliseconds.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -139,11 +143,59 @@ PLAYED_MAX = 2_000
 """Microbatches times stages, up to which an estimate plays the schedule: some tens of
 milliseconds.
 """
+PLAYS = 5
+"""So often it is played at most, unless more are asked for."""
+WORK_SPREAD, DELAY_SHARE = 0.1, 0.03
+"""How much longer or shorter a piece of work takes at most, and how much later its input comes on
+average, as shares of the mean piece.
+"""
 
 
-def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
-    """Play an iteration if it is a small one, else take its bound."""
+def iteration_exact(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Play an iteration once, exactly, if it is a small one, else take its bound: where plans that
+    are alike have to come out alike.
+    """
     return (iteration_time if is_played(plan, manifest) else iteration_bound)(fleet, plan, manifest)
+
+
+def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, plays: int | None = None) -> IterationTime:
+    """Play an iteration if it is a small one, else take its bound.
+
+    What to do next is decided by who comes first, and with pieces that all take exactly as long,
+    many come at once: which one then is first decides over a tenth of an iteration, and depends on
+    nothing real. So it is the mean of some plays in which pieces take a little longer or shorter
+    and messages come a little later, drawn alike for all plans.
+
+    Args:
+        fleet, plan, manifest: as for `iteration_time`.
+        plays: how many; None = up to `PLAYS`, the fewer the larger the iteration is.
+    """
+    if plan.empty_stages or not is_played(plan, manifest):
+        return iteration_bound(fleet, plan, manifest)
+    exact = chains(fleet, plan, manifest)
+    plays = plays or max(1, min(PLAYS, PLAYED_MAX // (PLAYS * manifest.batch.microbatches * len(plan.blocks))))
+    compute_s = statistics.mean(
+        list_schedule(_wavering(exact, random.Random(play)), manifest.ring.credits).seconds for play in range(plays)
+    )
+    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+
+
+def _wavering(exact: Sequence[Sequence[Work]], rng: random.Random) -> list[list[Work]]:
+    """The same work, as it really comes."""
+    taken_s = [work.seconds for chain in exact for work in chain if work.seconds]
+    delay_s = DELAY_SHARE * statistics.fmean(taken_s) if taken_s else 0.0
+    return [
+        [
+            Work(
+                work.device,
+                work.seconds * (1 + rng.uniform(-WORK_SPREAD, WORK_SPREAD)),
+                is_backward=work.is_backward,
+                link_s=work.link_s + delay_s * rng.expovariate(1.0) * (piece > 0),
+            )
+            for piece, work in enumerate(chain)
+        ]
+        for chain in exact
+    ]
 
 
 def is_played(plan: ExecutionPlan, manifest: Manifest) -> bool:

@@ -25,7 +25,7 @@ from swarmfree.protocol.names import ENDS_STAGE
 SETTLING_MAX = 32
 PLAYED_TOGETHER_MAX = 4_000
 """Microbatches times stages times plans, up to which all schedules are played: a tenth of a second
-or so; else bounds are compared, and what is best by these is played.
+or so, once each; else bounds are compared. What is best by these is played more often.
 """
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
@@ -108,8 +108,9 @@ def _alone(plan: ExecutionPlan) -> int:
 
 
 def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> RatedMove | None:
-    """Find the move with the highest score that is safe and makes iterations shorter; else the best
-    one that spreads risk and makes them hardly longer; None where there is neither.
+    """Find the move with the highest score that is safe and makes iterations shorter; where that is
+    not worth it, the best one that spreads risk and makes them hardly longer, if there is one; None
+    where there is neither.
 
     Args:
         fleet: who serves.
@@ -121,17 +122,14 @@ def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: Mo
         return None
     candidates = tuple(_candidates(fleet, plan, manifest, outlook))
 
-    def played(some: ExecutionPlan) -> IterationTime:
-        return iteration_estimate(fleet, some, manifest)
-
     # A coordinator asks between two iterations: what all plays together take counts
-    if manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX:
-        return _best_of(candidates, fleet, plan, manifest, outlook, played)
-    found = _best_of(candidates, fleet, plan, manifest, outlook, PlanBounds(fleet, manifest).time)
+    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX
+    quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
+    found = _best_of(candidates, fleet, plan, manifest, outlook, quick)
     if found is None or not is_played(plan, manifest):
         return found
-    # What was measured beside devices is what a play leaves, and not what a bound does
-    return _best_of((found.move,), fleet, plan, manifest, outlook, played)
+    # What was measured beside devices is what an estimate leaves, and not what a bound does
+    return _best_of((found.move,), fleet, plan, manifest, outlook, lambda some: iteration_estimate(fleet, some, manifest))
 
 
 def _best_of(
@@ -149,7 +147,8 @@ def _best_of(
     rated = [_rated(fleet, plan, manifest, outlook, move, before_s, stay, estimate) for move in candidates]
     faster = [each for each in rated if each.after_s < before_s and each.gain > 1]
     safer = [each for each in rated if each.spreads_risk and each.after_s <= RISK_SLOWDOWN_MAX * before_s]
-    return max(faster or safer, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
+    worth = [each for each in faster if each.gain >= ChangeRules().gain_min]
+    return max(worth or safer or faster, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
 
 
 def is_worth_it(rated: RatedMove) -> bool:
