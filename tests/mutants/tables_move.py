@@ -8,9 +8,12 @@ from typing import Any, cast
 
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.quorum import is_majority
+from swarmfree.policy.retention import keepers_of_ends
 from swarmfree.protocol.manifest import Manifest, StagesSection
 from swarmfree.protocol.messages import Hello
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import Member, Position, Term
+from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant, Participants
 from tests.mutants.alone import at, endpoint
@@ -82,3 +85,20 @@ def those_it_leaves_and_joins() -> list[bool]:
         move_among(full=True),
         move_among(is_deposed=True),
     ]
+
+
+def keepers_beside_slow_replicas() -> list[str]:
+    """Of two stages of two and three: all are alike; the first of the last stage is a third as
+    fast; it is asked for nothing; all of a stage are slow; one is half as fast.
+    """
+    return [keepers(ab, cde) for ab, cde in (("88", "888"), ("88", "383"), ("88", "088"), ("88", "333"), ("48", "888"))]
+
+
+def keepers(*speeds: str) -> str:
+    """Who keeps the ends, in order: replicas `a`, `b`, .. of these relative speeds."""
+    names = iter("abcdefgh")
+    source = (Replica(endpoint("s")),)
+    body = tuple(tuple(Replica(endpoint(next(names)), int(speed)) for speed in stage) for stage in speeds)
+    position = Position(Term(1, source[0].endpoint.member), PRESENT, 0, 1)
+    plan = Plan(position, "b", GENESIS_LINEAGE, (source, *body), (), None, 8)
+    return "".join(member.peer_id for member in keepers_of_ends(plan, 8))
