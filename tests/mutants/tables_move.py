@@ -27,13 +27,14 @@ def move_among(
     behind: Sequence[str] = (),
     silent: Sequence[str] = (),
     gone: Sequence[str] = (),
+    joining: Sequence[str] = (),
     away: int = 0,
     full: bool = False,
     is_deposed: bool = False,
 ) -> bool:
     """Whether `a` of three may go to a stage of two, where these are a step behind, do not answer,
-    or are not there; where so many more voters are on another side, the stage has room for two, or
-    this coordinator leads no longer.
+    are not there, or are in no plan yet; where so many more voters are on another side, the stage
+    has room for two, or this coordinator leads no longer.
     """
     there = Participants()
     for number, (name, stage) in enumerate(PLACES.items()):
@@ -46,7 +47,7 @@ def move_among(
             number,
             built=True,
             built_at=PRESENT - (name in behind),
-            opened=at(1),
+            opened=None if name in joining else at(1),
             silent_since_s=0.0 if name in silent else None,
         )
         there._participants[participant.member] = participant
@@ -71,7 +72,7 @@ def those_it_leaves_and_joins() -> list[bool]:
     """All are there; one of two that it leaves is behind; one of them is silent; nobody whom it
     would copy from is where the swarm is; stage 0 has nobody; one that it would copy from is gone;
     those who stay are half of ten with the senior, and less than half of eleven; its new stage is
-    full; another one leads.
+    full; another one leads; another stage is lost; one that it leaves is in no plan yet.
     """
     return [
         move_among(),
@@ -84,6 +85,8 @@ def those_it_leaves_and_joins() -> list[bool]:
         move_among(away=5),
         move_among(full=True),
         move_among(is_deposed=True),
+        move_among(gone=["s"]),
+        move_among(joining=["b"]),
     ]
 
 

@@ -373,7 +373,7 @@ ROWS = (
     Row(
         removals_move.those_who_stay,
         tables_move.those_it_leaves_and_joins,
-        [True, False, False, False, False, True, True, False, False, False],
+        [True, False, False, False, False, True, True, False, False, False, False, False],
     ),
     Row(
         removals_move.keepers_that_are_slow,

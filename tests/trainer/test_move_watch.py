@@ -18,7 +18,7 @@ from swarmfree.protocol.messages import HeartbeatAnswer, Hello
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.records import MicrobatchSet
-from swarmfree.trainer.coordinator.measured_peers import known_fleet, known_peers
+from swarmfree.trainer.coordinator.measured_peers import known_fleet, known_peers, stage_speeds
 from swarmfree.trainer.coordinator.move_watch import PACES, RESTS, SEARCH_S, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant, Participants
 from tests.builders import make_record
@@ -196,6 +196,10 @@ def test_what_a_peer_measured_in_another_stage_tells_nothing_of_this_one() -> No
     assert known is not None
     assert known[0].by_name["a"].block_s == pytest.approx(USUAL_S)
     assert [len(names) for names in known[1].replicas] == [1, 2, 4]
+    for without, usual in (("", 2), ("b", 1), ("x", 2)):
+        speeds = stage_speeds(world.roster, world.manifest, without=without)
+        assert speeds is not None
+        assert speeds[1:] == pytest.approx([usual / USUAL_S, 3 / USUAL_S + 1 / (SLOWED * USUAL_S)])
     world.tell_of("a", 0.7)
     world.peer("b").leave()
     told = {peer.name: (peer.stage, peer.microbatch_s) for peer in known_peers(world.roster, world.manifest)}
@@ -237,10 +241,17 @@ async def test_it_is_not_looked_after_each_short_iteration() -> None:
 
 
 async def test_iterations_that_did_work_twice_are_no_measure() -> None:
-    """And while one is attempted again nobody is moved."""
+    """Nor are those with somebody who is about to leave; and while one is attempted again nobody is
+    moved.
+    """
     world = World("s|abc|def", slow="def")
     await world.iterate(4.0, count=30, is_clean=False)
     assert not world.told
+    leaving = World("s|abc|def", slow="def")
+    await leaving.iterate(4.0)
+    leaving.peer("b").leave()  # it is in the plan, and nothing is known of it any more
+    leaving.watch.committed(make_record(iteration=2), 4.0, is_clean=True)
+    assert len(leaving.watch._unexplained_s) == 1
     again = World("s|abc|def", slow="def")
     again.lead.attempt = 1
     await again.iterate(4.0, count=30)
@@ -259,10 +270,12 @@ async def test_a_stage_that_wavers_as_giver_keeps_the_taker_waiting_no_longer() 
 
 
 async def test_where_iterations_are_long_so_are_the_waits() -> None:
-    """Of 12 s, twice as long as `SHORT_S`: a move waits for twice as long."""
+    """Of 12 s, twice as long as `SHORT_S`: a move waits for twice as long, once three of them were
+    measured.
+    """
     world = World("s|abc|def", slow="def", usual_s=5 * USUAL_S)
     await world.until_moved(seconds=12.0)
-    assert 2 * HOLD_S < world.now_s <= 4 * HOLD_S + 36
+    assert 36 + 2 * HOLD_S <= world.now_s <= 36 + 4 * HOLD_S + 12
 
 
 async def test_after_a_move_the_next_one_rests() -> None:
@@ -287,6 +300,8 @@ async def test_only_one_moves_at_a_time() -> None:
     """While a peer is on its way nobody else is moved, however long that takes."""
     world = World("s|abcd|efgh|ijkl", slow="efgh")
     await world.until_moved()
+    for name in "ijkl":
+        world.tell_of(name, 4 * USUAL_S * SLOWED)
     await world.iterate(5.0, count=int(SEARCH_S / 5) - 5)
     assert len(world.told) == 1
 
@@ -316,19 +331,18 @@ async def test_a_copy_is_expected_to_take_as_long_as_the_last_ones_of_the_body()
 
 
 async def test_who_leaves_or_is_silent_or_coordinates_stays() -> None:
-    """Of four the fourth is moved, where one coordinates, one is about to leave, and one is
-    waited for; none, where it cannot, either.
+    """Of four alike the last one would be moved, but it coordinates, one is waited for, and one is
+    about to leave: the first one is, and nobody where it cannot be spared.
     """
-    world = World("s|abcd|efg", slow="efg")
-    world.watch._context.me = endpoint("a").member
-    world.peer("b").miss(0.0)
-    assert (await world.until_moved()).member in {"c", "d"}
-    other = World("s|abc|efg", slow="efg")
-    other.watch._context.me = endpoint("a").member
-    other.peer("b").miss(0.0)
-    other.peer("c").leave()
-    await other.iterate(4.0, count=30)
-    assert not other.told
+    for text, moved in (("s|abcde|fgh", {"a", "b"}), ("s|acd|fgh", set())):
+        world = World(text, slow="fgh")
+        world.watch._context.me = endpoint("d").member
+        world.peer("c").miss(0.0)
+        if "e" in text:
+            world.peer("e").leave()
+        await world.iterate(2.5, count=20)
+        assert {event.member for event in world.of(MoveDecided)} <= moved
+        assert bool(world.told) == bool(moved)
 
 
 async def test_those_of_both_stages_are_asked_first() -> None:

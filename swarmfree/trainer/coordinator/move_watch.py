@@ -100,7 +100,7 @@ class MoveWatch:
         self._paces_s: deque[float] = deque(maxlen=PACES)
         self._unexplained_s: deque[float] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
-        self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
+        self._watch = ChangeWatch()
         self._pending: MoveUnderWay | None = None
         self._looked_s = -math.inf
         self._lost, self._peer_hours = 0, 0.0
@@ -215,9 +215,7 @@ class MoveWatch:
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
         outlook = MoveOutlook(
-            movable={
-                g.member.peer_id for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
-            },
+            movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
             limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
             copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
             unexplained_s=statistics.median(self._unexplained_s),
