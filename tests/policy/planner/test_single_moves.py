@@ -18,6 +18,7 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,
+    _levelling,
     best_move,
     is_safe_move,
     is_worth_it,
@@ -147,6 +148,7 @@ def test_what_devices_do_not_explain_is_what_is_left_of_an_iteration() -> None:
         ("s|ab|c|def", "a", 1, 2, False),  # one has three
         ("s|ab|cd|e", "a", 1, 2, False),
         ("s|a|bc|de", "a", 1, 2, False),  # nobody would be left
+        ("s|ab||de", "a", 1, 2, False),  # two would hang on one peer, and none did
     ],
 )
 def test_no_move_leaves_a_stage_riskier_than_the_rule_allows(text: str, peer: str, giver: int, taker: int, is_safe: bool) -> None:  # noqa: FBT001 - a column
@@ -217,7 +219,7 @@ def test_a_stage_that_hangs_on_one_peer_gets_a_second_from_one_of_three() -> Non
 
 def test_a_stage_that_hangs_on_one_fast_peer_gets_a_second_too() -> None:
     """It is not among the slowest two, whose peers take three times as long."""
-    best = found("s|a|bcdef|ghi|jkl", "ghijkl", unexplained_s=100.0)
+    best = found("s|a|bcdef|gh|jk", "ghjk", unexplained_s=100.0)
     assert best is not None
     assert best.spreads_risk
     assert (best.move.giver, best.move.taker) == (2, 1)
@@ -262,6 +264,31 @@ def test_what_no_plan_changes_makes_a_gain_smaller() -> None:
     assert slow is not None
     assert is_worth_it(quick)
     assert not is_worth_it(slow)
+
+
+def test_no_stage_gets_more_than_it_may_have() -> None:
+    """Three at most: the slowed stage is full. Nor does stage 0 get a peer, though it has the least
+    speed.
+    """
+    assert found("s|abc|def|ghi", "def", limits=ReplicaLimits(3, 2)) is None
+    plan = plan_of("s|abcd|efgh|ijkl")
+    stages = {name: stage for stage, names in enumerate(plan.replicas) for name in names}
+    fleet = measured_fleet([MeasuredPeer(name, stage, 0.3 if stage else 3.0) for name, stage in stages.items()], MANIFEST)
+    assert fleet is not None
+    best = best_move(fleet, plan, MANIFEST, replace(outlook(fleet), limits=ReplicaLimits(8, 2)))
+    assert best is None or best.move.taker != 0
+    idle = found("stu|abc|def", "def")
+    assert idle is not None
+    assert idle.move.giver == 1
+
+
+def test_those_who_would_level_two_stages_are_looked_at() -> None:
+    """The next slower and the next faster one, and the slowest of all."""
+    speeds = [(1.0, "a"), (2.0, "b"), (3.0, "c"), (4.0, "d")]
+    assert _levelling(speeds, 2.5) == ["b", "c", "a"]
+    assert _levelling(speeds, 0.5) == ["a"]
+    assert _levelling(speeds, 9.0) == ["d", "a"]
+    assert _levelling([], 1.0) == []
 
 
 def test_a_plan_that_stands_still_is_no_matter_of_moves() -> None:
