@@ -14,7 +14,7 @@ from swarmfree.policy.planner.estimator import is_played, iteration_bound, itera
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
 from swarmfree.policy.planner.moves import MovePeer
-from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery, score
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,
@@ -185,6 +185,7 @@ def test_every_move_that_is_found_is_safe_and_of_the_body(seed: int) -> None:
         ("s|abc|def|ghi", "def", 1, 2, 1.5),  # a stage has become three times slower
         ("s|abc|def|ghi", "abc", 2, 1, 1.2),
         ("s|abcd|efgh|ij", "", 1, 3, 1.15),  # a stage has two, where others have four
+        ("s|abc|de|fg|hi|jklmn", "abc", 5, 1, 1.1),  # one of many stages can spare a peer
     ],
 )
 def test_the_stage_with_the_least_speed_gets_a_peer(text: str, slow: str, giver: int, taker: int, gain: float) -> None:
@@ -222,6 +223,7 @@ def test_a_stage_that_hangs_on_one_fast_peer_gets_a_second_too() -> None:
     best = found("s|a|bcdef|gh|jk", "ghjk", unexplained_s=100.0)
     assert best is not None
     assert best.spreads_risk
+    assert is_worth_it(best)
     assert (best.move.giver, best.move.taker) == (2, 1)
 
 
@@ -309,6 +311,14 @@ def test_what_is_expected_is_played_where_bounds_chose() -> None:
     assert best.before_s == pytest.approx(iteration_estimate(fleet, plan, manifest).seconds + 7.0)
     assert best.after_s == pytest.approx(iteration_estimate(fleet, best.plan, manifest).seconds + 7.0)
     assert best.before_s > iteration_bound(fleet, plan, manifest).seconds + 7.0
+    left = iteration_estimate(fleet, plan.without(frozenset({best.move.peer})), manifest)
+    assert best.meanwhile_s == pytest.approx(left.seconds + 7.0)
+
+
+def test_a_copy_that_outlasts_the_plan_leaves_what_is_while_it_lasts() -> None:
+    """Nothing comes of the plan then."""
+    assert score(100.0, 1.0, 50.0, 2.0) == pytest.approx(1 / 2.0)
+    assert score(25.0, 1.0, 50.0, 2.0, 10.0) == pytest.approx(0.5 / 1.0 + 0.5 / 2.0 - 10 / 50)
 
 
 @pytest.mark.parametrize(
