@@ -7,14 +7,14 @@ Differs: the copies are exact, moments included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from zlib import crc32
 
 from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
-from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.plan import Plan, Replica
 
 FULL_SHARE_MAX = 0.05
 """Full shadows are the default where they add at most this share to what a stage sends in
@@ -183,12 +183,22 @@ def keepers_of_ends(plan: Plan, count: int) -> tuple[Member, ...]:
     """Choose at most `count` members of the body that keep an exact copy of the ends.
 
     In this order: the first replica of stage 1, the first of the last stage, then their second
-    ones, and so on. A source is never chosen.
+    ones, and so on; but those that are not half as fast as the fastest of their stage come last in
+    it: following the ends would make them, and so everybody, slower still. A source is never
+    chosen.
     """
-    stages = [plan.replicas[1], plan.replicas[-1]] if len(plan.replicas) > 2 else list(plan.replicas[1:2])
+    ends_of_body = [plan.replicas[1], plan.replicas[-1]] if len(plan.replicas) > 2 else list(plan.replicas[1:2])
+    stages = [sorted(replicas, key=lambda replica: _is_slow(replica, replicas)) for replicas in ends_of_body]
     in_turn = (replica.endpoint.member for pair in zip_longest(*stages) for replica in pair if replica is not None)
     sources = {replica.endpoint.member for replica in plan.replicas[ENDS_STAGE]} if plan.replicas else set()
     return tuple(member for member in in_turn if member not in sources)[:count]
+
+
+def _is_slow(replica: Replica, stage: Sequence[Replica]) -> bool:
+    """Whether it is not half as fast as the fastest of its stage; a finer measure would change its
+    mind from plan to plan, and each time a copy be loaded anew.
+    """
+    return 2 * replica.speed < max(other.speed for other in stage)
 
 
 def shadow_holders(plan: Plan, stage: int) -> tuple[Member, ...]:

@@ -374,7 +374,16 @@ ROWS = (
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
     Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
     Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
-    Row(removals_move.those_who_stay, tables_move.those_it_leaves_and_joins, [True, False, False, False, False, True]),
+    Row(
+        removals_move.those_who_stay,
+        tables_move.those_it_leaves_and_joins,
+        [True, False, False, False, False, True, True, False, False, False, False, False],
+    ),
+    Row(
+        removals_move.keepers_that_are_slow,
+        tables_move.keepers_beside_slow_replicas,
+        ["acbde", "adbce", "adbec", "acbde", "acbde"],
+    ),
     # the end
     Row(removals_end.time_for_who_is_cut_off, tables_end.lost_stage_without_a_majority, ({2}, True)),
     Row(removals_end.everybody_knows_that_all_is_written, tables_end.who_knows_that_all_is_written, ["a", "b", "c", "d"]),

@@ -5,15 +5,20 @@ it; every device works through its list as `trainer.device` does, and every peer
 after the other. Then the replicas of each
 stage average, and the coordinator has the iteration committed.
 
-`iteration_time` plays the schedule and is what to believe; `iteration_bound` counts work against
-speed, so that thousands of peers and many plans can be compared within milliseconds.
+`iteration_time` plays the schedule once, with work that takes exactly as long as it says;
+`iteration_estimate` is what to believe, the mean of some plays in which it wavers;
+`iteration_bound` counts work against speed, so that thousands of peers and many plans can be
+compared within milliseconds.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
@@ -68,34 +73,129 @@ def iteration_time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> Ite
 
 def iteration_bound(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
     """Like `iteration_time`, but the least that the compute can take on straight routes, with links
-    left out: every stage, and every group of stages that share peers, has its work divided by their
-    speed, after the shortest way to it and before the shortest way from it.
+    left out; see `PlanBounds`.
     """
-    if plan.empty_stages:
-        return NEVER
-    work = stage_work(manifest, plan.blocks)
-    peers = [[fleet.by_name[name] for name in names] for names in plan.replicas]
-    there_s = [n * min(p.forward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
-    back_s = [n * min(p.backward_s for p in stage) for n, stage in zip(plan.blocks, peers, strict=True)]
-    compute_s = 0.0
-    alone = [([stage], set(names)) for stage, names in enumerate(plan.replicas)]
-    for stages, names in (*alone, *(group for group in _groups(plan) if len(group[0]) > 1)):
-        speed = sum(1 / fleet.by_name[name].block_s for name in names)
-        busy_s = manifest.batch.microbatches * sum(work[stage] for stage in stages) / speed
-        first = min(stages)
-        compute_s = max(compute_s, busy_s + sum(there_s[:first]) + sum(back_s[:first]))
-    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+    return PlanBounds(fleet, manifest).time(plan)
+
+
+@dataclass(frozen=True, slots=True)
+class _StageCost:
+    """What one stage costs with certain peers.
+
+    Args:
+        speed: blocks a second of all of them.
+        there_s, back_s: seconds of one microbatch at the fastest of them.
+        averaging_s: they agree on their gradients.
+        far_s: the longest latency of them.
+    """
+
+    speed: float
+    there_s: float
+    back_s: float
+    averaging_s: float
+    far_s: float
+
+
+class PlanBounds:
+    """Bounds of many plans of one fleet: a stage with the same peers is reckoned once."""
+
+    def __init__(self, fleet: Fleet, manifest: Manifest) -> None:
+        """Nothing is reckoned yet."""
+        self._fleet, self._manifest = fleet, manifest
+        self._costs: dict[tuple[int, int, tuple[str, ...]], _StageCost] = {}
+
+    def time(self, plan: ExecutionPlan) -> IterationTime:
+        """Every stage, and every group of stages that share peers, has its work divided by their
+        speed, after the shortest way to it and before the shortest way from it.
+        """
+        if plan.empty_stages:
+            return NEVER
+        work = stage_work(self._manifest, plan.blocks)
+        costs = [self._cost(stage, *each) for stage, each in enumerate(zip(plan.blocks, plan.replicas, strict=True))]
+        there_s = [0.0, *accumulate(cost.there_s for cost in costs)]
+        back_s = [0.0, *accumulate(cost.back_s for cost in costs)]
+        count, compute_s = self._manifest.batch.microbatches, 0.0
+        for stage, cost in enumerate(costs):
+            compute_s = max(compute_s, count * work[stage] / cost.speed + there_s[stage] + back_s[stage])
+        if plan.is_shared:
+            for stages, names in (group for group in _groups(plan) if len(group[0]) > 1):
+                speed = sum(1 / self._fleet.by_name[name].block_s for name in names)
+                busy_s = count * sum(work[stage] for stage in stages) / speed
+                compute_s = max(compute_s, busy_s + there_s[min(stages)] + back_s[min(stages)])
+        averaging = _together_s(plan, {s: c.averaging_s for s, c in enumerate(costs) if len(plan.replicas[s]) > 1})
+        return IterationTime(compute_s, averaging, _round_trips_s(self._fleet, plan, max(cost.far_s for cost in costs)))
+
+    def _cost(self, stage: int, blocks: int, names: tuple[str, ...]) -> _StageCost:
+        key = (stage, blocks, names)
+        if key not in self._costs:
+            peers = [self._fleet.by_name[name] for name in names]
+            self._costs[key] = _StageCost(
+                speed=sum(1 / peer.block_s for peer in peers),
+                there_s=blocks * min(peer.forward_s for peer in peers),
+                back_s=blocks * min(peer.backward_s for peer in peers),
+                averaging_s=_stage_averaging_s(peers, self._manifest, stage, blocks),
+                far_s=max(peer.latency_s for peer in peers),
+            )
+        return self._costs[key]
 
 
 PLAYED_MAX = 2_000
 """Microbatches times stages, up to which an estimate plays the schedule: some tens of
 milliseconds.
 """
+PLAYS = 5
+"""So often it is played at most, unless more are asked for."""
+WORK_SPREAD, DELAY_SHARE = 0.1, 0.03
+"""How much longer or shorter a piece of work takes at most, and how much later its input comes on
+average, as shares of the mean piece.
+"""
 
 
-def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
-    """Play an iteration if it is a small one, else take its bound."""
+def iteration_exact(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+    """Play an iteration once, exactly, if it is a small one, else take its bound: where plans that
+    are alike have to come out alike.
+    """
     return (iteration_time if is_played(plan, manifest) else iteration_bound)(fleet, plan, manifest)
+
+
+def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, plays: int | None = None) -> IterationTime:
+    """Play an iteration if it is a small one, else take its bound.
+
+    What to do next is decided by who comes first, and with pieces that all take exactly as long,
+    many come at once: which one then is first decides over a tenth of an iteration, and depends on
+    nothing real. So it is the mean of some plays in which pieces take a little longer or shorter
+    and messages come a little later, drawn alike for all plans.
+
+    Args:
+        fleet, plan, manifest: as for `iteration_time`.
+        plays: how many; None = up to `PLAYS`, the fewer the larger the iteration is.
+    """
+    if plan.empty_stages or not is_played(plan, manifest):
+        return iteration_bound(fleet, plan, manifest)
+    exact = chains(fleet, plan, manifest)
+    plays = plays or max(1, min(PLAYS, PLAYED_MAX // (PLAYS * manifest.batch.microbatches * len(plan.blocks))))
+    compute_s = statistics.mean(
+        list_schedule(_wavering(exact, random.Random(play)), manifest.ring.credits).seconds for play in range(plays)
+    )
+    return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
+
+
+def _wavering(exact: Sequence[Sequence[Work]], rng: random.Random) -> list[list[Work]]:
+    """The same work, as it really comes."""
+    taken_s = [work.seconds for chain in exact for work in chain if work.seconds]
+    delay_s = DELAY_SHARE * statistics.fmean(taken_s) if taken_s else 0.0
+    return [
+        [
+            Work(
+                work.device,
+                work.seconds * (1 + rng.uniform(-WORK_SPREAD, WORK_SPREAD)),
+                is_backward=work.is_backward,
+                link_s=work.link_s + delay_s * rng.expovariate(1.0) * (piece > 0),
+            )
+            for piece, work in enumerate(chain)
+        ]
+        for chain in exact
+    ]
 
 
 def is_played(plan: ExecutionPlan, manifest: Manifest) -> bool:
@@ -132,9 +232,10 @@ def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[W
     the embedding costs is left out: it is a look-up.
     """
     count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
-    # A peer of several stages gives each of them a part of its time.
-    dealt = []
-    for names in plan.replicas:
+    # Sources are dealt equal shares, as the coordinator does it
+    dealt = [[plan.replicas[ENDS_STAGE][k % len(plan.replicas[ENDS_STAGE])] for k in range(count)]]
+    for names in plan.replicas[ENDS_STAGE + 1 :]:
+        # A peer of several stages gives each of them a part of its time.
         took_s = [fleet.by_name[n].block_s * sum(work[s] for s in plan.stages_of[n]) for n in names]
         dealt.append([names[turn] for turn in interleave(speeds(took_s, count), count)])
     routes, size = Routes.of(len(plan.blocks) - 1, swaps=manifest.recovery.swaps), boundary_bytes(manifest)
@@ -167,15 +268,29 @@ def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
     n replicas of a stage of V bytes send and receive 2 V (n - 1) / n each: a part is summed by its
     owner, and goes back to all.
     """
-    took_s = {
-        stage: _all_reduce_s(
-            [fleet.by_name[name] for name in names], FLOAT_BYTES * stage_parameters(manifest.model, stage, plan.blocks[stage])
-        )
-        for stage, names in enumerate(plan.replicas)
-        if len(names) > 1
-    }
-    # Peers serve consecutive stages, so that the fewest rounds come of taking each stage in turn to
-    # the first one where it fits; see `averaging_rounds`
+    stages = enumerate(zip(plan.blocks, plan.replicas, strict=True))
+    return _together_s(
+        plan,
+        {
+            stage: _stage_averaging_s([fleet.by_name[name] for name in names], manifest, stage, blocks)
+            for stage, (blocks, names) in stages
+            if len(names) > 1
+        },
+    )
+
+
+def _stage_averaging_s(peers: Sequence[PeerProfile], manifest: Manifest, stage: int, blocks: int) -> float:
+    return _all_reduce_s(peers, FLOAT_BYTES * stage_parameters(manifest.model, stage, blocks)) if len(peers) > 1 else 0.0
+
+
+def _together_s(plan: ExecutionPlan, took_s: Mapping[int, float]) -> float:
+    """Seconds of these stages' averagings, those that share no peer side by side.
+
+    Peers serve consecutive stages, so that the fewest rounds come of taking each stage in turn to
+    the first one where it fits; see `averaging_rounds`.
+    """
+    if not plan.is_shared:
+        return max(took_s.values(), default=0.0)
     rounds: list[list[int]] = []
     for stage in took_s:
         owners = set(plan.replicas[stage])
@@ -197,9 +312,13 @@ def commit_s(fleet: Fleet, plan: ExecutionPlan) -> float:
     """Seconds of messages from the coordinator to everybody and back; the coordinator is taken to
     be the nearest peer of stage 0.
     """
-    latencies = [fleet.by_name[name].latency_s for name in plan.stages_of]
+    return _round_trips_s(fleet, plan, max(fleet.by_name[name].latency_s for names in plan.replicas for name in names))
+
+
+def _round_trips_s(fleet: Fleet, plan: ExecutionPlan, far_s: float) -> float:
     nearest_s = min(fleet.by_name[name].latency_s for name in plan.replicas[ENDS_STAGE])
-    return COMMIT_ROUND_TRIPS * 2 * (nearest_s + max(latencies)) if len(latencies) > 1 else 0.0
+    is_one_alone = len({name for names in plan.replicas for name in names[:2]}) == 1
+    return 0.0 if is_one_alone else COMMIT_ROUND_TRIPS * 2 * (nearest_s + far_s)
 
 
 def memory_bytes(plan: ExecutionPlan, manifest: Manifest) -> Mapping[str, int]:

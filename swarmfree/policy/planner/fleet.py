@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,17 @@ class ExecutionPlan:
                 found.setdefault(name, []).append(stage)
         return {name: tuple(stages) for name, stages in found.items()}
 
+    @cached_property
+    def is_shared(self) -> bool:
+        """Whether a peer serves more than one stage."""
+        return len(set(chain.from_iterable(self.replicas))) < sum(map(len, self.replicas))
+
     def with_replicas(self, changes: Mapping[int, tuple[str, ...]]) -> ExecutionPlan:
         """Return the plan with other peers in these stages."""
-        return ExecutionPlan(
-            self.blocks, tuple(tuple(sorted(changes.get(stage, names))) for stage, names in enumerate(self.replicas))
-        )
+        replicas = list(self.replicas)
+        for stage, names in changes.items():
+            replicas[stage] = tuple(sorted(names))
+        return ExecutionPlan(self.blocks, tuple(replicas))
 
     def without(self, names: frozenset[str]) -> ExecutionPlan:
         """Return the plan that is left when these peers are gone."""

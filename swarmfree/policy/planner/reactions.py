@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, fits, stage_needs
-from swarmfree.policy.planner.estimator import iteration_estimate, memory_bytes, stage_work
+from swarmfree.policy.planner.estimator import iteration_exact, memory_bytes, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, MovePlanner, stage_loads
@@ -147,7 +147,7 @@ class _Chooser:
         self._fleet, self._plan = fleet.without(lost), plan.without(lost)
         self._manifest, self._outlook = manifest, outlook
         self._empty = self._plan.empty_stages
-        self._meanwhile_s = iteration_estimate(self._fleet, self._plan, manifest).seconds
+        self._meanwhile_s = iteration_exact(self._fleet, self._plan, manifest).seconds
         self._work = stage_work(manifest, plan.blocks)
         self._sizes = [
             STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count) for stage, count in enumerate(plan.blocks)
@@ -156,7 +156,7 @@ class _Chooser:
         self._needs = stage_needs(manifest, plan.blocks, self._limits.sources_max)
 
     def _rate(self, reactions: Sequence[Reaction], plan: ExecutionPlan, transition_s: float, fleet: Fleet) -> RatedReaction:
-        iteration_s = iteration_estimate(fleet, plan, self._manifest).seconds
+        iteration_s = iteration_exact(fleet, plan, self._manifest).seconds
         recovery = self._outlook.recovery
         lost = recovery.iterations_lost * len(self._empty)
         risk = expected_loss(fleet, plan, recovery, iteration_s)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.placement import RICH
 from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits, fits, moved, stage_needs
-from swarmfree.policy.planner.estimator import IterationTime, iteration_bound, iteration_estimate, stage_work
+from swarmfree.policy.planner.estimator import IterationTime, PlanBounds, is_played, iteration_estimate, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
@@ -25,7 +25,7 @@ from swarmfree.protocol.names import ENDS_STAGE
 SETTLING_MAX = 32
 PLAYED_TOGETHER_MAX = 4_000
 """Microbatches times stages times plans, up to which all schedules are played: a tenth of a second
-or so; else bounds are compared.
+or so, once each; else bounds are compared. What is best by these is played more often.
 """
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
@@ -108,8 +108,9 @@ def _alone(plan: ExecutionPlan) -> int:
 
 
 def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> RatedMove | None:
-    """Find the move with the highest score that is safe and makes iterations shorter; else the best
-    one that spreads risk and makes them hardly longer; None where there is neither.
+    """Find the move with the highest score that is safe and makes iterations shorter; where that is
+    not worth it, the best one that spreads risk and makes them hardly longer, if there is one; None
+    where there is neither.
 
     Args:
         fleet: who serves.
@@ -120,17 +121,34 @@ def best_move(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: Mo
     if plan.empty_stages:
         return None
     candidates = tuple(_candidates(fleet, plan, manifest, outlook))
+
     # A coordinator asks between two iterations: what all plays together take counts
     is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * len(candidates)) <= PLAYED_TOGETHER_MAX
-    estimate = iteration_estimate if is_small else iteration_bound
-    before_s = estimate(fleet, plan, manifest).seconds + outlook.unexplained_s
+    quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
+    found = _best_of(candidates, fleet, plan, manifest, outlook, quick)
+    if found is None or not is_played(plan, manifest):
+        return found
+    # What was measured beside devices is what an estimate leaves, and not what a bound does
+    return _best_of((found.move,), fleet, plan, manifest, outlook, lambda some: iteration_estimate(fleet, some, manifest))
+
+
+def _best_of(
+    candidates: Sequence[MovePeer],
+    fleet: Fleet,
+    plan: ExecutionPlan,
+    manifest: Manifest,
+    outlook: MoveOutlook,
+    estimate: Callable[[ExecutionPlan], IterationTime],
+) -> RatedMove | None:
+    before_s = estimate(plan).seconds + outlook.unexplained_s
     stay = score(0.0, before_s, outlook.horizon_s, iterations_lost=expected_loss(fleet, plan, outlook.recovery, before_s))
     if stay <= 0:
         return None
     rated = [_rated(fleet, plan, manifest, outlook, move, before_s, stay, estimate) for move in candidates]
     faster = [each for each in rated if each.after_s < before_s and each.gain > 1]
     safer = [each for each in rated if each.spreads_risk and each.after_s <= RISK_SLOWDOWN_MAX * before_s]
-    return max(faster or safer, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
+    worth = [each for each in faster if each.gain >= ChangeRules().gain_min]
+    return max(worth or safer or faster, key=lambda each: (each.gain, -each.move.giver, each.move.peer), default=None)
 
 
 def is_worth_it(rated: RatedMove) -> bool:
@@ -160,13 +178,16 @@ def _rated(
     move: MovePeer,
     before_s: float,
     stay: float,
-    estimate: Callable[[Fleet, ExecutionPlan, Manifest], IterationTime],
+    estimate: Callable[[ExecutionPlan], IterationTime],
 ) -> RatedMove:
     after = moved(plan, move.peer, move.giver, move.taker)
     meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
-    after_s, meanwhile_s = (estimate(fleet, p, manifest).seconds + outlook.unexplained_s for p in (after, meanwhile))
+    after_s, meanwhile_s = (estimate(p).seconds + outlook.unexplained_s for p in (after, meanwhile))
     transition_s = state_bytes(manifest, move.taker) / outlook.copy_bytes_per_s
-    risk = expected_loss(fleet, after, outlook.recovery, after_s)
+    # The next failure may come while the peer copies, and the stage that it has left hangs on one
+    share = min(1.0, transition_s / outlook.horizon_s)
+    risk = share * expected_loss(fleet, meanwhile, outlook.recovery, meanwhile_s)
+    risk += (1 - share) * expected_loss(fleet, after, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, meanwhile_s, risk)
     spreads_risk = len(plan.replicas[move.taker]) == 1 and len(plan.replicas[move.giver]) >= RICH
     return RatedMove(move, after, before_s, meanwhile_s, after_s, transition_s, value / stay, spreads_risk)

@@ -4,6 +4,8 @@ by their peer ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
 from swarmfree.protocol.manifest import Manifest
@@ -15,17 +17,29 @@ def blocks_of(manifest: Manifest) -> tuple[int, ...]:
     return tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
 
 
-def known_fleet(there: Participants, manifest: Manifest, failures_per_hour: float = 0.0) -> tuple[Fleet, ExecutionPlan] | None:
-    """Everybody with a place who stays, newcomers that are loading their stage as well, and the
-    plan that they come to; None where no replica of the body was measured yet.
-    """
+def known_peers(there: Participants, manifest: Manifest) -> tuple[MeasuredPeer, ...]:
+    """Everybody with a place who stays, newcomers that are loading their stage as well."""
     placed = [there.of_stage(stage) for stage in range(manifest.stage_count)]
-    peers = [MeasuredPeer(g.member.peer_id, stage, microbatch_s(g)) for stage, group in enumerate(placed) for g in group]
+    return tuple(MeasuredPeer(g.member.peer_id, stage, microbatch_s(g)) for stage, group in enumerate(placed) for g in group)
+
+
+def known_fleet(there: Participants, manifest: Manifest, failures_per_hour: float = 0.0) -> tuple[Fleet, ExecutionPlan] | None:
+    """The peers of `known_peers` as a fleet, and the plan that they come to; None where no replica
+    of the body was measured yet.
+    """
+    peers = known_peers(there, manifest)
     fleet = measured_fleet(peers, manifest, failures_per_hour)
     if fleet is None:
         return None
-    replicas = tuple(tuple(sorted(g.member.peer_id for g in group)) for group in placed)
-    return fleet, ExecutionPlan(blocks_of(manifest), replicas)
+    return fleet, plan_of(peers, manifest)
+
+
+def plan_of(peers: Sequence[MeasuredPeer], manifest: Manifest) -> ExecutionPlan:
+    """The plan of peers that serve one stage each."""
+    members: list[list[str]] = [[] for _ in range(manifest.stage_count)]
+    for peer in peers:
+        members[peer.stage].append(peer.name)
+    return ExecutionPlan(blocks_of(manifest), tuple(tuple(sorted(names)) for names in members))
 
 
 def stage_speeds(there: Participants, manifest: Manifest, without: str = "") -> list[float] | None:

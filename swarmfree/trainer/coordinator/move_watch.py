@@ -9,6 +9,7 @@ Source: docs/planning.md.
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections import deque
@@ -48,10 +49,18 @@ SHORT_S = 6.0
 """Where iterations take longer than this, all waits are longer in proportion: by default a move has
 to be the best one for at least three of them.
 """
+LOOKS = 8
+"""So often it is looked for a better place while one has to be the best: a look takes up to a tenth
+of a second, and nothing trains meanwhile.
+"""
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
 SEARCH_S = 600.0
-"""A move that has not come to an end by then is taken to have failed."""
+"""A peer that does not serve its new stage by then is taken to have failed; later where the copy
+was expected to take long, see `COPY_TIMES`, or iterations do, see `PACES`.
+"""
+COPY_TIMES = 3
+"""So many times as long as expected a copy may take."""
 
 
 @dataclass(slots=True)
@@ -91,8 +100,9 @@ class MoveWatch:
         self._paces_s: deque[float] = deque(maxlen=PACES)
         self._unexplained_s: deque[float] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
-        self._watch = ChangeWatch(rests_until_s=context.now_s() + context.local.move_after_s)
+        self._watch = ChangeWatch()
         self._pending: MoveUnderWay | None = None
+        self._looked_s = -math.inf
         self._lost, self._peer_hours = 0, 0.0
         self.last_move = ""
 
@@ -117,9 +127,8 @@ class MoveWatch:
             self._measure(self._pending, record.iteration, seconds)
 
     def _measure(self, pending: MoveUnderWay, iteration: int, seconds: float) -> None:
-        move, participant = pending.rated.move, self._roster.get(pending.member)
-        if participant is None or participant.stage != move.taker or self._context.now_s() - pending.decided_s > SEARCH_S:
-            why = "it is gone" if participant is None else "it does not hold the stage yet"
+        move = pending.rated.move
+        if why := self._why_failed(pending):
             self._tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
             self._pending = None
             return
@@ -145,6 +154,18 @@ class MoveWatch:
         )
         self._pending = None
 
+    def _why_failed(self, pending: MoveUnderWay) -> str:
+        """Why nothing comes of a move; empty while something may."""
+        participant = self._roster.get(pending.member)
+        if participant is None:
+            return "it is gone"
+        if participant.stage != pending.rated.move.taker:
+            return "it was given another place since"
+        iteration_s = statistics.median(self._paces_s) if self._paces_s else 0.0
+        limit_s = max(SEARCH_S, COPY_TIMES * pending.rated.transition_s, PACES * iteration_s)
+        is_late = not pending.paces_s and self._context.now_s() - pending.decided_s > limit_s
+        return "it does not hold the stage yet" if is_late else ""
+
     def _tell(self, event: MoveDecided | MoveMeasured | MoveFailed) -> None:
         self._context.tell(event)
         self.last_move = f"{event.member[-6:]} {event.words}"
@@ -161,10 +182,13 @@ class MoveWatch:
         """Every stage is filled, and an iteration is about to be opened: move a peer, where one has
         had a better place for long enough.
         """
-        after_s = self._context.local.move_after_s
+        after_s, now_s = self._context.local.move_after_s, self._context.now_s()
         if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
             return
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
+        if now_s < self._looked_s + hold_s / LOOKS:
+            return
+        self._looked_s = now_s
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         best = self._best()
         # A second replica where one is missing is worth a change, however little it brings
@@ -172,7 +196,7 @@ class MoveWatch:
         # Who gives wavers with what is measured, where several stages are alike
         candidate = None if best is None else best.move.taker
         rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
-        self._watch, is_due = consider(self._watch, candidate, gain, self._context.now_s(), rng, rules)
+        self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return
         mover = next(g for g in self._roster.participants() if g.member.peer_id == best.move.peer)
@@ -191,9 +215,7 @@ class MoveWatch:
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
         outlook = MoveOutlook(
-            movable={
-                g.member.peer_id for g in self._roster.members() if g.is_heard and not g.leaving and g.member != self._context.me
-            },
+            movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
             limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
             copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
             unexplained_s=statistics.median(self._unexplained_s),

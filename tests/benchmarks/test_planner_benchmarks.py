@@ -1,0 +1,94 @@
+"""What the figures of the planner's benchmarks are made of; the swarms themselves are played by
+`make check`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import estimator, moves
+from benchmarks.paced_fork_server import Pace
+from benchmarks.paced_swarm import BLOCK_S, HEAD_S, Knowledge, gaps_s, run_of
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer
+
+
+def test_what_messages_take_in_the_first_shape_is_added_to_all_others() -> None:
+    """The first one does not count: its prediction is what was measured."""
+    found = {
+        estimator.REFERENCE: estimator.Outcome(2.0, 2.5),
+        "even_2": estimator.Outcome(1.0, 1.5),
+        "even_3": estimator.Outcome(1.0, 1.25),
+        "dead_2": estimator.Outcome(2.0, 2.0),
+    }
+    assert estimator.report(found) == {
+        "messages_s": 0.5,
+        "even_1_predicted_s": 2.5,
+        "even_1_measured_s": 2.5,
+        "even_2_predicted_s": 1.5,
+        "even_2_measured_s": 1.5,
+        "even_3_predicted_s": 1.5,
+        "even_3_measured_s": 1.25,
+        "dead_2_predicted_s": 2.5,
+        "dead_2_measured_s": 2.0,
+        "median_error_devices_alone": 0.2,
+        "worst_error_devices_alone": 0.3333,
+        "median_error": 0.2,
+        "worst_error": 0.25,
+    }
+
+
+def test_ten_shapes_are_measured() -> None:
+    """Even and uneven stages, one to three replicas, a slowed peer, a dead one; each leaves a peer
+    in every stage.
+    """
+    shapes = estimator.SHAPES.values()
+    assert len(shapes) >= 9
+    assert {shape.replicas for shape in shapes} == {1, 2, 3}
+    assert any(shape.slowed for shape in shapes)
+    assert any(shape.blocks % estimator.BODY for shape in shapes)
+    assert all(shape.dead.count(stage) < shape.replicas for shape in shapes for stage in shape.dead)
+
+
+def test_what_a_coordinator_tells_is_a_fleet_and_a_plan() -> None:
+    """Of peers that take as long as the pace says an iteration takes what the schedule does."""
+    manifest = run_of(2, 2, 1)
+    peers = (MeasuredPeer("s", 0, HEAD_S), MeasuredPeer("a", 1, BLOCK_S), MeasuredPeer("b", 2, BLOCK_S))
+    known = Knowledge(peers, manifest)
+    assert known.plan.replicas == (("s",), ("a",), ("b",))
+    count = manifest.batch.microbatches
+    assert count * BLOCK_S < known.devices_s < (count + 2) * BLOCK_S + HEAD_S
+    assert gaps_s([1.0, 1.5, 4.0]) == [0.5, 2.5]
+
+
+def test_the_plans_are_all_that_there_are() -> None:
+    """Of three usual and three slowed peers; the best one has both stages equally fast."""
+    assert len(moves.PLANS) == 7
+    assert all(sum(counts) == moves.REPLICAS for plan in moves.PLANS for counts in zip(*plan, strict=True))
+    assert moves.words_of(((1, 3), (2, 0))) == "usss | uu"
+    assert min(moves.PLANS, key=moves.expected_s) in {((1, 2), (2, 1)), ((1, 3), (2, 0))}
+
+
+def test_a_move_is_held_against_the_fastest_plan() -> None:
+    """Tokens/s are as the seconds of an iteration, the other way round."""
+    moved = moves.Moved(30.0, 30.5, 4.0, 3.2, 3.1, 0.5, 0.4, 4.4)
+    found = moves.report(moved, {moves.PLANS[0]: 5.0, moves.PLANS[1]: 3.04})
+    assert found["of_best_plan"] == 0.95
+    assert found["best_plan_s"] == 3.04
+    assert found["longest_over_slowed"] == 1.1
+
+
+def test_a_pace_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Peers look it up at each piece of work."""
+    pace = Pace(0.1, 0.2, {"peer-1": 3.0}, moves=True)
+    pace.write(tmp_path / "pace.json")
+    assert Pace.read(tmp_path / "pace.json") == pace
+
+
+@pytest.mark.live_benchmark
+@pytest.mark.timeout(180)
+async def test_a_shape_is_measured() -> None:
+    """A swarm whose devices sleep takes about as long as was predicted of them."""
+    outcome = await estimator.measure(estimator.Shape(3, 1, slowed=((2, 2.0),)), 2, Pace(BLOCK_S, HEAD_S))
+    assert 0.9 < outcome.measured_s / outcome.devices_s < 1.5
