@@ -4,12 +4,14 @@ that matter to it.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
+from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
 from swarmfree.protocol.names import Member, Term
 from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
+from swarmfree.sim import signatures
 
 SOMEBODY = Member("QmSomebody", "0" * 16)
 
@@ -64,3 +66,12 @@ def make_record(*, electorate: tuple[Member, ...] = (SOMEBODY,), loss: float = 1
         "evaluation_bits": "",
     }
     return Record(**{**record, "electorate": electorate, "loss_bits": float64_bits(loss), **changes})
+
+
+def voted(record: Record, *voters: Member, term: Term | None = None, run: str = "run") -> Record:
+    """The record with the votes of these members, as memory networks sign; by default in its own
+    term.
+    """
+    at = term or record.term
+    votes = [Vote(m, signatures.sign(m.peer_id, vote_bytes(run, record.lineage(), at, m))) for m in voters]
+    return replace(record, evidence=Evidence(at, tuple(votes)))

@@ -60,7 +60,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
             "router",
         }
         | {"schedule", "takeover"},
-        {"build_time", "part_batches", "record", "recovery", "snapshot_store"},
+        {"build_time", "evidence", "part_batches", "record", "recovery", "snapshot_store"},
         {"planner"},
     ),
     "trainer": (

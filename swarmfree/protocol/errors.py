@@ -86,6 +86,7 @@ class RefusalKind(enum.StrEnum):
     FORBIDDEN = "forbidden"
     NOT_ADMITTED = "not_admitted"
     EXCLUDED = "excluded"
+    UNPROVEN = "unproven"
     UNKNOWN_DICTIONARY = "unknown_dictionary"
 
 
@@ -106,6 +107,7 @@ class Refused(CallFailed):
     `disputed` (what others have signed says otherwise), `unreached` (the receiver could not call
     the sender back), `forbidden` (the sender may not say that here), `not_admitted` (the sender has
     no ticket that holds, or is banned), `excluded` (an audit has convicted the sender),
+    `unproven` (the signatures that came with a record do not prove it),
     `unknown_dictionary` (the wire's own: the request comes again, packed alone).
     """
 

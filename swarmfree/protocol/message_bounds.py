@@ -26,6 +26,8 @@ CONTRIBUTIONS_MAX = 1 << 16
 """Of parts and contributors in one account; a list is no longer."""
 FINDINGS_MAX = 16
 EXCLUDED_MAX = 1024
+SIGNATURE_BYTES_MAX = 1024
+"""Of a vote; ours have some 740."""
 SNAPSHOTS_MAX = 16
 NAME_LETTERS_MAX = 64
 HASH_LETTERS_MAX = 128
@@ -34,7 +36,7 @@ ADDRESSES_MAX, ADDRESS_LETTERS_MAX = 8, 400
 PAST_MAX = 4096
 MESSAGE_BYTES_LEAST = 1 << 18
 MEMBER_BYTES = 2048
-"""Of a member wherever it is named in one message: names, addresses, digests."""
+"""Of a member wherever it is named in one message: names, addresses, digests, its vote."""
 NUMBER_BYTES = 5
 REPLICAS_USUAL_MAX, FORCED_USUAL_MAX = 16, 1 << 16
 PAYLOAD_BYTES_LEAST = 1 << 16

@@ -420,9 +420,15 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Answers Seal: the record is stored, or an equal one was applied already."""
+    """Answers Seal: the record is stored, or an equal one was applied already.
+
+    Args:
+        lineage: of the record.
+        signature: the receiver's vote, see `protocol.evidence`, in the term of the Seal.
+    """
 
     lineage: str
+    signature: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -896,6 +902,7 @@ class Meet:
         term: of the sender's claim; of two coordinators of one lineage the one with the lower term
             gives way.
         whole: it goes on: every stage is served, and a majority follows.
+        record: the last one, with its evidence; None before the first.
 
     Source: protocol section 3.4.
     """
@@ -905,6 +912,7 @@ class Meet:
     forced: tuple[int, ...]
     term: Term
     whole: bool
+    record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -917,6 +925,7 @@ class Met:
     Args:
         follows: the sender's last record lies in the receiver's own past, so that the sender's
             lineage is the beginning of this one.
+        record: the last one, with its evidence; None before the first.
     """
 
     iteration: int
@@ -926,6 +935,7 @@ class Met:
     term: Term | None
     whole: bool
     follows: bool = False
+    record: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)

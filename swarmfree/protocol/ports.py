@@ -99,6 +99,14 @@ class Network(Protocol):
         """
         ...
 
+    def sign(self, data: bytes) -> bytes:
+        """This peer's signature over `data`, with what it takes to check it against the peer id."""
+        ...
+
+    def verify(self, peer_id: str, data: bytes, signature: bytes) -> bool:
+        """Whether a peer has signed `data` so, with `sign`."""
+        ...
+
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the
         caller.

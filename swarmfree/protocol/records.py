@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Term
 from swarmfree.protocol.order import Halting
 
@@ -264,6 +265,8 @@ class Record:
         order: number of the newest order that was obeyed so far; 0 for none.
         halt: whether this is the last record, by that order.
         batch: of the iterations that follow; None as long as the manifest says it.
+        evidence: who has stored it, signed; None until it is decided. Records with other evidence
+            are equal.
 
     Source: protocol section 3.1.
     """
@@ -282,6 +285,7 @@ class Record:
     order: int = 0
     halt: Halting = Halting.NOT
     batch: SetBatch | None = None
+    evidence: Evidence | None = field(default=None, compare=False)
     _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     @property

@@ -17,6 +17,7 @@ from swarmfree.protocol import message_bounds as most
 from swarmfree.protocol import messages as says
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.errors import ProtocolViolation
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request, Response, Segment
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
@@ -170,8 +171,8 @@ def _member(member: Member) -> None:
     _name("incarnation", member.incarnation)
 
 
-def _members(what: str, members: Collection[Member], highest: int) -> None:
-    _count(what, members, highest)
+def _members(what: str, members: Collection[Member], highest: int, least: int = 0) -> None:
+    _count(what, members, highest, least)
     for member in members:
         _member(member)
 
@@ -263,6 +264,20 @@ def _stages(stages: Collection[object], bounds: MessageBounds) -> None:
     _count("stages", stages, bounds.stage_count, bounds.stage_count if bounds.is_exact else 0)
 
 
+def _evidence(evidence: Evidence | None, bounds: MessageBounds) -> None:
+    """Each voter once; whether it has signed is looked at by who knows it."""
+    if evidence is None:
+        return
+    _term(evidence.term)
+    _members("votes", {vote.member for vote in evidence.votes}, bounds.members, len(evidence.votes))
+    for vote in evidence.votes:
+        _signature(vote.signature)
+
+
+def _signature(signature: bytes) -> None:
+    _within("bytes of a signature", len(signature), 1, most.SIGNATURE_BYTES_MAX)
+
+
 def _record(record: Record | None, bounds: MessageBounds, iteration: int | None = None) -> None:
     """A whole record, of one iteration where that is known; there may be none."""
     if record is None:
@@ -281,6 +296,7 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
     _within("tokens", record.tokens, 0, most.TALLY_MAX)
     _members("voters", record.electorate, bounds.members)
     _forced(record.forced, bounds)
+    _evidence(record.evidence, bounds)
     _within("order", record.order, 0, most.TALLY_MAX)
     if record.batch is not None:
         _within("microbatches that were set", record.batch.microbatches, 1, bounds.microbatches)
@@ -467,6 +483,7 @@ def _seal(seal: says.Seal, bounds: MessageBounds) -> None:
 
 def _sealed(sealed: says.Sealed, _: MessageBounds) -> None:
     _hash("lineage", sealed.lineage)
+    _signature(sealed.signature)
 
 
 def _commit(commit: says.Commit, bounds: MessageBounds) -> None:
@@ -717,6 +734,7 @@ def _meet(meet: says.Meet | says.Met, bounds: MessageBounds) -> None:
     _forced(meet.forced, bounds)
     if meet.term is not None:
         _term(meet.term)
+    _record(meet.record, bounds)
     if isinstance(meet, says.Met) and meet.coordinator is not None:
         _endpoint(meet.coordinator)
 

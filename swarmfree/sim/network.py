@@ -38,6 +38,7 @@ from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.validation import check_fit, check_request, check_response
+from swarmfree.sim import signatures
 from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
 from swarmfree.sim.history import History
@@ -376,6 +377,14 @@ class MemoryNetwork:
     def frames_received(self) -> int:
         """Of payloads that take time by their size."""
         return self._peer.frames_received
+
+    def sign(self, data: bytes) -> bytes:
+        """As this peer, and no other."""
+        return signatures.sign(self._peer.endpoint.member.peer_id, data)
+
+    def verify(self, peer_id: str, data: bytes, signature: bytes) -> bool:
+        """Whether that peer has."""
+        return signatures.verify(peer_id, data, signature)
 
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call to `handler`; what the peer asks itself goes there by way of the

@@ -290,6 +290,8 @@ class _Rehearsal:
 
     def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
         """A handler has ended."""
+        if isinstance(outcome, Refused) and outcome.kind is RefusalKind.UNPROVEN:
+            self._unproven(sender.member, receiver.member, request, outcome)
         if sender == receiver:
             self.checks.answered(receiver, request, outcome)
             return
@@ -323,6 +325,12 @@ class _Rehearsal:
             and self._mischief.may_not_forbid(sender, receiver, request)
         ):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
+
+    def _unproven(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
+        """What an honest peer says that was decided was decided."""
+        self.transcript.tell("network", f"{receiver} refuses {type(request).__name__} from {sender}: {refusal}")
+        if not (self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id)):
+            self.checks.violated("N3", f"{sender} is honest, and {receiver} does not believe it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
         """What the script wants of this call; told the first time it wants the same."""

@@ -321,19 +321,24 @@ class Election:
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody
-        else has to lead.
+        else has to lead. A promise of one whose record is not proven counts for nothing.
         """
         replica_state = self._stage_member.replica_state
-        told = ((p.iteration, e.member, e) for e, p in poll.promises.items())
-        ahead = sorted(told, key=lambda one: one[:2], reverse=True)
-        while ahead and ahead[0][0] > replica_state.iteration:
+        while poll.promises:
+            iteration, _, giver = max(((p.iteration, e.member, e) for e, p in poll.promises.items()), key=lambda one: one[:2])
+            if iteration <= replica_state.iteration:
+                break
             try:
-                answer = (await self._context.call(ahead[0][2], GetRecord(replica_state.iteration))).expect(RecordAnswer)
+                answer = (await self._context.call(giver, GetRecord(replica_state.iteration))).expect(RecordAnswer)
                 record = fitting_record(answer.record, replica_state.iteration, self._context.manifest.stage_count)
                 if record is None:
-                    raise ProtocolViolation(f"{ahead[0][2].member} gave another record than {replica_state.iteration}")
+                    raise ProtocolViolation(f"{giver.member} gave another record than {replica_state.iteration}")
                 await self._stage_member.commit(Commit(record))
             except CallFailed as error:
+                if isinstance(error, Refused) and error.kind is RefusalKind.UNPROVEN:
+                    self._context.tell(Note(f"what {giver.member} says that was decided is not proven: {error.detail}"))
+                    del poll.promises[giver]
+                    continue
                 self._context.tell(Note(f"cannot lead from iteration {replica_state.iteration}: {error}"))
                 return False
         return True

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from swarmfree.policy.election import founders_term
+from swarmfree.policy.evidence import is_told_by
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import (
@@ -27,7 +28,17 @@ from swarmfree.protocol.errors import (
     RunEnded,
 )
 from swarmfree.protocol.events import Note, Waiting
-from swarmfree.protocol.messages import GIVEN_UP, GetPlan, HeldSnapshot, Hello, Place, PlanAnswer, Promise
+from swarmfree.protocol.messages import (
+    GIVEN_UP,
+    GetPlan,
+    GetRecord,
+    HeldSnapshot,
+    Hello,
+    Place,
+    PlanAnswer,
+    Promise,
+    RecordAnswer,
+)
 from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
@@ -197,10 +208,12 @@ class Membership:
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
         timing, replica_state = self._context.timing, self._stage_member.replica_state
+        is_believed = False
         for is_named in (False, True):
             replica_state.take_back()
             hello, before = self.hello(), replica_state.coordinator
-            if endpoint.member not in self._context.asked:
+            is_believed = is_believed or await self._is_believed(endpoint)
+            if is_believed and endpoint.member not in self._context.asked:
                 self._context.asked.append(endpoint.member)
             try:
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
@@ -239,6 +252,9 @@ class Membership:
                 return False
             place = reply.expect(Place)
             self._is_heard = True
+            if place.accepted and not is_believed:
+                self._say(f"{endpoint.member} offers a place, but shows no record that anybody has signed who is known here")
+                return False
             if place.accepted:
                 if replica_state.coordinator == before:  # else this peer follows somebody by now
                     replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
@@ -251,6 +267,26 @@ class Membership:
             # Nobody founds who hears of a coordinator
             endpoint, self._are_led = place.coordinator, True
         return False
+
+    async def _is_believed(self, endpoint: Endpoint) -> bool:
+        """Whether this peer may follow one: where it holds what would be lost, only one that had a
+        place, or shows a record that one has signed who had, and which names it; or the founder.
+        Whom such a peer names is believed, too.
+        """
+        replica_state = self._stage_member.replica_state
+        if replica_state.stage == NO_STAGE or replica_state.is_from_disk or not replica_state.records:
+            return True
+        known, member = replica_state.known_peers(), endpoint.member
+        if member.peer_id in known or (replica_state.coordinator is not None and member == replica_state.coordinator.member):
+            return True
+        with suppress(CallFailed):
+            silence_s = self._context.timing.silence_s / 2
+            answer = (await self._context.call(endpoint, GetRecord(NEWEST), silence_s=silence_s)).expect(RecordAnswer)
+            verify = self._context.ports.network.verify
+            if is_told_by(answer.record, member, known - {self._context.me.peer_id}, self._context.run, verify):
+                return True
+        founder = await self._context.ports.directory.founder()
+        return founder is not None and founder.peer_id == member.peer_id
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""

@@ -219,7 +219,7 @@ class Peer:
                 self.keeper.look()
                 return reply
             case Commit():
-                return await stage_member.commit(request)
+                return await stage_member.commit(request, header.sender)
             case GetState(to_export=True):
                 return await queries.get_state(stage_member, request)
             case GetState(stage=stage) if stage == ENDS_STAGE and (
@@ -262,21 +262,21 @@ class Peer:
         return Place(coordinator, NO_STAGE, self.stage_member.waiting_for, accepted=False)
 
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
-        tip = Tip.of(self.stage_member.replica_state.record_of(NEWEST))
+        record = self.stage_member.replica_state.record_of(NEWEST)
         if self.coordinator is not None:
-            tip = self.coordinator.lead.tip()
-            self.coordinator.partition_merge.hear(
-                Rival(Tip(request.forced, request.iteration, request.lineage), request.term, sender, request.whole)
-            )
+            record = self.coordinator.lead.decided
+            theirs = Tip(request.forced, request.iteration, request.lineage)
+            rival = Rival(theirs, request.term, sender, request.whole, record=request.record)
+            self.coordinator.partition_merge.hear(rival)
+        tip = Tip.of(record)
         leads = self.context.here if self.coordinator is not None else self.stage_member.replica_state.coordinator
         promised = self.stage_member.replica_state.promised
         term = self.coordinator.lead.term if self.coordinator is not None else promised.term if promised is not None else None
         whole = self.coordinator is not None and self.coordinator.is_whole()
         past = self.coordinator.lead.past if self.coordinator is not None else self.stage_member.replica_state.past
         follows = request.lineage != tip.lineage and past.get(request.iteration) == request.lineage
-        return Met(
-            tip.iterations, tip.lineage, tip.forced, leads if self.stage_member.hears_coordinator else None, term, whole, follows
-        )
+        hears = self.stage_member.hears_coordinator
+        return Met(tip.iterations, tip.lineage, tip.forced, leads if hears else None, term, whole, follows, record)
 
     async def _goodbye(self, sender: Endpoint, request: Goodbye) -> Reply:
         match request.purpose:

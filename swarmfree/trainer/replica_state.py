@@ -254,6 +254,15 @@ class ReplicaState:
             why = f"lineage {lineage[:8]} at iteration {iteration} gives way to {self.lineage[:8]} at {self.iteration}, held here"
             raise Refused(RefusalKind.PAST, why)
 
+    def known_peers(self) -> frozenset[str]:
+        """Peer ids of those who had a place, as the records that are kept and the newest plan say;
+        not of those who are excluded.
+        """
+        plan = self.known_plan
+        named = {member.peer_id for record in self.records for member in record.electorate}
+        named |= {endpoint.member.peer_id for endpoint in plan.members()} if plan is not None else set()
+        return frozenset(named - {*plan.excluded} if plan is not None else named)
+
     def held(self) -> Held:
         """The value by which `policy.promises` knows this state."""
         return Held(self._context.me, self.stage, self.iteration, self.lineage, self.records)

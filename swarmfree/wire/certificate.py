@@ -131,6 +131,61 @@ class ProvenPeer:
     ticket: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class SignedKey:
+    """A connection's key, and the peer that vouches for it.
+
+    Args:
+        key: DER SubjectPublicKeyInfo.
+        message: the peer's `PublicKey` protobuf.
+        signature: by the peer's key, over `PURPOSE` and `key`.
+    """
+
+    key: bytes
+    message: bytes
+    signature: bytes
+
+    def peer_id(self) -> str:
+        """The peer that vouches for the key.
+
+        Raises:
+            Malformed: it does not.
+            ValueError, UnsupportedAlgorithm: its own key cannot be read.
+        """
+        public_key = public_key_from_message(self.message)
+        peer_id = peer_id_of(public_key)
+        if not verify(public_key, PURPOSE + self.key, self.signature):
+            raise Malformed(f"a certificate with another's key in it: peer {peer_id} has not signed it")
+        return peer_id
+
+    def to_bytes(self) -> bytes:
+        """A DER sequence of three octet strings: message, signature and key."""
+        return _der(_DER_SEQUENCE, b"".join(map(_octets, (self.message, self.signature, self.key))))
+
+
+def read_signed_key(data: bytes) -> tuple[SignedKey, bytes]:
+    """Inverse of `SignedKey.to_bytes`, and what stands behind it.
+
+    Raises:
+        ValueError: it does not begin with one.
+    """
+    content, rest = _take(_DER_SEQUENCE, data)
+    message, following = _take(_DER_OCTETS, content)
+    signature, following = _take(_DER_OCTETS, following)
+    key, end = _take(_DER_OCTETS, following)
+    if end:
+        raise ValueError("it is no signed key")
+    return SignedKey(key, message, signature), rest
+
+
+def signed_key_of(certificate: Certificate) -> SignedKey:
+    """What vouches for the key of a certificate that `make_certificate` has made."""
+    shown = x509.load_pem_x509_certificate(certificate.pem)
+    signed = _extension(shown, EXTENSION)
+    assert signed is not None, "ours has it"
+    return SignedKey(_public_bytes(shown.public_key()), *_signed_key(signed))
+
+
 def make_certificate(identity: Identity, ticket: bytes = b"") -> Certificate:
     """Draw a key, have the identity vouch for it, and show a ticket; empty for none."""
     key = ec.generate_private_key(_CURVE)
@@ -164,15 +219,12 @@ def proven_peer(pem: bytes) -> ProvenPeer:
         signed = _extension(shown, EXTENSION)
         if signed is None:
             raise Malformed("a certificate without the libp2p extension: it names no peer")
-        message, signature = _signed_key(signed)
-        public_key = public_key_from_message(message)
+        vouched = SignedKey(key, *_signed_key(signed))
+        peer_id = vouched.peer_id()
         ticket = _extension(shown, TICKET_EXTENSION)
         shown_ticket = b"" if ticket is None else _only_octets(ticket)
     except (ValueError, TypeError, UnsupportedAlgorithm, *_UNREADABLE) as error:
         raise Malformed(f"a certificate that cannot be read: {error}") from error
-    peer_id = peer_id_of(public_key)
-    if not verify(public_key, PURPOSE + key, signature):
-        raise Malformed(f"a certificate with another's key in it: peer {peer_id} has not signed it")
     return ProvenPeer(peer_id, shown_ticket)
 
 

@@ -10,7 +10,7 @@ pair of types at import; what remains per message is a tuple of small functions.
 value                        proto                           how
 ===========================  ==============================
 =====================================================================
-str, int, float, bool        string, integers, double, bool  as it is
+str, int, float, bool, bytes string, integers, double, bool  as it is
 str of 16 hex digits         fixed64                         float64 bits; an absent `optional` one
 is the empty string
 RemoteText                   string                          as it is; made fit to be shown as it is
@@ -63,6 +63,7 @@ _PLAIN: dict[type, tuple[int, ...]] = {
     int: _INTEGERS,
     float: (FieldDescriptor.TYPE_DOUBLE,),
     bool: (FieldDescriptor.TYPE_BOOL,),
+    bytes: (FieldDescriptor.TYPE_BYTES,),
 }
 
 

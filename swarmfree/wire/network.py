@@ -26,6 +26,7 @@ from swarmfree.wire.certificate import Certificate, ProvenPeer, make_certificate
 from swarmfree.wire.client import Client
 from swarmfree.wire.codec_messages import Rpc, encode_request, rpc_of
 from swarmfree.wire.identity import Identity
+from swarmfree.wire.life_signature import LifeSigner, is_signed_in_life
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Packer, is_packed
 from swarmfree.wire.port_check import require_listening
@@ -93,6 +94,7 @@ class GrpcNetwork:
         self._server = Server(self._limits, self._group, self.admit, self._give_back, admission)
         shown = ticket.shown_by(identity.peer_id) if ticket is not None else b""
         self._certificate = make_certificate(identity, shown)
+        self._signer = LifeSigner(self._certificate)
         self._client = Client(self._limits, self._group, self._certificate, self.refusal, self._lose)
         self._packer = Packer()
         self._listener: grpc.aio.Server | None = None
@@ -218,6 +220,14 @@ class GrpcNetwork:
         except Refused as refusal:
             return refusal.detail
         return None
+
+    def sign(self, data: bytes) -> bytes:
+        """With the key of this life, for which this peer's own vouches."""
+        return self._signer.sign(data)
+
+    def verify(self, peer_id: str, data: bytes, signature: bytes) -> bool:
+        """By a key that comes along, for which the peer's own vouches."""
+        return is_signed_in_life(peer_id, data, signature)
 
     def serve(self, handler: Handler) -> Handler:
         """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the

@@ -43,6 +43,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.FORBIDDEN: StatusCode.PERMISSION_DENIED,
     RefusalKind.NOT_ADMITTED: StatusCode.PERMISSION_DENIED,
     RefusalKind.EXCLUDED: StatusCode.PERMISSION_DENIED,
+    RefusalKind.UNPROVEN: StatusCode.PERMISSION_DENIED,
     RefusalKind.UNKNOWN_DICTIONARY: StatusCode.FAILED_PRECONDITION,
 }
 VIOLATION_CODE = StatusCode.INVALID_ARGUMENT

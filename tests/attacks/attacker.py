@@ -84,6 +84,7 @@ class Papers:
         begins: of its validity, in days from now.
         ends: likewise.
         ticket: shown in it; empty = none.
+        own_key: in place of the one that belongs to the name: that of a peer with a place.
     """
 
     name: str
@@ -92,12 +93,18 @@ class Papers:
     begins: int = -1
     ends: int = 1
     ticket: bytes = b""
+    own_key: rsa.RSAPrivateKey | None = None
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
 
     @property
     def peer_id(self) -> str:
         """Who it says that it is."""
-        return peer_id_of(rsa_key(self.name))
+        return peer_id_of(self.identity)
+
+    @property
+    def identity(self) -> rsa.RSAPrivateKey:
+        """What vouches for it."""
+        return self.own_key or rsa_key(self.name)
 
     @property
     def private(self) -> bytes:
@@ -108,7 +115,7 @@ class Papers:
     def pem(self) -> bytes:
         """The certificate."""
         public = self.key.public_key().public_bytes(DER, SPKI)
-        content = signed_key(rsa_key(self.name), public) if self.extension is None else self.extension
+        content = signed_key(self.identity, public) if self.extension is None else self.extension
         subject = common_name(self.peer_id)
         made = dated(
             subject, subject if self.own_issuer else common_name(AUTHORITY), self.key.public_key(), self.begins, self.ends

@@ -41,6 +41,7 @@ FUZZ_CASES = int(os.environ.get("SWARMFREE_FUZZ_CASES", "0"))
 SWARM_CASES = FUZZ_CASES // 20
 """Those of them that a whole swarm plays."""
 MALLORY = endpoint("mallory")
+SIGNATURES = (b"", b"0", b"\xff" * 16, bytes(731), bytes(1024), bytes(1025))
 SENDERS = (MALLORY, A, SIBLING, D)
 LINEAGE = record().lineage()
 ONE = float64_bits(1.0)
@@ -106,6 +107,7 @@ REQUESTS: tuple[Request, ...] = (
     messages.Goodbye(run_over=False, finished=False, why="farewell"),
     messages.Goodbye(run_over=False, finished=False, why="another", successor=D, rejoin=True),
     messages.Meet(1, LINEAGE, (), LATER, whole=True),
+    messages.Meet(1, LINEAGE, (), LATER, whole=True, record=RECORD),
     messages.GetAccount(at(2), "b0", "round"),
     messages.Audit(at(2), AUDITED, SIBLING.member, DIGESTS, CONTRIBUTIONS),
     messages.GetContribution("round", 0),
@@ -134,7 +136,7 @@ ANSWERS: dict[type[Any], tuple[Response, ...]] = {
         messages.OtherPartialSums((SUM,)),
         messages.RoundFailed("round", ME.member, "silent", spoilt=True),
     ),
-    messages.Seal: (messages.Sealed(LINEAGE),),
+    messages.Seal: (messages.Sealed(LINEAGE, b"signature"),),
     messages.Commit: (messages.Committed(1),),
     messages.Train: (messages.Trained(),),
     messages.Loss: (messages.LossAnswer(ONE),),
@@ -150,7 +152,10 @@ ANSWERS: dict[type[Any], tuple[Response, ...]] = {
     messages.GetAccount: (messages.Account(DIGESTS, CONTRIBUTIONS),),
     messages.Audit: (messages.AuditAnswer(2, 1, (FINDING,)), messages.AuditAnswer(0, 0)),
     messages.GetContribution: (messages.ContributionAnswer(),),
-    messages.Meet: (messages.Met(1, LINEAGE, (), D, LATER, whole=True),),
+    messages.Meet: (
+        messages.Met(1, LINEAGE, (), D, LATER, whole=True),
+        messages.Met(1, LINEAGE, (), D, LATER, whole=True, record=RECORD),
+    ),
 }
 TENSOR = Tensor(ACTIVATION, TRAINING, 1, b"12345678").encode()
 PAYLOADS = (b"", b"x", bytes(16), TENSOR, TENSOR, bytes(64), bytes(1000))
@@ -210,5 +215,7 @@ def _wild(value: Any, rng: random.Random, name: str) -> Any:
         return rng.choice(FLOATS)
     if isinstance(value, str):
         return float64_bits(rng.choice(FLOATS)) if name.endswith("_bits") else rng.choice(TEXTS)
+    if isinstance(value, bytes):
+        return rng.choice(SIGNATURES)
     assert value is None, f"{name} is of a type that is not spoiled: {value!r}"
     return None

@@ -19,7 +19,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from swarmfree.policy.fork_choice import Tip
+from swarmfree.protocol.actions import Fresh
+from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
 from swarmfree.protocol.messages import (
     Build,
     GetManifest,
@@ -30,18 +34,21 @@ from swarmfree.protocol.messages import (
     Meet,
     Met,
     Open,
+    Place,
     PlanAnswer,
     Request,
+    Train,
 )
-from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
 from swarmfree.protocol.ports import Handler, Incoming, Reply
+from swarmfree.protocol.records import Record
 from swarmfree.sim.network import MemoryNetwork
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from tests.attacks.hostile_values import ANSWERS, REQUESTS, SWARM_CASES, payload, spoiled
 from tests.attacks.strange_swarm import OPEN_TO_ALL, Infiltration
-from tests.scenarios.scenario_world import SEED, lines, swarm, unhurried
+from tests.scenarios.scenario_world import SEED, STEADY, lines, swarm, unhurried
 
 CASES_OF_A_PART = 250
 GAPS_S = (0.0, 0.005, 0.02, 0.05, 0.2)
@@ -163,8 +170,19 @@ def test_whatever_strangers_say_a_swarm_trains_on(part: int, seed: int, audited:
     assert strangers.said
 
 
+def invented(record: Record, term: Term, network: MemoryNetwork, run: str) -> Record:
+    """A later record of another lineage that was never forced, signed in the names of all who had a
+    place; the key is this peer's own.
+    """
+    mine = network.here.member
+    other = replace(record, iteration=record.iteration + 3, before="f" * 64, forced=(), electorate=(mine,), evidence=None)
+    votes = [Vote(m, network.sign(vote_bytes(run, other.lineage(), term, m))) for m in (mine, *record.electorate)]
+    return replace(other, evidence=Evidence(term, tuple(votes)))
+
+
 class Pretender(Infiltration):
-    """One that says that it leads: this swarm's lineage in a later term, or another, longer one.
+    """One that says that it leads: this swarm's lineage in a later term, by the record that it was
+    shown, or another, longer one.
 
     Args:
         invents: another lineage.
@@ -175,7 +193,7 @@ class Pretender(Infiltration):
         self._invents = invents
         self._leader: Endpoint | None = None
         self._claim: Meet | None = None
-        self.visits = 0
+        self.visits, self.has_struck = 0, False
 
     def see(self, director: Director, moment: Moment) -> None:
         """Learn who leads, as anybody may ask."""
@@ -192,8 +210,11 @@ class Pretender(Infiltration):
             with suppress(CallFailed):
                 plan = (await network.call(self._leader, GetPlan(), silence_s=3.0)).expect(PlanAnswer).plan
                 if plan is not None:
-                    tip = (plan.iteration + 3, "f" * 64) if self._invents else (plan.iteration, plan.lineage)
-                    self._claim = Meet(*tip, (), Term(plan.position.term.number + 1, network.here.member), whole=True)
+                    term, record = Term(plan.position.term.number + 1, network.here.member), plan.last_record
+                    if self._invents and record is not None:
+                        record = invented(record, term, network, director.hub.run)
+                    tip = Tip.of(record)
+                    self._claim = Meet(tip.iterations, tip.lineage, tip.forced, term, whole=True, record=record)
                     await network.call(self._leader, self._claim, silence_s=3.0)
 
     def handler(self, here: Endpoint) -> Handler:
@@ -204,7 +225,8 @@ class Pretender(Infiltration):
                 raise Refused(RefusalKind.NOT_YET, "in a moment")
             self.visits += 1
             claim = self._claim
-            return Reply(Met(claim.iteration, claim.lineage, (), here, claim.term, whole=True, follows=self._invents))
+            told = claim.iteration, claim.lineage, claim.forced, here, claim.term
+            return Reply(Met(*told, whole=True, follows=self._invents, record=claim.record))
 
         return answer
 
@@ -219,6 +241,103 @@ def test_nobody_gives_way_to_a_coordinator_that_never_had_a_place(invents: bool)
     assert strangers.visits > 1
     assert not lines(result, "LineageDropped")
     assert not lines(result, "TookOver")
+
+
+class LateTo(Pretender):
+    """One that comes to a swarm of which half dies at once, and does not come back."""
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """One of each stage dies, and the coordinator with them."""
+        super().see(director, moment)
+        leader = director.coordinator
+        match moment.request:
+            case Train(key=key) if key.iteration == 1 and not self.has_struck and leader is not None:
+                self.has_struck = True
+                director.kill(leader, *(director.members(stage)[0] for stage in (1, 2, 3)))
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("invents", [False, True])
+def test_nor_after_a_forced_record(invents: bool) -> None:  # noqa: FBT001 - the two lies
+    """Four of eight are left, without a majority, and go on forced: anybody may lead another side
+    by now. A stranger that says so shows a record of its own, or theirs; none who had a place has
+    signed the one, and the other does not name it.
+    """
+    strangers = LateTo(invents=invents)
+    faults = replace(STEADY, respawn_rate=0.0, replace_min_s=200.0, replace_max_s=200.0)
+    result = trains_on(unhurried(swarm(sources=2, standbys=0, replicas_min=1, faults=faults), iterations=8), strangers)
+    assert lines(result, "TookOver", "forced=True")
+    assert strangers.visits > 1
+    assert not lines(result, "LineageDropped")
+    assert len(lines(result, "TookOver")) == 1
+
+
+class Kidnapper(Infiltration):
+    """One that offers a place to whoever asks it, and has it draw new weights."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self._victim: Endpoint | None = None
+        self._hello: Hello | None = None
+        self.ordered = 0
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """A member is cut off from all others, and finds this one in the directory."""
+        super().see(director, moment)
+        match moment.request:
+            case Open(plan=plan) if plan.iteration == 2 and self._victim is None:
+                self._victim = plan.replicas[1][0].endpoint
+                others = [member for member in director.peers() if member != self._victim.member]
+                director.partition([self._victim.member], others, duration_s=25.0)
+            case _:
+                pass
+
+    async def live(self, director: Director, network: MemoryNetwork) -> None:
+        """Be announced, and order the victim about once it has asked."""
+        shown = Announcement(
+            network.here,
+            PeerState.SERVING,
+            0,
+            2,
+            "f" * 64,
+            1.0,
+            1.0,
+            0.1,
+            can_feed=True,
+            revision=PROTOCOL_REVISION,
+            expires_s=1e12,
+        )
+        director.hub.loop.call_later(1.0, director._cast._stage.directory.store, shown)
+        while self._victim is None or director.peers():
+            await asyncio.sleep(0.5)
+            if self._victim is not None and self._hello is not None:
+                self.ordered += 1
+                at = Position(Term(900, network.here.member), self._hello.iteration, 0, self.ordered)
+                build = Build(at, Fresh(1, 0, "nobody has it"), self._hello.iteration, self._hello.lineage, None)
+                with suppress(CallFailed):
+                    await network.call(self._victim, build, silence_s=3.0)
+
+    def handler(self, here: Endpoint) -> Handler:
+        """There is a place here."""
+
+        async def answer(_header: Header, request: Request, _incoming: Incoming) -> Reply:
+            if not isinstance(request, Hello):
+                raise Refused(RefusalKind.NOT_YET, "in a moment")
+            self._hello = request
+            return Reply(Place(here, 1, "", accepted=True))
+
+        return answer
+
+
+def test_a_member_that_is_cut_off_follows_no_stranger() -> None:
+    """It finds one that offers a place, and has a state: it builds nothing for it, and goes on with
+    its state as the others are back.
+    """
+    strangers = Kidnapper()
+    result = trains_on(unhurried(swarm(), iterations=16), strangers)
+    assert strangers.ordered
+    assert lines(result, "offers a place, but shows no record")
 
 
 class Naysayer(Infiltration):

@@ -15,11 +15,12 @@ from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
 from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.protocol.messages import HeartbeatAnswer, Request
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Request
+from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record
+from swarmfree.sim import signatures
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
@@ -33,7 +34,7 @@ from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.builder import Builder
 from swarmfree.trainer.tasks import Tasks
-from tests.builders import make_entry, make_ports, make_record
+from tests.builders import make_entry, make_ports, make_record, voted
 from tests.trainer.test_ends_copy import Machine
 
 T = TypeVar("T")
@@ -75,6 +76,14 @@ class Line:
         self.asked: list[tuple[Member, Request]] = []
         self.told: list[Event] = []
         self.delay_s = 0.05
+
+    def sign(self, data: bytes) -> bytes:
+        """As this peer."""
+        return signatures.sign(self.here.member.peer_id, data)
+
+    def verify(self, peer_id: str, data: bytes, signature: bytes) -> bool:
+        """Whether that peer has."""
+        return signatures.verify(peer_id, data, signature)
 
     def serve(self, handler: Handler) -> Handler:
         """Nobody calls."""
@@ -184,6 +193,13 @@ def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME) -> T:
                 alone.end()
 
     return run_virtual(main)
+
+
+async def voted_commit(alone: Alone, entry: Record) -> Reply:
+    """The answer to a Commit of a record that all four have voted for."""
+    if alone.replica_state.record_of(NEWEST) is None and alone.replica_state.known_plan is None:
+        alone.replica_state.known_plan = plan(1)
+    return await alone.stage_member.commit(Commit(voted(entry, *entry.electorate)))
 
 
 async def word(call: Awaitable[Reply]) -> str:

@@ -576,7 +576,7 @@ def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], b
 
 
 def lead_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
-    """Whoever says that it leads may lead, though a majority follows here (3.4)."""
+    """Whoever says that it leads may lead, though nobody says so who had a place here (3.4)."""
     patch.setattr(PartitionMerge, "_may_lead", lambda self, member: True)
 
 

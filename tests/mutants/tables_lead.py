@@ -17,6 +17,7 @@ from swarmfree.policy.record import StageAverage
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.evidence import vote_bytes
 from swarmfree.protocol.messages import (
     Build,
     Commit,
@@ -37,6 +38,7 @@ from swarmfree.protocol.names import Endpoint, PartialSumId
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Roll, float64_bits
+from swarmfree.sim import signatures
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import leadership
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -72,8 +74,9 @@ def answer(to: Endpoint, request: Request) -> Reply:
             return Reply(beat_answer(stage))
         case Open():
             return Reply(Promise(0, None, None, None, stage, "b0", is_committed_state=True))
-        case Seal(record=sealed):
-            return Reply(Sealed(sealed.lineage()))
+        case Seal(position=position, record=sealed):
+            vote = vote_bytes("run", sealed.lineage(), position.term, to.member)
+            return Reply(Sealed(sealed.lineage(), signatures.sign(to.member.peer_id, vote)))
         case Commit(record=decided):
             return Reply(Committed(decided.iteration + 1))
         case _:

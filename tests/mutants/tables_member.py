@@ -17,7 +17,6 @@ from swarmfree.protocol.messages import (
     Build,
     Built,
     Claim,
-    Commit,
     GetAverage,
     Heartbeat,
     HeartbeatAnswer,
@@ -47,7 +46,7 @@ from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
-from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, word
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
 
 
 def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotation: int = 0) -> Roll:
@@ -337,9 +336,8 @@ def step_from_another_state() -> object:
 
     async def story(alone: Alone) -> tuple[str, int]:
         average = await _own_average(alone)
-        return await word(
-            alone.stage_member.commit(Commit(record(state="another", average=average)))
-        ), alone.replica_state.iteration
+        answer = await word(voted_commit(alone, record(state="another", average=average)))
+        return answer, alone.replica_state.iteration
 
     return play(story)
 
@@ -354,7 +352,7 @@ def average_of_a_sibling() -> object:
         await _own_average(alone)
         right = alone.engine.contribution([], 0)
         alone.line.answer = lambda to, request: Reply(Average(), bytes([1]) + right[1:])
-        return await word(alone.stage_member.commit(Commit(record(state=state, average="another"))))
+        return await word(voted_commit(alone, record(state=state, average="another")))
 
     return play(story)
 
@@ -389,7 +387,7 @@ def average_of_the_round_before() -> object:
                 group.create_task(word(alone.stage_member.averaging.take(roll)))
                 await asyncio.sleep(0.1 - late_s)
                 alone.line.delay_s = 0.002
-                answer = await word(alone.stage_member.commit(Commit(entry)))
+                answer = await word(voted_commit(alone, entry))
                 alone.stage_member.averaging.stop(Refused(RefusalKind.PAST, "the story is over"))
             return answer, engine.state_digest()
 
@@ -572,7 +570,7 @@ def step_of_another_lineage() -> object:
     async def story(alone: Alone) -> str:
         state = alone.engine.state_digest()
         other = record(state=state, average=await _own_average(alone), before=OTHER_LINEAGE)
-        return await word(alone.stage_member.commit(Commit(other)))
+        return await word(voted_commit(alone, other))
 
     return play(story)
 
@@ -867,7 +865,7 @@ def copy_that_cannot_step() -> object:
     async def story(alone: Alone, state: str) -> tuple[str, bool]:
         last = replace(record(), iteration=4)
         alone.replica_state.install(1, 5, last.lineage(), last)
-        commit = Commit(replace(record(state=state or alone.engine.state_digest(), before=last.lineage()), iteration=5))
-        return await word(alone.stage_member.commit(commit)), alone.replica_state.is_committed_state
+        entry = replace(record(state=state or alone.engine.state_digest(), before=last.lineage()), iteration=5)
+        return await word(voted_commit(alone, entry)), alone.replica_state.is_committed_state
 
     return [play(partial(story, state=state)) for state in ("", "another")]

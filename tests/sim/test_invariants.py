@@ -87,7 +87,7 @@ class Story:
         for voter in voters:
             request = Seal(position, record)
             self.checks.asked(EVERYONE[0], request, b"")
-            self.checks.answered(EVERYONE[voter], request, Reply(Sealed(record.lineage())))
+            self.checks.answered(EVERYONE[voter], request, Reply(Sealed(record.lineage(), b"signature")))
 
     def step(self, record: Record, stage: int) -> None:
         """The member of this stage steps."""

@@ -18,6 +18,7 @@ from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Membe
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.sim import signatures
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
@@ -97,6 +98,14 @@ class World:
     # -- ports
     here = ME
     frames_received = 0
+
+    def sign(self, data: bytes) -> bytes:
+        """Nobody asks for a vote."""
+        raise NotImplementedError
+
+    def verify(self, peer_id: str, data: bytes, signature: bytes) -> bool:
+        """What memory networks take."""
+        return signatures.verify(peer_id, data, signature)
 
     def now_s(self) -> float:
         """Virtual seconds."""

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open
+from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Open
 from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.trainer.coordinator.assignment import _may_be_the_last
 from swarmfree.trainer.coordinator.participant import Participant
-from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, plan, play, record, word
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, plan, play, record, voted_commit, word
 from tests.mutants.alone import beat_answer as heartbeat
 
 ITERATION = 5
@@ -96,7 +96,7 @@ def test_a_record_that_begins_with_another_state_takes_the_voucher() -> None:
         state.is_committed_state, state.opened = True, "b0"
         base = base_of(OTHER_LINEAGE, rebuilt)
         other = replace(record(state="ab" * 32, before=OTHER_LINEAGE), iteration=ITERATION, base=base)
-        return await word(alone.stage_member.commit(Commit(other))), state.is_committed_state, state.opened
+        return await word(voted_commit(alone, other)), state.is_committed_state, state.opened
 
     assert [play(partial(story, rebuilt=rebuilt)) for rebuilt in ((), ((1, "x"),))] == [("gone", False, ""), ("gone", True, "b0")]
 

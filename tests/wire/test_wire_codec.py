@@ -106,7 +106,7 @@ def _element(kind: Any, field: Any) -> st.SearchStrategy[Any]:
         return _BITS | st.just("") if field.has_presence else _BITS
     if kind is int:
         return st.integers(*_INTEGERS[field.type])
-    return {str: _TEXT, bool: st.booleans(), float: st.floats(allow_nan=False)}[kind]
+    return {str: _TEXT, bytes: st.binary(max_size=12), bool: st.booleans(), float: st.floats(allow_nan=False)}[kind]
 
 
 @pytest.mark.parametrize("rpc", RPCS, ids=lambda rpc: rpc.name)
@@ -185,6 +185,13 @@ def test_a_record_keeps_its_lineage() -> None:
     message = records_pb2.Record()
     to_proto(RECORD, message)
     assert from_proto(type(RECORD), message).lineage() == RECORD.lineage()
+
+
+def test_a_record_keeps_its_evidence() -> None:
+    """Records are equal whatever evidence travels with them, so that it is looked at apart."""
+    message = records_pb2.Record()
+    to_proto(RECORD, message)
+    assert from_proto(type(RECORD), message).evidence == RECORD.evidence is not None
 
 
 def test_a_set_of_microbatches_is_a_little_endian_mask() -> None:

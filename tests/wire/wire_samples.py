@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from swarmfree.protocol import actions, messages
+from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.messages import Header, Request, Response
 from swarmfree.protocol.names import Endpoint, Member, PartialSumId, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
@@ -51,6 +52,7 @@ ENTRY = StageEntry("11" * 32, float64_bits(2.5), "22" * 32, 8, 0x3F800000, SCALA
 RECORD = Record(
     7, LINEAGE, POSITION.term, 1, BASE, (ENTRY, ENTRY), float64_bits(3.25), 8192, float64_bits(3.5), (ALICE, BOB), (2, 5)
 )
+RECORD = replace(RECORD, evidence=Evidence(POSITION.term, (Vote(ALICE, b"by alice"), Vote(BOB, b"by bob"))))
 FIRST_RECORD = Record(0, "0" * 64, Term(0, ALICE), 0, BASE, (ENTRY,), float64_bits(5.5), 8192, "", (ALICE,))
 PLAN = Plan(
     POSITION,
@@ -75,7 +77,7 @@ REQUESTS: dict[str, Request] = {
     "hello_of_a_guest": messages.Hello(False, True, "", host=BOB.peer_id),
     "claim": messages.Claim(POSITION, only_asking=True),
     "seal_batch": messages.Seal(POSITION, replace(RECORD, batch=SetBatch(6, 61, 5, 0x40000000))),
-    "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True),
+    "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True, record=RECORD),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None),
     "build_copy": messages.Build(
         POSITION, actions.Copy(1, (AT_ALICE, AT_BOB), "a sibling lives"), 7, LINEAGE, RECORD, ("1" * 64, "2" * 64)
@@ -128,7 +130,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789, 7)),
     "promise": ("Open", messages.Promise(7, RECORD, POSITION)),
     "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN, newer_lives=(BOB,))),
-    "met": ("Meet", messages.Met(7, LINEAGE, (2, 5), AT_BOB, POSITION.term, whole=True, follows=True)),
+    "met": ("Meet", messages.Met(7, LINEAGE, (2, 5), AT_BOB, POSITION.term, whole=True, follows=True, record=RECORD)),
     "met_nobody": ("Meet", messages.Met(0, "0" * 64, (), None, None, whole=False)),
     "promise_empty": ("Open", messages.Promise(0, None)),
     "beat_answer": (
@@ -170,7 +172,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "other_partial_sums": ("Roll", messages.OtherPartialSums(PARTIAL_SUMS)),
     "round_failed_spoilt": ("Roll", messages.RoundFailed(BASE, BOB, "its sum is not finite", spoilt=True)),
     "round_failed": ("Roll", messages.RoundFailed(BASE, BOB, "it does not answer")),
-    "sealed": ("Seal", messages.Sealed(LINEAGE)),
+    "sealed": ("Seal", messages.Sealed(LINEAGE, b"signature")),
     "committed": ("Commit", messages.Committed(8)),
     "trained": ("Train", messages.Trained()),
     "loss_answer": ("Loss", messages.LossAnswer(float64_bits(0.0078125))),

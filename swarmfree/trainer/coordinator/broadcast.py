@@ -15,6 +15,8 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
 
 ASKS = 4
+CANNOT_STEP = frozenset({RefusalKind.GONE, RefusalKind.NOT_YET, RefusalKind.UNPROVEN})
+"""With a decided record: who refuses it so does not get to where the others are."""
 
 
 class Broadcast:
@@ -76,7 +78,7 @@ class Broadcast:
                 await self._context.call(participant.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
                 is_of_before = _was_told_to_build(participant, builds)  # what it has built is not refused
-                if refusal.kind in {RefusalKind.GONE, RefusalKind.NOT_YET} and not is_of_before:
+                if refusal.kind in CANNOT_STEP and not is_of_before:
                     self._roster.demote(participant, str(refusal))
             except CallFailed:
                 return

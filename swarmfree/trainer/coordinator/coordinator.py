@@ -41,6 +41,7 @@ from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.audits import Audits, LiarFound
+from swarmfree.trainer.coordinator.ballot import Ballot, vouched
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.genesis import GenesisWatch
 from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_written, write_weights
@@ -76,6 +77,9 @@ class Coordinator:
     def __init__(self, context: Context, tasks: Tasks, inherited: Takeover | None = None, genesis: int = 1) -> None:
         """Nothing opened yet."""
         self._context, self._tasks = context, tasks
+        if inherited is not None and inherited.record is not None:
+            # From a disk it comes without evidence
+            inherited = dataclasses.replace(inherited, record=vouched(context, inherited.record, inherited.term))
         self.lead = lead = Leadership(context.incarnations, Term(founders_term(genesis), context.me), inherited)
         choice = RecoveryChoice(context, lead)
         self.roster = roster = Roster(context, tasks, lead, choice)
@@ -330,7 +334,7 @@ class Coordinator:
     async def _decide(self, record: Record) -> None:
         """Have the record stored by a majority: that is the decision; then tell everyone."""
         self.lead.seal()
-        await self._seal(record)
+        record = await self._seal(record)
         self.lead.decide(record)
         for participant in self.roster.members():
             # Also of one that cannot step: it holds what the record begins with
@@ -525,9 +529,12 @@ class Coordinator:
         )
         return make_record(plan, averages, self._context.manifest, circumstances)
 
-    async def _seal(self, record: Record) -> None:
+    async def _seal(self, record: Record) -> Record:
         """Have the record stored by a majority of the electorate; a forced one by everybody that is
         there.
+
+        Returns:
+            The record with its evidence.
 
         Raises:
             Deposed: no majority can be reached, or it follows somebody else; whoever claims next
@@ -535,14 +542,15 @@ class Coordinator:
         """
         position = self.lead.claim()
         is_forced = record.forced > (self.lead.decided.forced if self.lead.decided is not None else ())
-        stored: set[Member] = set()
+        votes = Ballot(self._context, self.roster, record, position.term)
 
         async def is_stored() -> bool:
-            rest = [g for g in self.quorum.voters() if g.member not in stored]
-            stored.update(await self._broadcast.all(rest, Seal(position, record)))
-            return is_forced or self.lead.may_decide(stored)
+            rest = [g for g in self.quorum.voters() if g.member not in votes.members]
+            await votes.take(await self._broadcast.all(rest, Seal(position, record)))
+            return is_forced or self.lead.may_decide(votes.members)
 
         await self._until(is_stored, partial(self.quorum.check, must=True), 0.2)
+        return votes.proven(self.lead.electorate())
 
     async def _until(self, is_done: Callable[[], Awaitable[bool]], check: Callable[[], object], look_s: float) -> None:
         """The one wait loop: it looks whether something is done at all news, and after `look_s`;

@@ -25,7 +25,7 @@ def is_whole(context: Context, lead: Leadership, there: Participants) -> bool:
 async def meet(context: Context, lead: Leadership, there: Participants, endpoint: Endpoint) -> Met | None:
     """What a peer says of its lineage; None where it does not answer."""
     tip = lead.tip()
-    request = Meet(tip.iterations, tip.lineage, tip.forced, lead.term, is_whole(context, lead, there))
+    request = Meet(tip.iterations, tip.lineage, tip.forced, lead.term, is_whole(context, lead, there), lead.decided)
     try:
         return (await context.call(endpoint, request, silence_s=context.timing.silence_s / 2)).expect(Met)
     except CallFailed:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from swarmfree.policy.evidence import is_told_by
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import LineageDropped
 from swarmfree.protocol.messages import Goodbye, Met
 from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import is_whole, meet
@@ -39,6 +41,7 @@ class Rival:
         coordinator: where it is.
         is_whole: its swarm goes on.
         follows: the lineage here is the beginning of its own; known of one that was visited.
+        record: its last one, with its evidence; None before the first.
     """
 
     tip: Tip
@@ -46,6 +49,7 @@ class Rival:
     coordinator: Endpoint
     is_whole: bool
     follows: bool = False
+    record: Record | None = None
 
 
 class PartitionMerge:
@@ -169,23 +173,19 @@ class PartitionMerge:
         """Whether a rival wins that can be one: a lineage is a word, and whoever may take part may
         say that it leads one.
         """
-        member = rival.coordinator.member
         return self._gives_way_to(rival) and (
-            self._may_lead(member) or await self._is_founder(rival) or await self._is_followed(member)
+            self._may_lead(rival) or await self._is_founder(rival) or await self._is_followed(rival.coordinator.member)
         )
 
-    def _may_lead(self, member: Member) -> bool:
-        """Whether this peer can lead a swarm that goes on, as far as is known here.
-
-        While most of the last record's electorate follow this coordinator and nothing was forced,
-        no other swarm has a majority, and one that split off is led by a peer that had a place
-        here: its connection proves who it is. Without that majority anybody may lead by now.
+    def _may_lead(self, rival: Rival) -> bool:
+        """Whether this peer can lead the lineage that it names, as far as is known here: it had a
+        place here, and its connection proves who it is; or one that had has signed the last record
+        there, which names it.
         """
-        lead = self._lead
-        following = {p.member for p in self._roster.participants() if p.is_heard and not p.forbids}
-        if lead.tip().forced or not lead.may_decide({self._context.me, *following}):
-            return True
-        return member.peer_id in lead.named
+        named, leader = self._lead.named.keys() - {*self._lead.excluded}, rival.coordinator.member
+        is_of_record = Tip.of(rival.record) == rival.tip
+        verify = self._context.ports.network.verify
+        return leader.peer_id in named or (is_of_record and is_told_by(rival.record, leader, named, self._context.run, verify))
 
     async def _is_founder(self, rival: Rival) -> bool:
         """Whether the organiser's node has named it: a later founder had no place here."""
@@ -265,7 +265,8 @@ class PartitionMerge:
         met = await self._meet(coordinator)
         if met is None or met.coordinator is None or met.term is None or met.term.member != coordinator.member:
             return None
-        return Rival(Tip(met.forced, met.iteration, met.lineage), met.term, coordinator, met.whole, met.follows)
+        tip = Tip(met.forced, met.iteration, met.lineage)
+        return Rival(tip, met.term, coordinator, met.whole, met.follows, met.record)
 
     def _is_stranger(self, endpoint: Endpoint) -> bool:
         participant = self._roster.get(endpoint.member)

@@ -58,7 +58,7 @@ async def keep_up(context: Context, stage_member: StageMember, donors: tuple[End
                 stage_member.tied.tell()  # what is held here may have become worth telling
                 look_s = LOOK_S
             except Refused as refusal:
-                if refusal.kind is RefusalKind.GONE:
+                if refusal.kind in {RefusalKind.GONE, RefusalKind.UNPROVEN}:
                     continue
             break
         await replica_state.moved.wait(look_s)

@@ -17,11 +17,13 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
+from swarmfree.policy.evidence import Voters, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
 from swarmfree.policy.retention import log_dtype, log_length, logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
+from swarmfree.protocol.evidence import vote_bytes
 from swarmfree.protocol.messages import (
     Build,
     Claim,
@@ -164,9 +166,13 @@ class StageMember:
         """Store the record."""
         return await self._in_turn(lambda: self._seal(request))
 
-    async def commit(self, request: Commit) -> Reply:
-        """Step with a decided record."""
-        return await self._in_turn(lambda: self._commit(request.record))
+    async def commit(self, request: Commit, sender: Endpoint | None = None) -> Reply:
+        """Step with a decided record; without a sender, one that this peer has asked for.
+
+        Raises:
+            Refused: see `policy.promises.commit`; `unproven`, its evidence does not suffice.
+        """
+        return await self._in_turn(lambda: self._commit(request.record, sender))
 
     async def install(
         self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
@@ -393,6 +399,8 @@ class StageMember:
             replica_state.promises, sender, request, replica_state.held(), hears_another=self.hears_another(sender)
         )
         if replica_state.iteration == plan.iteration - 1 and plan.last_record is not None:
+            promises.follow(plan.last_record, replica_state.held())
+            self._require_proven(plan.last_record, sender)
             await self._apply(plan.last_record)
         promises.begin(replica_state.promises, request, replica_state.held())
         await self._require_known(plan)
@@ -457,12 +465,31 @@ class StageMember:
     async def _seal(self, request: Seal) -> Reply:
         replica_state = self.replica_state
         replica_state.promises = promises.seal(replica_state.promises, request, replica_state.held())
-        return Reply(Sealed(request.record.lineage()))
+        lineage = request.record.lineage()
+        vote = vote_bytes(self.context.run, lineage, request.position.term, self.context.me)
+        return Reply(Sealed(lineage, self.context.ports.network.sign(vote)))
 
-    async def _commit(self, record: Record) -> Reply:
+    async def _commit(self, record: Record, sender: Endpoint | None) -> Reply:
         if promises.commit(record, self.replica_state.held()):
+            self._require_proven(record, sender)
             await self._apply(record)
         return Reply(Committed(self.replica_state.iteration))
+
+    def _require_proven(self, record: Record, sender: Endpoint | None) -> None:
+        """Check that the record before this one names those who have signed it.
+
+        Raises:
+            Refused: `unproven`.
+        """
+        last, plan = self.replica_state.record_of(NEWEST), self.replica_state.known_plan
+        me, known = self.context.me, self.replica_state.known_peers()
+        # Its own vote says nothing of others, but all where it leads itself
+        known = known | {me.peer_id} if sender is not None and sender.member == me else known - {me.peer_id}
+        is_led = sender is None or not self.hears_another(sender)
+        is_newcomer = last is None and plan is None
+        voters = Voters(self.context.run, me, electorate_of(last, plan), None if is_newcomer else known, is_led)
+        if why := why_unproven(record, voters, self.context.ports.network.verify):
+            raise Refused(RefusalKind.UNPROVEN, why)
 
     async def _apply(self, record: Record) -> None:
         replica_state, engine = self.replica_state, self.context.ports.engine

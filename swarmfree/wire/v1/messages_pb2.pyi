@@ -929,14 +929,18 @@ class SealResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LINEAGE_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
     lineage: builtins.str
     """64 hex digits: lineage of the stored record."""
+    signature: builtins.bytes
+    """As in a Vote, for the term of the request; required."""
     def __init__(
         self,
         *,
         lineage: builtins.str = ...,
+        signature: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["lineage", b"lineage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lineage", b"lineage", "signature", b"signature"]) -> None: ...
 
 global___SealResponse = SealResponse
 
@@ -1996,6 +2000,7 @@ class MeetRequest(google.protobuf.message.Message):
     FORCED_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     WHOLE_FIELD_NUMBER: builtins.int
+    RECORD_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed; zero before the first."""
     lineage: builtins.str
@@ -2014,6 +2019,10 @@ class MeetRequest(google.protobuf.message.Message):
     def term(self) -> swarmfree.wire.v1.names_pb2.Term:
         """Of the sender's claim; required."""
 
+    @property
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
+        """The last record, with its evidence; absent before the first."""
+
     def __init__(
         self,
         *,
@@ -2023,9 +2032,10 @@ class MeetRequest(google.protobuf.message.Message):
         forced: collections.abc.Iterable[builtins.int] | None = ...,
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
         whole: builtins.bool = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "record", b"record", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["forced", b"forced", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "record", b"record", "term", b"term", "whole", b"whole"]) -> None: ...
 
 global___MeetRequest = MeetRequest
 
@@ -2040,6 +2050,7 @@ class MeetResponse(google.protobuf.message.Message):
     TERM_FIELD_NUMBER: builtins.int
     WHOLE_FIELD_NUMBER: builtins.int
     FOLLOWS_FIELD_NUMBER: builtins.int
+    RECORD_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """How many iterations are committed there; zero before the first."""
     lineage: builtins.str
@@ -2060,6 +2071,10 @@ class MeetResponse(google.protobuf.message.Message):
     def term(self) -> swarmfree.wire.v1.names_pb2.Term:
         """The highest term that the receiver has promised; absent before the first."""
 
+    @property
+    def record(self) -> swarmfree.wire.v1.records_pb2.Record:
+        """The last record, with its evidence; absent before the first."""
+
     def __init__(
         self,
         *,
@@ -2070,8 +2085,9 @@ class MeetResponse(google.protobuf.message.Message):
         term: swarmfree.wire.v1.names_pb2.Term | None = ...,
         whole: builtins.bool = ...,
         follows: builtins.bool = ...,
+        record: swarmfree.wire.v1.records_pb2.Record | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "follows", b"follows", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "term", b"term", "whole", b"whole"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "record", b"record", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "follows", b"follows", "forced", b"forced", "iteration", b"iteration", "lineage", b"lineage", "record", b"record", "term", b"term", "whole", b"whole"]) -> None: ...
 
 global___MeetResponse = MeetResponse

@@ -249,6 +249,7 @@ class Record(google.protobuf.message.Message):
     ORDER_FIELD_NUMBER: builtins.int
     HALT_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
+    EVIDENCE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Its number; zero is the first."""
     before: builtins.str
@@ -287,6 +288,10 @@ class Record(google.protobuf.message.Message):
     def batch(self) -> global___SetBatch:
         """The batch of the iterations that follow; absent as long as the manifest says it."""
 
+    @property
+    def evidence(self) -> global___Evidence:
+        """Who has stored it, signed; absent until it is decided; not part of the lineage."""
+
     def __init__(
         self,
         *,
@@ -304,12 +309,65 @@ class Record(google.protobuf.message.Message):
         order: builtins.int = ...,
         halt: swarmfree.wire.v1.names_pb2.Halting.ValueType = ...,
         batch: global___SetBatch | None = ...,
+        evidence: global___Evidence | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "batch", b"batch", "evaluation_bits", b"evaluation_bits", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "batch", b"batch", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "batch", b"batch", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "batch", b"batch", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_evaluation_bits", b"_evaluation_bits"]) -> typing.Literal["evaluation_bits"] | None: ...
 
 global___Record = Record
+
+@typing.final
+class Vote(google.protobuf.message.Message):
+    """What one voter signed as it stored a record."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEMBER_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    signature: builtins.bytes
+    """By the key of its connections, with what vouches for that; see "Evidence" in docs/protocol.md."""
+    @property
+    def member(self) -> swarmfree.wire.v1.names_pb2.Member:
+        """Who; required."""
+
+    def __init__(
+        self,
+        *,
+        member: swarmfree.wire.v1.names_pb2.Member | None = ...,
+        signature: builtins.bytes = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["member", b"member", "signature", b"signature"]) -> None: ...
+
+global___Vote = Vote
+
+@typing.final
+class Evidence(google.protobuf.message.Message):
+    """That a record is decided, as far as signatures can say it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TERM_FIELD_NUMBER: builtins.int
+    VOTES_FIELD_NUMBER: builtins.int
+    @property
+    def term(self) -> swarmfree.wire.v1.names_pb2.Term:
+        """In which the votes were asked for; required."""
+
+    @property
+    def votes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Vote]:
+        """At least one; as few as decide, where so many did, and the coordinator's own."""
+
+    def __init__(
+        self,
+        *,
+        term: swarmfree.wire.v1.names_pb2.Term | None = ...,
+        votes: collections.abc.Iterable[global___Vote] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["term", b"term", "votes", b"votes"]) -> None: ...
+
+global___Evidence = Evidence
 
 @typing.final
 class SetBatch(google.protobuf.message.Message):

@@ -1,0 +1,133 @@
+"""Rules of evidence, each with a way to take it out; see `removals`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarmfree.policy import evidence
+from swarmfree.policy.evidence import Voters
+from swarmfree.protocol.evidence import Vote
+from swarmfree.protocol.messages import Sealed
+from swarmfree.protocol.names import Term
+from swarmfree.protocol.records import Record
+from swarmfree.trainer.coordinator import ballot, coordinator, partition_merge
+from swarmfree.trainer.coordinator.ballot import Ballot
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.member import member as membership
+from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.membership import Membership
+
+
+def votes_of_a_record(patch: pytest.MonkeyPatch) -> None:
+    """A member steps with whatever is called decided (evidence)."""
+    patch.setattr(StageMember, "_require_proven", lambda self, record, sender: None)
+
+
+def _knowing(patch: pytest.MonkeyPatch, **changes: Any) -> None:
+    why_unproven = evidence.why_unproven
+
+    def careless(record: Record, voters: Voters, verify: evidence.Verify) -> str:
+        return why_unproven(record, replace(voters, **changes), verify)
+
+    patch.setattr(membership, "why_unproven", careless)
+
+
+def votes_of_few(patch: pytest.MonkeyPatch) -> None:
+    """A record that fewer than a majority have signed is believed from anybody (evidence)."""
+    _knowing(patch, is_led=True)
+
+
+def own_vote_is_known(patch: pytest.MonkeyPatch) -> None:
+    """A record that fewer than a majority have signed is believed by whoever could have voted and
+    has not (evidence).
+    """
+    why_unproven = evidence.why_unproven
+
+    def careless(record: Record, voters: Voters, verify: evidence.Verify) -> str:
+        return why_unproven(record, replace(voters, me=replace(voters.me, incarnation="")), verify)
+
+    patch.setattr(membership, "why_unproven", careless)
+
+
+def signed_by_who_is_known(patch: pytest.MonkeyPatch) -> None:
+    """A forced record may be signed by anybody (evidence)."""
+    patch.setattr(evidence, "is_signed_by_known", lambda *_: True)
+
+
+def term_of_a_vote(patch: pytest.MonkeyPatch) -> None:
+    """Votes of several terms count together (evidence)."""
+    vote_bytes = evidence.vote_bytes
+    for module in (evidence, membership, ballot):
+        patch.setattr(module, "vote_bytes", lambda run, lineage, _, voter: vote_bytes(run, lineage, Term(0, voter), voter))
+
+
+def signature_of_a_vote(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator counts the vote of whoever says that it has stored the record (evidence)."""
+
+    async def careless(self: Ballot, answers: Any) -> None:
+        self._votes |= {m: Vote(m, answer.signature) for m, answer in answers.items() if isinstance(answer, Sealed)}
+
+    patch.setattr(Ballot, "take", careless)
+
+
+def evidence_from_a_disk(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator tells of a record that it has from a disk without signing it (evidence)."""
+    patch.setattr(coordinator, "vouched", lambda context, record, term: record)
+
+
+def promise_of_a_liar(patch: pytest.MonkeyPatch) -> None:
+    """Who promises, and says that more is decided than it can show, keeps a candidate from leading
+    (evidence).
+    """
+    catch_up = Election._catch_up
+
+    async def careless(self: Election, poll: Any) -> bool:
+        count = len(poll.promises)
+        return await catch_up(self, poll) and len(poll.promises) == count
+
+    patch.setattr(Election, "_catch_up", careless)
+
+
+def place_that_is_offered(patch: pytest.MonkeyPatch) -> None:
+    """Whoever offers a place to a peer that holds a state is followed (evidence)."""
+
+    async def careless(self: Membership, endpoint: Any) -> bool:
+        return True
+
+    patch.setattr(Membership, "_is_believed", careless)
+
+
+def record_names_its_leader(patch: pytest.MonkeyPatch) -> None:
+    """Whoever shows a record that somebody has signed who had a place leads there, though the
+    record does not name it (evidence).
+    """
+    is_told_by = evidence.is_told_by
+
+    def careless(record: Record | None, leader: Any, *known: Any) -> bool:
+        named = record.electorate[0] if record is not None else leader
+        return is_told_by(record, named, *known)
+
+    patch.setattr(partition_merge, "is_told_by", careless)
+
+
+def record_of_the_claim(patch: pytest.MonkeyPatch) -> None:
+    """Whoever leads one lineage, by its record, may say that it leads another one, which counts
+    more (evidence).
+    """
+
+    class Tips:
+        """Whatever a record is, it is the end of what was said."""
+
+        of = staticmethod(lambda record: _Any())
+
+    patch.setattr(partition_merge, "Tip", Tips)
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,235 @@
+"""What a record is believed by: the answers of a member, a candidate and a coordinator to records
+with good and bad votes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from swarmfree.policy import evidence as proving
+from swarmfree.policy.fork_choice import Tip
+from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
+from swarmfree.protocol.messages import (
+    Commit,
+    GetRecord,
+    Heartbeat,
+    Hello,
+    Open,
+    Place,
+    Promise,
+    RecordAnswer,
+    Report,
+    Request,
+    Sealed,
+    TakeRoll,
+)
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record, Roll
+from swarmfree.sim import signatures
+from swarmfree.trainer.coordinator.ballot import Ballot
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.election import Election, Poll
+from swarmfree.trainer.membership import Membership
+from tests.builders import voted
+from tests.mutants.alone import LATER, ME, SIBLING, TERM, A, Alone, D, at, endpoint, leading, plan, play, record, word
+
+X = endpoint("x")
+LAST = record()
+"""All four decide on what follows it."""
+
+
+async def _next(alone: Alone, **changes: Any) -> Record:
+    """The record that follows, with the state and the average of this member, which has them all;
+    it hears its coordinator.
+    """
+    alone.replica_state.install(1, 1, LAST.lineage(), LAST)
+    alone.replica_state.is_committed_state = True
+    await alone.stage_member.open(A, Open(plan(1, iteration=1, lineage=LAST.lineage())))
+    roll = Roll(1, "b0", 1, (), (ME,))
+    report = (await alone.stage_member.averaging.take(TakeRoll(at(2, iteration=1), roll))).message
+    assert isinstance(report, Report)
+    await alone.stage_member.heartbeat(A, Heartbeat(at(2, iteration=1), 0, 0.0))
+    entry = record(state=alone.engine.state_digest(), average=report.sum_digest, before=LAST.lineage())
+    return replace(entry, iteration=1, **changes)
+
+
+def _answer(sender: Endpoint, *voters: Member, **changes: Any) -> str:
+    async def story(alone: Alone) -> str:
+        return await word(alone.stage_member.commit(Commit(voted(await _next(alone, **changes), *voters)), sender))
+
+    return play(story)
+
+
+def commits_of_a_member() -> object:
+    """A sibling says that a record is decided, with its own vote, the same as forced, and with the
+    votes of three of four.
+    """
+    three = (ME.member, SIBLING.member, D.member)
+    return [_answer(SIBLING, SIBLING.member), _answer(SIBLING, SIBLING.member, forced=(1,)), _answer(SIBLING, *three)]
+
+
+def commits_of_few() -> object:
+    """The coordinator says that a record is decided which the other voters cannot have stored, as
+    they have ended: two of four have, this member not among them, and then with it; and the first
+    as forced.
+    """
+    return [
+        _answer(A, SIBLING.member, D.member),
+        _answer(A, ME.member, SIBLING.member),
+        _answer(A, SIBLING.member, D.member, forced=(1,)),
+    ]
+
+
+def commits_that_were_forced() -> object:
+    """Whom this member follows says that a record was forced, signed by a sibling, and by a
+    stranger.
+    """
+    return [_answer(A, one.member, forced=(1,)) for one in (SIBLING, X)]
+
+
+def votes_of_two_terms() -> object:
+    """Two of four have stored a record in one term, and a third one in the next: whether the three
+    prove it together.
+    """
+
+    async def story(alone: Alone) -> str:
+        entry = await _next(alone)
+        votes = []
+        for one, term in ((ME, TERM), (SIBLING, TERM), (D, LATER)):
+            said = proving.vote_bytes(alone.context.run, entry.lineage(), term, one.member)
+            votes.append(Vote(one.member, signatures.sign(one.member.peer_id, said)))
+        entry = replace(entry, evidence=Evidence(TERM, tuple(votes)))
+        return await word(alone.stage_member.commit(Commit(entry), SIBLING))
+
+    return play(story)
+
+
+def record_of_a_plan() -> object:
+    """A member that missed a Commit is shown the record in the next plan, with votes and without:
+    its answers.
+    """
+
+    async def story(alone: Alone, voters: tuple[Member, ...]) -> str:
+        last = voted(await _next(alone), *voters)
+        following = replace(plan(3, iteration=2, lineage=last.lineage(), base="b1"), last_record=last)
+        return await word(alone.stage_member.open(A, Open(following)))
+
+    return [play(partial(story, voters=voters)) for voters in ((A.member, ME.member), (X.member,))]
+
+
+def votes_that_are_signed() -> object:
+    """Of three that say that they have stored a record one signs another one: whose votes count,
+    and who is there still.
+    """
+
+    async def story(alone: Alone) -> tuple[list[str], list[str]]:
+        lead, run = leading(alone.context), alone.context.run
+        roster = Roster(alone.context, alone.tasks, lead, RecoveryChoice(alone.context, lead))
+        lineages = {ME: LAST.lineage(), SIBLING: "f" * 64, D: LAST.lineage()}
+        answers = {}
+        for one, lineage in lineages.items():
+            roster.admit(one, Hello(False, False, ""), 2 if one is D else 1, built=True, opened=at(1))
+            signature = signatures.sign(one.member.peer_id, vote_bytes(run, lineage, TERM, one.member))
+            answers[one.member] = Sealed(LAST.lineage(), signature)
+        votes = Ballot(alone.context, roster, LAST, TERM)
+        await votes.take(answers)
+        return sorted(m.peer_id for m in votes.members), sorted(p.member.peer_id for p in roster.participants())
+
+    return play(story, A)
+
+
+def promise_of_one_that_invents() -> object:
+    """One of two that promise tells a candidate of a record that nobody has signed: whether it goes
+    on, and whose promises it has.
+    """
+
+    async def story(alone: Alone) -> tuple[bool, list[str]]:
+        alone.replica_state.known_plan = plan(1)
+
+        def answer(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, GetRecord)
+            return Reply(RecordAnswer(LAST))
+
+        alone.line.answer = answer
+        poll = Poll({D: Promise(1, None), SIBLING: Promise(0, None)})
+        can_lead = await Election(alone.context, alone.stage_member)._catch_up(poll)
+        return can_lead, sorted(one.member.peer_id for one in poll.promises)
+
+    return play(story)
+
+
+def record_from_a_disk() -> object:
+    """A coordinator goes on from a record that it has from its disk: who has signed what it tells
+    of.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        inherited = Takeover(LATER, 0, 1, LAST.lineage(), LAST, None, None, True, {}, (), {})
+        found = Coordinator(alone.context, alone.tasks, inherited).lead.decided
+        evidence = found.evidence if found is not None else None
+        return [vote.member.peer_id for vote in evidence.votes] if evidence is not None else []
+
+    return play(story, D)
+
+
+def rivals_after_a_forced_record() -> object:
+    """This coordinator's last record was forced. A stranger says that it leads a lineage that was
+    never forced, by a record that names it and that it has signed itself; that one that had a place
+    has; by one that does not name it; and by one that is not the last one there. Whether this
+    coordinator gives way.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, None), announcements=partial(asyncio.sleep, 0, ()))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        lead = leading(context, decided=replace(LAST, iteration=3, forced=(2,)), past={})
+        mine = PartitionMerge(context, lead, Roster(context, alone.tasks, lead, RecoveryChoice(context, lead)))
+        theirs = replace(LAST, iteration=9, electorate=(X.member,), before="e" * 64)
+        records = [
+            voted(theirs, X.member),
+            voted(theirs, SIBLING.member),
+            voted(replace(theirs, electorate=(ME.member,)), SIBLING.member),
+        ]
+        told = [(Tip.of(shown), shown) for shown in records] + [(Tip((), 20, "f" * 64), records[1])]
+        term = replace(LATER, member=X.member)
+        return [await mine._concerns(Rival(tip, term, X, is_whole=True, record=shown)) for tip, shown in told]
+
+    return play(story, A)
+
+
+def places_that_are_offered() -> object:
+    """A member that has lost its coordinator is offered a place by a stranger that shows no record,
+    one that it has signed itself, one that a sibling has and that names it, and one that does not;
+    then as a sibling has named that stranger, and as it holds nothing: whether it takes the place,
+    and lets the stranger order it about.
+    """
+    theirs = replace(LAST, iteration=4, electorate=(X.member,), before="e" * 64)
+    others = replace(theirs, electorate=(D.member,))
+
+    async def story(alone: Alone, shown: Record | None, first: Endpoint = X, *, holds: bool = True) -> tuple[bool, bool]:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Hello):
+                return Reply(Place(X, 1, "", accepted=to == X))
+            if shown is None:
+                raise Refused(RefusalKind.NOT_YET, "no record is held here")
+            return Reply(RecordAnswer(shown))
+
+        alone.line.answer = answer
+        if holds:
+            alone.replica_state.install(1, 1, LAST.lineage(), LAST)
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        return await membership._ask(first), X.member in alone.context.asked
+
+    shown = (None, voted(theirs, X.member), voted(theirs, SIBLING.member), voted(others, SIBLING.member))
+    found = [play(partial(story, shown=one)) for one in shown]
+    return [*found, play(partial(story, shown=None, first=SIBLING)), play(partial(story, shown=None, holds=False))]
