@@ -58,7 +58,7 @@ class PreparationOrder:
     """What is to be made of what.
 
     Args:
-        paths: text files, or folders of them.
+        paths: text files, folders of them, or ``hf:OWNER/NAME``.
         tokenizer: ``bytes``, path of a tokenizer.json, or ``train:VOCAB``.
         out: folder of the dataset, new or empty, or one whose preparation goes on.
         field: name of the text in rows.
@@ -85,7 +85,7 @@ class PreparationProgress:
 
     Args:
         doing: what, for people.
-        done_bytes, total_bytes: of the sources as they lie.
+        done_bytes, total_bytes: of the sources as they lie; 0 where that is not known.
         tokens: written so far.
     """
 
@@ -220,7 +220,7 @@ def prepare_dataset(
         SwarmfreeError: the disk is full, a library is missing.
     """
     vocabulary_of(order.tokenizer)
-    sources = find_sources(order.paths)
+    sources = find_sources(order.paths, order.field, lambda line: say(PreparationProgress(line, 0, 0)))
     settings = _settings(order, sources)
     with told_in_one_line(order.out, "preparing"), _locked(order.out):
         if (done := _finished(order, settings)) is not None:
@@ -395,11 +395,10 @@ def _all_pieces(order: PreparationOrder, sources: list[TextSource], point: _Resu
     before = sum(source.size_bytes for source in sources[: point.source])
     position = point.position
     for number, source in enumerate(sources[point.source :], start=point.source):
-        state = source.path.stat()
+        state = source.state()
         for piece in pieces_of(source, position, order.field, part_bytes):
             yield number, piece, before + piece.read_bytes
-        after = source.path.stat()
-        if (state.st_mtime_ns, source.size_bytes) != (after.st_mtime_ns, after.st_size):
+        if (state[0], source.size_bytes) != source.state():
             raise DataError(f"{source.path}: changed while it was being read; run the same command on text that stays as it is")
         before, position = before + source.size_bytes, BEGIN
 
