@@ -11,7 +11,13 @@ from collections.abc import Sequence
 
 from swarmfree.lab.fork_server import serve
 
+# Libraries that load a part of themselves when it is first used stand here with that part.
 LOADED = (
+    "cryptography.hazmat.backends.openssl.backend",
+    "grpc._utilities",
+    "hivemind.utils.multiaddr.codecs.cid",
+    "hivemind.utils.multiaddr.codecs.ip4",
+    "hivemind.utils.multiaddr.codecs.uint16be",
     "swarmfree.cli.main",
     "swarmfree.cli.bootstrap",
     "swarmfree.cli.shutdown",
@@ -24,6 +30,7 @@ LOADED = (
     "swarmfree.wire.dht_keeper",
     "swarmfree.wire.dht_node",
     "swarmfree.wire.dht_validator",
+    "swarmfree.wire.own_address",
 )
 
 
@@ -33,6 +40,10 @@ def load() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in LOADED:
         importlib.import_module(module)
+    from swarmfree.cli.main import whole_command  # noqa: PLC0415 - loaded before
+
+    # Which builds all options, and loads what reads them
+    whole_command().make_context("swarmfree", [], resilient_parsing=True)
 
 
 def run(arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -206,9 +207,17 @@ app.command(short_help="Strike a swarm of real processes, and check it.", epilog
 app.add_typer(study_app, name="study", short_help="Compare ways of doing things, honestly.")
 
 
+@functools.cache
+def whole_command() -> TyperGroup:
+    """The command with all its options, built once."""
+    built = typer.main.get_command(app)
+    assert isinstance(built, OneLineGroup)
+    return built
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:
-        app(prog_name="swarmfree")
+        whole_command()(prog_name="swarmfree")
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)

@@ -29,6 +29,8 @@ from swarmfree.protocol.errors import SwarmfreeError
 
 MESSAGE_BYTES_MAX = 1 << 16
 CRASHED = 1
+END_WITHIN_S = 2.0
+"""How long the fork server has to end its children, before it is killed and they die with it."""
 
 
 class ForkedChild(asyncio.SubprocessTransport):
@@ -111,6 +113,8 @@ class ForkServer:
         self._living: dict[int, tuple[ForkedChild, Child]] = {}
         self._started: asyncio.Future[None] | None = None
         self._is_given_up = False
+        self._is_loaded = False
+        self._gone = asyncio.Event()
         self._next: tuple[Child, list[asyncio.ReadTransport]] | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -208,7 +212,9 @@ class ForkServer:
             self._lost()
             return
         told: dict[str, int] = json.loads(said)
-        if "started" in told:
+        if "loaded" in told:
+            self._is_loaded = True
+        elif "started" in told:
             self._begin(told["started"], fds[0])
         else:
             transport, child = self._living.pop(told["ended"])
@@ -235,6 +241,7 @@ class ForkServer:
             transport.ended(-signal.SIGKILL)
             child.process_exited()
         self._living.clear()
+        self._gone.set()
         self.give_up()
 
     def _let_go(self) -> None:
@@ -253,14 +260,30 @@ class ForkServer:
             self._started.set_exception(BrokenPipeError())
 
     async def end(self) -> None:
-        """Kill the fork server, which keeps nothing; whatever of its children still runs dies with
-        it.
+        """End the fork server and whatever of its children still runs, the one that it was asked
+        for last included: nothing of them is there afterwards.
+        """
+        is_killed = not self._is_loaded  # it has no children yet, and would answer in seconds
+        if is_killed:
+            self._kill()
+        if self._channel is not None:
+            self._channel.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_WITHIN_S):
+                    await self._gone.wait()
+        if self._process is not None:
+            if not (is_killed or self._gone.is_set()):
+                self._kill()
+            await self._process.wait()
+        self._lost()
+
+    def _kill(self) -> None:
+        """Once, and not when it has ended by itself: a second look takes its exit code from who
+        waits for that.
         """
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
-        self._lost()
 
 
 # ---- the fork server itself ----------------------------------------------------------------------
@@ -282,6 +305,8 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
+    channel.send(json.dumps({"loaded": os.getpid()}).encode())
+    living = set[int]()
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -291,10 +316,12 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
             with contextlib.suppress(BlockingIOError):
                 os.read(told, 1 << 12)
             for pid, code in _ended():
+                living.discard(pid)
                 channel.send(json.dumps({"ended": pid, "code": code}).encode())
         if channel.fileno() in ready:
             said, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 2)
-            if not said:
+            if not said or _is_closed(channel):  # whose last order nobody waits for
+                _end_all(living)
                 os._exit(0)
             own_pid, pid = os.getpid(), os.fork()
             if pid == 0:
@@ -302,6 +329,7 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
                 for fd in (channel.detach(), told, tell):
                     os.close(fd)
                 _become(json.loads(said), fds, run)
+            living.add(pid)
             pidfd = os.pidfd_open(pid)
             socket.send_fds(channel, [json.dumps({"started": pid}).encode()], [pidfd])
             for fd in (*fds, pidfd):
@@ -314,6 +342,22 @@ def _ended() -> list[tuple[int, int]]:
         while (result := os.waitpid(-1, os.WNOHANG))[0]:
             found.append((result[0], os.waitstatus_to_exitcode(result[1])))
     return found
+
+
+def _is_closed(channel: socket.socket) -> bool:
+    """Whether nothing more will be said to us, though something may have been before."""
+    poll = select.poll()
+    poll.register(channel, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _end_all(children: set[int]) -> None:
+    """Kill these children and wait until they are gone; none of them has been waited for."""
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def _become(request: dict[str, Any], fds: list[int], run: Callable[[Sequence[str]], None]) -> NoReturn:

@@ -212,10 +212,24 @@ def _file_bytes(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def _read_file_bytes(content: bytes) -> rsa.RSAPrivateKey:
-    key = serialization.load_der_private_key(_read_key_message(content), password=None)
+    # OpenSSL checks for 50 ms, mostly whether both primes are prime: no damage changes that alone
+    key = serialization.load_der_private_key(_read_key_message(content), password=None, unsafe_skip_rsa_key_validation=True)
     if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != KEY_SIZE_BITS:
         raise ValueError(f"an RSA key of {KEY_SIZE_BITS} bits is expected")
+    if not _belongs_together(key.private_numbers()):
+        raise ValueError("its numbers do not belong together")
     return key
+
+
+def _belongs_together(key: rsa.RSAPrivateNumbers) -> bool:
+    """Whether the numbers of an RSA key follow from its two primes (RFC 8017, section 3.2)."""
+    return (
+        min(key.p, key.q) > 1
+        and key.p * key.q == key.public_numbers.n
+        and all(key.d * key.public_numbers.e % (prime - 1) == 1 for prime in (key.p, key.q))
+        and (key.dmp1, key.dmq1) == (key.d % (key.p - 1), key.d % (key.q - 1))
+        and key.iqmp * key.q % key.p == 1
+    )
 
 
 def _read_key_message(message: bytes) -> bytes:

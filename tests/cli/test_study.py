@@ -50,9 +50,9 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "run_of_study", tiny_run)
 
 
-def study(text: Path, out: Path, said: list[str]) -> RecoveryStudy:
+def study(text: Path, out: Path, said: list[str], workers: int = 1) -> RecoveryStudy:
     """One, of which each line is kept."""
-    return RecoveryStudy(out, str(text), quick=True, workers=2, say=said.append)
+    return RecoveryStudy(out, str(text), quick=True, workers=workers, say=said.append)
 
 
 async def ended_early(one: RecoveryStudy, said: list[str]) -> None:
@@ -72,7 +72,7 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(text: Path, tmp
     """
     said: list[str] = []
     out = tmp_path / "out"
-    assert asyncio.run(study(text, out, said).run()) == 0
+    assert asyncio.run(study(text, out, said, workers=2).run()) == 0
     told = json.loads(said[-1])
     figures = {"shadow_gap_percent", "replay_gap_percent", "refit_over_checkfree", "order_t", "replay_pipeline_gap_percent"}
     figures |= {"refit_unpaid_stall", "refit_pipeline_stall"}

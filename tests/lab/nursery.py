@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swarmfree.cli.fork_server import load, run
+from swarmfree.lab import swarm
 from swarmfree.lab.fork_server import serve
 from swarmfree.lab.parent_death import die_with_parent
 
@@ -74,7 +75,7 @@ def main(door: socket.socket) -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork server has ended
-    nursery_pid = os.getpid()
+    nursery_pid, path = os.getpid(), Path(door.getsockname())
     while True:
         asking, _ = door.accept()
         said, fds, _, _ = socket.recv_fds(asking, len(ROOM), 3)
@@ -85,15 +86,21 @@ def main(door: socket.socket) -> None:
             for number, fd in enumerate(outputs, start=1):
                 os.dup2(fd, number)
                 os.close(fd)
-            be_fork_server(said, channel, nursery_pid)
+            be_fork_server(said, channel, nursery_pid, nursery_fork_server(path))
         for fd in (*fds, asking.detach()):
             os.close(fd)
 
 
-def be_fork_server(temporary: bytes, channel: int, parent_pid: int) -> None:
-    """Be the fork server of a swarm with this folder for temporary files, at this socket; `asking`
-    stays open for as long as it lives.
+def be_fork_server(temporary: bytes, channel: int, parent_pid: int, command: tuple[str, ...]) -> None:
+    """Be the fork server of a swarm with this folder for temporary files, at this socket.
+
+    Args:
+        temporary: the folder.
+        channel: the socket's number.
+        parent_pid: the process that it ends with.
+        command: how a forked ``swarmfree local`` starts a fork server of its own.
     """
+    swarm.FORK_SERVER_COMMAND = command
     os.setsid()
     write_environment(temporary)
     os.environ["TMPDIR"] = temporary.decode()

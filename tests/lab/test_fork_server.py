@@ -108,6 +108,28 @@ async def test_the_end_of_a_fork_server_ends_what_still_runs(tmp_path: Path) -> 
     assert await child.wait() == -signal.SIGKILL
 
 
+async def test_nothing_of_a_fork_server_is_there_after_its_end(tmp_path: Path) -> None:
+    """Its end waits for its children, and for the one that it was asked for last, which nobody
+    waits for any more: a folder that is removed then stays removed.
+    """
+    ready: asyncio.Queue[str] = asyncio.Queue()
+    async with launched(tmp_path) as fork_server:
+        started = [await fork_server.start(str(n), ["wait"], tmp_path / f"{n}.txt", ready.put_nowait) for n in range(8)]
+
+        async def start_late() -> None:
+            with pytest.raises(SwarmfreeError, match="late cannot be started"):
+                await fork_server.start("late", ["wait"], tmp_path / "late.txt", ready.put_nowait)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(start_late())
+            await asyncio.sleep(0)
+            fork_server.give_up()
+        await fork_server.end()
+        assert not [child.pid for child in started if psutil.pid_exists(child.pid)]
+        assert {await child.wait() for child in started} == {-signal.SIGKILL}
+        assert not [p for p in psutil.process_iter(["cmdline"]) if "swarmfree late" in " ".join(p.info["cmdline"] or ())]
+
+
 async def test_a_fork_server_that_cannot_load_is_one_line(tmp_path: Path) -> None:
     """Where the fork server fails before it has children, the first start says so and where its
     words are.

@@ -476,7 +476,15 @@ def founding_once(patch: pytest.MonkeyPatch) -> None:
 
 def copies_of_older_states(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer has copied counts, whatever its donor was told meanwhile (3.3)."""
-    patch.setattr(Assignment, "_void_joins", lambda self, stage: None)
+    patch.setattr(Assignment, "_void_joins", lambda self, stage, donor=None: None)
+
+
+def copies_from_a_builder(patch: pytest.MonkeyPatch) -> None:
+    """A copy counts that was taken from who then built the lost stage, before that one's answer
+    (3.3).
+    """
+    void = Assignment._void_joins
+    patch.setattr(Assignment, "_void_joins", lambda self, stage, donor=None: None if donor is not None else void(self, stage))
 
 
 def time_for_a_keeper(patch: pytest.MonkeyPatch) -> None:

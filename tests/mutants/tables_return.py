@@ -15,7 +15,7 @@ from typing import TypeVar
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
-from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import RecoverySection
@@ -974,9 +974,14 @@ def founder_that_was_started_again() -> object:
     return play(story)
 
 
-def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]], Awaitable[T]], *, slow: bool = False) -> T:
-    """A newcomer copies from a replica that is one step behind, and stays there for good; a `slow`
-    copy ends after that.
+def _copy_from_who_stays(
+    answers: Callable[[Alone, Assignment, list[Participant]], Awaitable[T]],
+    *,
+    slow: bool = False,
+    order: BuildAction | None = None,
+) -> T:
+    """A newcomer copies from a replica that is one step behind, and stays there for good, or builds
+    something else by this `order`; a `slow` copy ends after that.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> T:
@@ -987,11 +992,11 @@ def _copy_from_who_stays(answers: Callable[[Alone, Assignment, list[Participant]
         newcomer, participant = roster.get(SIBLING.member), roster.admit(ME, _hello(1), 1)
         assert newcomer is not None
         newcomer.built = False
-        assignment._joining.add(newcomer.member)
+        assignment._joining[newcomer.member] = (ME.member,)
         joins = alone.tasks.start(assignment._join(newcomer, Copy(1, (ME,), ""), Present(5, LINEAGE)), "join")
         await asyncio.sleep(alone.line.delay_s / 2)
         alone.line.delay_s /= 4 if slow else 1
-        await assignment._build(participant, Stay(1, 4, ""), assignment._lead.present, limit_s=None)
+        await assignment._build(participant, order or Stay(1, 4, ""), assignment._lead.present, limit_s=None)
         await joins
         return await answers(alone, assignment, [newcomer, participant])
 
@@ -1006,6 +1011,16 @@ def copy_from_who_stays() -> object:
         return len(assignment.rebuilt_stages()), [one.built for one in participants]
 
     return _copy_from_who_stays(answers)
+
+
+def copy_from_who_builds() -> object:
+    """The replica is told to copy a neighbour instead: what is rebuilt then, and who holds it."""
+
+    async def answers(alone: Alone, assignment: Assignment, participants: list[Participant]) -> tuple[int, list[bool]]:
+        del alone
+        return len(assignment.rebuilt_stages()), [one.built for one in participants]
+
+    return _copy_from_who_stays(answers, order=CopyNeighbour(1, D, 2, "copy stage 2"))
 
 
 def copy_once_more() -> object:

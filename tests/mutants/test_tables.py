@@ -282,6 +282,7 @@ ROWS = (
     Row(removals_begin.standbys_of_a_beginning, tables_return.standby_before_the_first_open, [1, -1]),
     Row(removals_begin.way_for_a_later_founder, situations_begin.coordinator_that_reads_of_a_founder, [False, True]),
     Row(removals_return.copies_of_older_states, tables_return.copy_from_who_stays, (1, [False, True])),
+    Row(removals_return.copies_from_a_builder, tables_return.copy_from_who_builds, (1, [False, True])),
     Row(removals_return.time_for_a_keeper, tables_return.keeper_that_is_missed, [False, True, True]),
     Row(removals_return.copies_for_a_late_builder, tables_return.feeder_that_comes_while_members_step, ["CopyKept"]),
     Row(removals_return.copies_begun_again, tables_return.copy_once_more, (2, True)),

@@ -115,9 +115,9 @@ class Processes:
         self._starter: Starter | None = None
         self._ports: set[int] = set()
 
-    async def start(self, name: str, *arguments: str) -> Child:
-        """Start ``swarmfree`` with these arguments; its lines are kept under `name`, its words on
-        stderr in a file of that name.
+    async def start(self, name: str, *arguments: str, is_forked: bool = True) -> Child:
+        """Start ``swarmfree`` with these arguments, forked as peers are or by itself; its lines are
+        kept under `name`, its words on stderr in a file of that name.
         """
         lines = self.said.setdefault(name, [])
 
@@ -129,7 +129,7 @@ class Processes:
             self.waiters.heard()
 
         log = self.folder / f"{name}.txt"
-        if arguments[0] in {"bootstrap", "peer"}:
+        if is_forked:
             child = await (await self.starter()).start(name, arguments, log, hear)
         else:
             child = await start_child(name, (*self.program, *arguments, "--die-with-parent", str(os.getpid())), log, hear)

@@ -23,13 +23,14 @@ EVERY = 5
 """Iterations from one set of snapshots to the next."""
 
 
-async def start_local(processes: Processes, *arguments: str) -> Child:
+async def start_local(processes: Processes, *arguments: str, is_forked: bool = True) -> Child:
     """``swarmfree local`` with four peers in four stages, a standby, and more iterations than
     anybody waits for.
     """
     run = write_run(processes.folder, iterations=ENDLESS)
     out = ("--out", str(processes.folder / "report"))
-    return await processes.start("local", "local", "--run", str(run), "--peers", "4", "--standbys", "1", *out, *arguments)
+    swarm = ("--run", str(run), "--peers", "4", "--standbys", "1")
+    return await processes.start("local", "local", *swarm, *out, *arguments, is_forked=is_forked)
 
 
 # ---- Ctrl-C --------------------------------------------------------------------------------------
@@ -121,7 +122,8 @@ async def test_nothing_outlives_a_killed_local_and_the_run_goes_on(processes: Pr
     """
     # With more in flight gradients are added up as they come, and sums differ in their last bits
     choices = ("ring.credits=1", f"recovery.snapshot_every={EVERY}", "timing.lease_s=6")
-    local = await start_local(processes, "--log", "json", *(part for choice in choices for part in ("--set", choice)))
+    options = (part for choice in choices for part in ("--set", choice))
+    local = await start_local(processes, "--log", "json", *options, is_forked=False)  # nothing of it is ours then
     await processes.waiters.until(lambda: max(losses(processes, "local"), default=0) > EVERY + 1, "a set, and some more")
     processes.listening()
     names = [p.name() for p in processes.living()]

@@ -21,7 +21,6 @@ from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.swarm import BOOTSTRAP, SwarmExit
 from swarmfree.protocol.events import DirectoryReplaced, Event, Repaired
 from tests.real_swarm.kill_world import (
-    ITERATIONS,
     NOTICED_WITHIN_S,
     WHOLE,
     World,
@@ -33,6 +32,7 @@ from tests.real_swarm.kill_world import (
 from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of
 
 pytestmark = pytest.mark.timeout(600)
+ITERATIONS = 130  # the story was over after 57 to 89
 
 
 async def lose_one(world: World) -> LostMember:
@@ -113,7 +113,7 @@ async def test_real_kills_one_after_the_other(processes: Processes) -> None:
     node, takes a late peer in, and leaves nothing.
     """
     await processes.starter()  # from which the one that joins late is forked
-    async with training(processes) as (world, running):
+    async with training(processes, iterations=ITERATIONS) as (world, running):
         await require_in_time_and_repaired(world)
         for stage, action in ((1, "CopyNeighbour"), (2, "Merge"), (3, "CopyNeighbour")):
             story = await lose_stage(world, stage)

@@ -124,6 +124,16 @@ def test_damaged_file_is_one_clear_line(identity: Identity, tmp_path: Path, dama
     assert path.read_bytes() == content
 
 
+def test_each_bit_of_a_key_file_counts(identity: Identity, tmp_path: Path) -> None:
+    """A key file with one bit changed is refused, wherever that is."""
+    good = Path(identity.path).read_bytes()
+    path = tmp_path / IDENTITY_FILE
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        with pytest.raises(ConfigError, match="damaged"):
+            load_or_create_identity(tmp_path)
+
+
 def test_small_key_is_refused(tmp_path: Path) -> None:
     """A key of another size than 2048 bits is refused."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=1024)

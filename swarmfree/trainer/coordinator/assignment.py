@@ -79,7 +79,7 @@ class Assignment:
         self._choice, self._quorum, self._partition_merge = choice, quorum, partition_merge
         self._broadcast = Broadcast(context, roster)
         self._adoption = StageAdoption(context, lead, roster, choice)
-        self._joining: set[Member] = set()
+        self._joining: dict[Member, tuple[Member, ...]] = {}  # and from whom each copies
         self._opened = lead.plan is not None
         self._begun_s = context.now_s()
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
@@ -439,7 +439,7 @@ class Assignment:
             is_behind = participant.iteration == self._lead.iteration - 1
             is_told = participant.member in self._joining or not participant.is_heard
             if record is not None and participant.is_joiner and is_behind and not is_told:
-                self._joining.add(participant.member)
+                self._joining[participant.member] = ()
                 self._tasks.start(self._bring_up(participant, record), f"{participant.member} steps")
                 continue
             holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
@@ -449,7 +449,7 @@ class Assignment:
             if _may_be_the_last(participant, holders):
                 continue
             action = Copy(participant.stage, donors, f"stage {participant.stage} has a live replica: copy it")
-            self._joining.add(participant.member)
+            self._joining[participant.member] = tuple(donor.member for donor in donors)
             self._tasks.start(
                 self._join(participant, action, self._lead.present), f"{participant.member} joins stage {participant.stage}"
             )
@@ -459,7 +459,7 @@ class Assignment:
         try:
             await self._build(participant, action, present, limit_s=None)
         finally:
-            self._joining.discard(participant.member)
+            self._joining.pop(participant.member, None)
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
         if rebuilt and participant.builds == number:
             # Its donors are gone, and the stage was rebuilt with other bytes meanwhile
@@ -474,7 +474,7 @@ class Assignment:
         try:
             await self._broadcast.bring_up([participant], record)
         finally:
-            self._joining.discard(participant.member)
+            self._joining.pop(participant.member, None)
         if not participant.built:
             self.start_joins()
         elif participant.iteration > before:
@@ -516,9 +516,7 @@ class Assignment:
                 limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
-        if isinstance(action, Stay):
-            # They may have copied parts of an older state from this very participant
-            self._void_joins(stage)
+            self._void_joins(stage, donor=participant.member)  # of what it held, or of what it builds unheard
         if isinstance(action, Fresh) and stage == ENDS_STAGE and record is not None:
             self._context.tell(EndsDrawnAnew(iteration, action.reason))
         if isinstance(action, CopyKept) and limit_s is not None:
@@ -655,12 +653,12 @@ class Assignment:
         participant.fail_build()
         self._choice.fail(action, participant.member, is_final=is_final)
 
-    def _void_joins(self, stage: int) -> None:
-        """What joiners of a stage load is gone: their answers count no more, and they begin
-        again.
+    def _void_joins(self, stage: int, donor: Member | None = None) -> None:
+        """What joiners of a stage load, or those of them that copy from `donor`, is gone: their
+        answers count no more, and they begin again.
         """
         for other in self._roster.of_stage(stage):
-            if other.member in self._joining:
+            if other.member in self._joining and (donor is None or donor in self._joining[other.member]):
                 other.begin_build()
 
     async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
