@@ -10,7 +10,9 @@ trained on a part of it.
 
 *over_alone* is the library's time over that of the preparation from its start to its end, hashing,
 checks and the index with it; 0.8 or more is wanted. *memory_mb* is the most that the preparation
-had, less than 1,000 is wanted. Rates are MB of text a second of each one's own time.
+had, less than 1,000 is wanted. Rates are MB of text a second of each one's own time. With
+`--minutes` both are ended then; what each has read of the text by then counts (*whole* is 0), a few
+MB too many for the preparation, which reads ahead.
 
 Progress goes to stderr; the last line is one JSON object.
 """
@@ -18,6 +20,7 @@ Progress goes to stderr; the last line is one JSON object.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -102,6 +105,16 @@ class Side:
             self.memory_mb = int(found[1]) * 1024 / 1e6
 
 
+def read_bytes(side: Side, source: Path) -> int:
+    """How far in the text a process that is stopped has read; 0 where it has not opened it."""
+    place = Path(f"/proc/{side.process.pid}")
+    with contextlib.suppress(OSError):
+        for descriptor in (place / "fd").iterdir():
+            if descriptor.readlink() == source:
+                return int((place / "fdinfo" / descriptor.name).read_text(encoding="utf-8").split()[1])
+    return 0
+
+
 def begun(name: str, command: list[str]) -> Side:
     """Start it, stopped."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
@@ -109,8 +122,8 @@ def begun(name: str, command: list[str]) -> Side:
     return Side(name, process)
 
 
-def measure(folder: Path, text: str, size_bytes: int) -> dict[str, float]:
-    """Play both sides once.
+def measure(folder: Path, text: str, size_bytes: int, limit_s: float) -> dict[str, float]:
+    """Play both sides once, for so long at most.
 
     Raises:
         SystemExit: one of them failed.
@@ -125,26 +138,32 @@ def measure(folder: Path, text: str, size_bytes: int) -> dict[str, float]:
     say(f"{text_bytes / 1e6:,.0f} MB of text")
     prepare = ["-c", PREPARE, "data", "prepare", str(source), "--tokenizer", str(tokenizer), "--out", str(folder / "out")]
     sides = begun("preparation", prepare), begun("library", ["-c", LIBRARY, str(tokenizer), str(source)])
+    done, begun_s = [0, 0], time.monotonic()
     try:
-        while not all(side.is_over for side in sides):
+        while not all(side.is_over for side in sides) and time.monotonic() < begun_s + limit_s:
             for side in sides:
                 if not side.is_over:
                     side.run(TURN_S)
+        source_bytes = source.stat().st_size
+        done = [source_bytes if side.is_over else read_bytes(side, source) for side in sides]
     finally:
         for side in sides:
             if not side.is_over:
                 side.process.kill()
                 side.process.wait()
+                side.process.returncode = 0
     failed = [side.name for side in sides if side.process.returncode]
     if failed:
         raise SystemExit(f"{' and '.join(failed)} failed")
-    preparation, library = sides
+    preparation = sides[0]
+    rates = [text_bytes / 1e6 * read / source_bytes / side.own_s for read, side in zip(done, sides, strict=True)]
     return {
-        "over_alone": round(library.own_s / preparation.own_s, 3),
+        "over_alone": round(rates[0] / rates[1], 3),
         "memory_mb": round(preparation.memory_mb),
-        "preparation_mb_per_s": round(text_bytes / 1e6 / preparation.own_s, 2),
-        "library_mb_per_s": round(text_bytes / 1e6 / library.own_s, 2),
-        "text_mb": round(text_bytes / 1e6),
+        "preparation_mb_per_s": round(rates[0], 2),
+        "library_mb_per_s": round(rates[1], 2),
+        "text_mb": round(text_bytes / 1e6 * min(done) / source_bytes),
+        "whole": int(all(side.is_over for side in sides)),
         "cores": os.cpu_count() or 1,
         "load": round(os.getloadavg()[0], 1),
     }
@@ -161,11 +180,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="size of the text")
     parser.add_argument("--text", type=Path, default=Path(sysconfig.get_path("stdlib")), help="folder of text that is repeated")
+    parser.add_argument("--minutes", type=float, default=60.0, help="end both then")
     parser.add_argument("--quick", action="store_true", help="small, to see that it works")
     options = parser.parse_args()
     size_bytes = (QUICK_MEGABYTES if options.quick else options.megabytes) * 1_000_000
     with tempfile.TemporaryDirectory(prefix="swarmfree-preparation-") as folder:
-        print(json.dumps(measure(Path(folder), texts_in(options.text), size_bytes)))
+        print(json.dumps(measure(Path(folder), texts_in(options.text), size_bytes, 60 * options.minutes)))
 
 
 if __name__ == "__main__":
