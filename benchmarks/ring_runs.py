@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.config import load_run, to_toml
 from swarmfree.protocol.manifest import (
     BatchSection,
@@ -27,7 +27,7 @@ from swarmfree.protocol.manifest import (
     StagesSection,
 )
 from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import CorpusTokens, tokens_of
 
 TEXT_BYTES = 4 << 20
 RUN_FILE, TEXT_FILE, CORPUS_FOLDER = "run.toml", "text.txt", "corpus"
@@ -135,8 +135,8 @@ def open_job(folder: Path, *, whole: bool = False) -> tuple[Manifest, CorpusToke
     corpus = prepare_corpus(str(folder / TEXT_FILE), folder / CORPUS_FOLDER, percent)
     data = DataSection(corpus.name, percent, corpus.corpus_hash, corpus.train_tokens, corpus.held_out_tokens)
     manifest = dataclasses.replace(manifest, data=data)
-    order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-    return manifest, CorpusTokens(corpus, manifest, order.sequence_of)
+    order = order_of(manifest.run.seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
+    return manifest, tokens_of(corpus, manifest, order.sequence_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 from swarmfree.lab.study.base_training import Training
 from swarmfree.lab.study.recovery import run_of_study
 from swarmfree.lab.study.trial import Trial, TrialRun
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import tokens_of
 
 
 def calmer_neighbour(training: Training, stage: int) -> None:
@@ -39,8 +39,8 @@ def main(iterations: int) -> None:
             model=dataclasses.replace(run.model, width=32, heads=2, kv_heads=2, mlp_width=64, tokens_per_row=32),
             data=dataclasses.replace(run.data, corpus_hash=corpus.corpus_hash),
         )
-        order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-        tokens = CorpusTokens(corpus, manifest, order.sequence_of)
+        order = order_of(manifest.run.seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
+        tokens = tokens_of(corpus, manifest, order.sequence_of)
         for strategy, own in (("none", None), ("norm2", None), ("random", None), ("own", calmer_neighbour)):
             hit = () if strategy == "none" else losses
             trial = Trial(strategy, "example", manifest.run.seed, iterations, hit, is_from_scratch=True)

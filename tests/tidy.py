@@ -24,7 +24,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "policy": ({"protocol"}, {"networkx", "scipy"}),
     "model": ({"protocol"}, {"torch", "numpy", "blake3", "safetensors"}),
     "wire": ({"protocol"}, {"grpc", "google", "hivemind", "cryptography", "msgpack", "zstandard"}),
-    "storage": ({"protocol"}, {"numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
+    "storage": ({"protocol"}, {"datasets", "numpy", "obstore", "pyarrow", "safetensors", "tokenizers", "zstandard"}),
     "trainer": ({"protocol", "policy"}, set()),
     "sim": ({"protocol", "policy", "trainer"}, {"numpy"}),
     "cockpit": ({"protocol"}, {"rich"}),
@@ -101,7 +101,7 @@ GERUNDS = {
 # Commands that need no more than a peer does; all others take the extra `lab`.
 PEER_COMMANDS = ("bootstrap", "config", "data", "doctor", "new", "peer", "rehearse", "sample", "status")
 # What only some text, or a bucket, needs: imported inside functions, which say how to install it.
-OPTIONAL = {"data": {"pyarrow", "tokenizers"}, "s3": {"obstore"}}
+OPTIONAL = {"data": {"pyarrow", "tokenizers"}, "datasets": {"datasets"}, "s3": {"obstore"}}
 """Extra -> what it brings."""
 # What is imported under another name than it is installed by.
 DISTRIBUTIONS = {"google": "protobuf", "grpc": "grpcio"}

@@ -286,6 +286,21 @@ async def take(network: Network, peer: Endpoint, stage: int, limit_s: float) -> 
     return Taken(size_bytes, seconds, why)
 
 
+def corpus_finding(manifest: Manifest, local: LocalConfig) -> Finding:
+    """Whether the data here is the run's: every dataset of a mixture, and its weight."""
+    if not local.can_feed:
+        return Finding(Grade.NOTE, "corpus", "--no-feed: this peer serves the body only")
+    try:
+        corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
+        CorpusTokens(corpus, manifest, lambda sequence: sequence)
+    except (DataError, OSError) as error:
+        if local.data_path:
+            return Finding(Grade.BAD, "corpus", str(error), "Name the run's data with --data, or leave it out")
+        return Finding(Grade.NOTE, "corpus", str(error))
+    what = f"the {len(corpus.datasets)} datasets here are" if corpus.mixture is not None else "the text here is"
+    return Finding(Grade.GOOD, "corpus", f"{what} the run's own: this peer can serve stage 0, too")
+
+
 class _Checkup:
     def __init__(self, invite: Invite, local: LocalConfig, tell: Callable[[Finding], None]) -> None:
         self._invite, self._local, self._tell = invite, local, tell
@@ -307,7 +322,7 @@ class _Checkup:
             if ticket.grade is Grade.BAD:
                 return  # nobody would hear anything else of it
             self._tell(memory_finding(manifest, free_memory_bytes()))
-            self._tell(await asyncio.to_thread(self._corpus, manifest))
+            self._tell(await asyncio.to_thread(corpus_finding, manifest, self._local))
             network = await opened.enter_async_context(self._network(manifest, identity, admission))
             self._tell(await self._reach(network, directory))
             own = identity.peer_id
@@ -352,19 +367,6 @@ class _Checkup:
             return Finding(Grade.GOOD, "ticket", "this run lets everybody in who is not banned, or has this peer on its list")
         until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
         return Finding(Grade.GOOD, "ticket", f"the invite's holds until {until}")
-
-    def _corpus(self, manifest: Manifest) -> Finding:
-        local = self._local
-        if not local.can_feed:
-            return Finding(Grade.NOTE, "corpus", "--no-feed: this peer serves the body only")
-        try:
-            corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
-            CorpusTokens(corpus, manifest, lambda sequence: sequence)
-        except (DataError, OSError) as error:
-            if local.data_path:
-                return Finding(Grade.BAD, "corpus", str(error), "Name the run's text with --data, or leave it out")
-            return Finding(Grade.NOTE, "corpus", str(error))
-        return Finding(Grade.GOOD, "corpus", "the text here is the run's own: this peer can serve stage 0, too")
 
     async def _reach(self, network: GrpcNetwork, directory: DhtDirectory) -> Finding:
         """Have the run's relays call this peer, and where they cannot, be called by way of one."""

@@ -30,10 +30,19 @@ def show(run: RunOption, changes: SetOption = None) -> None:
     from swarmfree.protocol.peer_limits import DEFAULT_LIMITS  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import with_tokenizer  # noqa: PLC0415 - help is fast
     from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.mixture import is_mixture  # noqa: PLC0415 - help is fast
 
     found = load_run(run, changes or ())
     typer.echo(to_toml(found.manifest, found.data_path, found.init_from), nl=False)
     typer.echo("".join(f"\n#{' ' if line else ''}{line}" for line in ["", *limits_to_toml(DEFAULT_LIMITS)]))
+    if is_mixture(found.data_path):
+        from swarmfree.cli.data import mixture_lines  # noqa: PLC0415 - help is fast
+        from swarmfree.storage.data_location import find_data  # noqa: PLC0415 - help is fast
+        from swarmfree.storage.mixture import Mixture  # noqa: PLC0415 - help is fast
+
+        mixture = find_data(found.data_path)
+        if isinstance(mixture, Mixture):
+            typer.echo("".join(f"\n# {line}" for line in [f"The mixture {found.data_path}:", *mixture_lines(mixture)]))
     manifest = with_first_model(with_tokenizer(found.manifest, found.data_path), found.init_from)
     for line in needs(manifest, peers_of(found.manifest) + STANDBYS):
         typer.echo(f"swarmfree local: {line}", err=True)

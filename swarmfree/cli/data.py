@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     from swarmfree.storage.dataset import Dataset
     from swarmfree.storage.dataset_writer import PreparationProgress
+    from swarmfree.storage.mixture import Mixture
 
 data_app = typer.Typer(help="Make token shards of text, and look at them.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,9 +27,24 @@ PREPARE_EXAMPLES = "\b\nExamples:\n" + "\n".join(
         "web.jsonl.zst --field content --tokenizer gpt2/tokenizer.json --out web",
         "chats.jsonl --tokenizer model --pack best-fit:512 --out chats",
         "*.parquet --tokenizer bytes --held-out-percent 2 --out bytes",
+        "hf:roneneldan/TinyStories --tokenizer train:4096 --out stories",
     )
 )
-INFO_EXAMPLES = "\b\nExamples:\n  swarmfree data info books-4096\n  swarmfree data info books-4096 --check --json"
+INFO_EXAMPLES = "\b\nExamples:\n" + "\n".join(
+    f"  swarmfree data info {example}"
+    for example in ("books-4096", "books-4096 --check --json", "s3://bucket/books-4096", "books-and-web.mixture.toml")
+)
+
+
+SourcesArgument = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Text files, .jsonl (also .gz, .zst), .parquet, folders of them, or hf:OWNER/NAME of the Hugging Face hub; "
+        "a row is a document, and so is a text file.",
+        show_default=False,
+    ),
+]
 
 
 @data_app.callback()
@@ -37,14 +54,7 @@ def data() -> None:
 
 @data_app.command(short_help="Make token shards of text.", epilog=PREPARE_EXAMPLES)
 def prepare(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="SOURCE...",
-            help="Text files, .jsonl (also .gz, .zst), .parquet, or folders of them; a row is a document, and so is a text file.",
-            show_default=False,
-        ),
-    ],
+    sources: SourcesArgument,
     *,
     tokenizer: Annotated[
         str,
@@ -122,28 +132,67 @@ def _row_tokens(pack: str) -> int:
 
 @data_app.command(short_help="Say what is in a dataset.", epilog=INFO_EXAMPLES)
 def info(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a dataset, or of token shards.", show_default=False)],
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of a dataset or of token shards, URL of a dataset, or file of a mixture.",
+            show_default=False,
+        ),
+    ],
     *,
     check: Annotated[bool, typer.Option("--check", help="Read every shard, and compare its hash with the index.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what is in a dataset, and show its first tokens as text.
+    """Say what is in a dataset or a mixture, and show the first tokens as text.
 
-    Sizes are always compared with what the index and the headers of the shards say.
+    Sizes are always compared with what the index and the headers of the shards say; behind a URL
+    only with --check.
     """
-    from swarmfree.protocol.errors import DataError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.dataset import checked, find_dataset  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.data_location import checked_data  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.mixture import Mixture  # noqa: PLC0415 - help is fast
 
-    dataset = find_dataset(folder)
-    if dataset is None and not folder.exists():
-        raise DataError(f"{folder}: no such folder; that of a dataset expected")
-    if dataset is None:
-        raise DataError(f"{folder}: no dataset: neither an index of ours nor token shards; `swarmfree data prepare` makes one")
-    if check:
-        dataset = checked(dataset)
+    with tempfile.TemporaryDirectory(prefix="swarmfree-data-") as cache:
+        found = _found(place, Path(cache))
+        if check:
+            found = checked_data(found)
+            for dataset in found.datasets if isinstance(found, Mixture) else (found,):
+                _check_remote(dataset)
+        if isinstance(found, Mixture):
+            _tell_mixture(found, is_checked=check, as_json=as_json)
+        else:
+            _tell_dataset(found, is_checked=check, as_json=as_json)
+
+
+def _found(place: str, cache: Path) -> Dataset | Mixture:
+    from swarmfree.protocol.errors import DataError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.data_location import find_data  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.mixture import is_mixture  # noqa: PLC0415 - help is fast
+
+    found = find_data(place, cache)
+    if found is None and not Path(place).expanduser().exists():
+        what = "file of a mixture" if is_mixture(place) else "folder; that of a dataset expected"
+        raise DataError(f"{place}: no such {what}")
+    if found is None:
+        raise DataError(f"{place}: no dataset: neither an index of ours nor token shards; `swarmfree data prepare` makes one")
+    return found
+
+
+def _check_remote(dataset: Dataset) -> None:
+    """Read what lies behind a URL, once."""
+    from swarmfree.storage.remote_shards import RemoteShard, check_shard  # noqa: PLC0415 - help is fast
+
+    if dataset.reader is None:
+        return
+    for shard in (*dataset.train.shards, *dataset.held_out.shards):
+        check_shard(dataset.reader, RemoteShard(shard.file, shard.tokens, shard.blocks_sha256), shard.sha256)
+
+
+def _tell_dataset(dataset: Dataset, *, is_checked: bool, as_json: bool) -> None:
     first, text = _beginning(dataset)
     if as_json:
-        typer.echo(json.dumps({**dataset.to_json(), "is_checked": check, "first_tokens": first, "first_text": text}, indent=2))
+        told = {**dataset.to_json(), "is_checked": is_checked, "first_tokens": first, "first_text": text}
+        typer.echo(json.dumps(told, indent=2))
         return
     for line in _lines(dataset):
         typer.echo(line)
@@ -151,12 +200,40 @@ def info(
         typer.echo(f"  from {name}, {size_bytes:,} bytes, SHA-256 {digest[:12]}")
     if len(dataset.sources) > 10:
         typer.echo(f"  and {len(dataset.sources) - 10:,} more file{'s' * (len(dataset.sources) != 11)}")
-    typer.echo(
-        f"every shard has {'the hash of the index' if dataset.is_indexed else 'been read'}" if check else "not read; --check does"
-    )
+    checked = "every shard has the hash of the index" if dataset.is_indexed else "every shard has been read"
+    typer.echo(checked if is_checked else "not read; --check does")
     typer.echo(f"begins with the tokens {' '.join(map(str, first[:16]))} ...")
     if text is not None:
         typer.echo(f"as text: {json.dumps(text, ensure_ascii=False)}")
+
+
+def _tell_mixture(mixture: Mixture, *, is_checked: bool, as_json: bool) -> None:
+    """Each dataset with its weight, and how much of it an epoch shows."""
+    if as_json:
+        datasets = [
+            {"place": dataset.place, "weight": weight or None, "share": share, **dataset.to_json()}
+            for dataset, weight, share in zip(mixture.datasets, mixture.weights, mixture.proportions, strict=True)
+        ]
+        told = {"mixture_hash": mixture.mixture_hash, "bytes_per_token": mixture.bytes_per_token, "is_checked": is_checked}
+        typer.echo(json.dumps({**told, "datasets": datasets}, indent=2))
+        return
+    typer.echo(f"{mixture.path}: a mixture of {len(mixture.datasets)} datasets, hash {mixture.mixture_hash[:12]}")
+    for line in mixture_lines(mixture):
+        typer.echo(f"  {line}")
+    for dataset in mixture.datasets:
+        for line in _lines(dataset):
+            typer.echo(line)
+    typer.echo("every shard has been read" if is_checked else "not read; --check does")
+
+
+def mixture_lines(mixture: Mixture) -> list[str]:
+    """What an epoch draws of each dataset, and how much of it that is."""
+    tokens = [dataset.train.tokens for dataset in mixture.datasets]
+    epoch = min(count / share for count, share in zip(tokens, mixture.proportions, strict=True))
+    return [
+        f"{share:.1%} of what is drawn: {dataset.place}; an epoch shows {min(1.0, epoch * share / count):.1%} of it"
+        for dataset, count, share in zip(mixture.datasets, tokens, mixture.proportions, strict=True)
+    ] + [f"an epoch is about {epoch:,.0f} tokens, and shows no sequence twice"]
 
 
 def _lines(dataset: Dataset) -> list[str]:
@@ -164,13 +241,15 @@ def _lines(dataset: Dataset) -> list[str]:
     known = f", {dataset.vocabulary:,} symbols" if dataset.vocabulary else ""
     is_bytes = dataset.is_indexed and not dataset.tokenizer_hash
     tokenizer = "bytes" if is_bytes else f"tokenizer {dataset.tokenizer_hash[:12] or 'not known'}"
-    lines = [f"{dataset.folder}: {tokenizer}{known}"]
+    lines = [f"{dataset.place}: {tokenizer}{known}"]
     for half, what in ((dataset.train, "train"), (dataset.held_out, "held out")):
         documents = f", {half.documents:,} documents or parts" if half.documents else ""
         shards = f"{len(half.shards)} shard{'' if len(half.shards) == 1 else 's'}"
         lines.append(f"  {what}: {half.tokens:,} tokens{documents}, {shards}")
     if dataset.is_indexed:
         lines.append(f"  {dataset.bytes_per_token:.3f} bytes per held-out token; hash {dataset.dataset_hash[:12]}")
+    if dataset.row_tokens:
+        lines.append(f"  packed for rows of {dataset.row_tokens:,} tokens (model.tokens_per_row)")
     return lines
 
 
@@ -179,9 +258,13 @@ def _beginning(dataset: Dataset) -> tuple[list[int], str | None]:
     from swarmfree.protocol.errors import SwarmfreeError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset_tokenizer import TextTokenizer  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.token_text import TokenText  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.remote_shards import RemoteShard  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.tokens import half_of  # noqa: PLC0415 - help is fast
 
-    tokens = [int(token) for token in TokenText.of_shards(dataset.paths(dataset.train)).read(0, SHOWN_TOKENS)]
+    if dataset.reader is not None and dataset.train.tokens:  # else it would be asked for ever
+        first = dataset.train.shards[0]
+        dataset.reader.read_block(RemoteShard(first.file, first.tokens, first.blocks_sha256), 0)
+    tokens = [int(token) for token in half_of(dataset, dataset.train).read(0, SHOWN_TOKENS)]
     path = dataset.folder / TOKENIZER_FILE
     if not path.is_file():
         return tokens, None
@@ -223,8 +306,10 @@ class _Speaker:
             if is_new:
                 for task in self._bar.task_ids:
                     self._bar.remove_task(task)
+                if not progress.total_bytes:
+                    self._bar.console.print(progress.doing, highlight=False, soft_wrap=True)
                 self._bar.start()
-                self._bar.add_task(progress.doing, total=progress.total_bytes, completed=progress.done_bytes)
+                self._bar.add_task(progress.doing, total=progress.total_bytes or None, completed=progress.done_bytes)
             self._bar.update(self._bar.task_ids[-1], completed=progress.done_bytes)
         elif now_s - self._said_s >= SAY_S or is_new:
             self._said_s = now_s
@@ -233,6 +318,8 @@ class _Speaker:
 
     def _line(self, progress: PreparationProgress, now_s: float) -> str:
         seconds, done = now_s - self._begun_s, progress.done_bytes - self._begun_bytes
+        if not progress.total_bytes:
+            return progress.doing
         line = f"{progress.doing}: {progress.done_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB"
         if progress.tokens:
             line += f", {progress.tokens:,} tokens"

@@ -16,6 +16,7 @@ from swarmfree.cli.writer import tokenizer_in
 
 if TYPE_CHECKING:
     from swarmfree.model.evaluation import TextScore
+    from swarmfree.storage.dataset import Dataset
     from swarmfree.storage.scored_text import ScoredText
 
 WHOLE = 0
@@ -61,13 +62,12 @@ def evaluate(
     at some rows, spread over the held-out text, and this at all of it.
     """
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.dataset import find_dataset  # noqa: PLC0415 - help is fast
     from swarmfree.storage.scored_text import held_out_of, text_of  # noqa: PLC0415 - help is fast
     from swarmfree.storage.weights import read_weights  # noqa: PLC0415 - help is fast
 
     if not data:
         raise ConfigError("--data: a file or a folder of text, or a dataset, is expected, and nothing is named")
-    dataset = find_dataset(Path(data).expanduser())
+    dataset = _dataset_of(data)
     if dataset is not None and held_out_percent:
         raise ConfigError(f"--held-out-percent: the dataset {data} has a held-out half of its own, which is looked at")
     folder = weights_folder(model)
@@ -93,6 +93,22 @@ def evaluate(
     except DataError as error:
         raise DataError(f"{data}: {error}; take a longer text, or a larger part of it") from error
     _tell(found, text, held_out_percent, as_json=as_json)
+
+
+def _dataset_of(data: str) -> Dataset | None:
+    """The dataset that is named; None where it is text.
+
+    Raises:
+        ConfigError: it is a mixture.
+    """
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.data_location import find_data  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.mixture import Mixture  # noqa: PLC0415 - help is fast
+
+    found = find_data(data)
+    if isinstance(found, Mixture):
+        raise ConfigError(f"--data {data}: a mixture; name one of its datasets: {', '.join(one.place for one in found.datasets)}")
+    return found
 
 
 def _require_text(data: str, *, data_is_bytes: bool, is_dataset: bool, reads_bytes: bool) -> None:

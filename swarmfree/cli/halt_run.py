@@ -26,7 +26,7 @@ FOLLOWS = {
     Halting.PAUSE: "after the iteration under way each writes its stage, and all leave; "
     "to go on, start the same commands in the same folders",
     Halting.STOP: "after the iteration under way the weights are written, and all end",
-    Halting.NOT: "after the iteration under way each has so many, and the learning rate follows",
+    Halting.NOT: "after the iteration under way, unless that is the last one, each has so many, and the learning rate follows",
 }
 SETTABLE = "batch.microbatches"
 
@@ -71,6 +71,11 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
                 f"order {last.number} to {last.halt} stands, and {what} would take its place: "
                 + ("set it once the run goes on again" if last.halt is Halting.PAUSE else "the run is about to end")
             )
+        if microbatches and max((a.iteration for a in await directory.announcements()), default=0) + 1 >= manifest.run.iterations:
+            raise SwarmfreeError(
+                f"the run is in its last iteration, {manifest.run.iterations:,} of {manifest.run.iterations:,}: none comes after it that "
+                f"could have {SETTABLE}={microbatches}"
+            )
         number = max(int(time.time()), max(spent, last.number if last is not None else 0) + 1)
         after = max(spent, last.after if last is not None else 0) if microbatches else 0
         order = sign_order(organiser, manifest, Order(number, halt, microbatches, after))
@@ -99,6 +104,11 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
             )
         who = "peers have" if keepers > 1 else "peer has"
         typer.echo(f"order {number} to {what}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
+        if halt is not Halting.NOT and last is not None and last.microbatches and last.number > spent:
+            again = "; then set it again once the run goes on" if halt is Halting.PAUSE else ""
+            typer.echo(
+                f"it takes the place of order {last.number} to {_in_words(last)}, where no iteration has begun with that{again}"
+            )
         return 0
 
 

@@ -23,6 +23,7 @@ from swarmfree.lab.report import CONFIG_FILE, EVENTS_FILE, ReportError
 from swarmfree.lab.swarm import BOOTSTRAP, PEERS
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.config import RunConfig, differences, load_run, manifest_from_bytes
+from swarmfree.protocol.config_values import is_url
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import Manifest
@@ -310,8 +311,10 @@ def open_kept(asked: str) -> KeptRun:
 
 
 def absolute(data: str) -> str:
-    """A path of text, from wherever it is read later; empty stays empty."""
-    return str(Path(data).expanduser().resolve()) if data else ""
+    """A path of text, from wherever it is read later; a URL, and what is empty, stay as they
+    are.
+    """
+    return str(Path(data).expanduser().resolve()) if data and not is_url(data) else data
 
 
 def _shown(value: object) -> str:

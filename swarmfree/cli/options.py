@@ -54,8 +54,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="PATH",
-        help="File or folder of text to learn from, or a dataset of `swarmfree data prepare`; without it, what the run config names, "
-        "else Python's own standard library.",
+        help="File or folder of text to learn from, a dataset of `swarmfree data prepare`, its URL, or a mixture of several; "
+        "without it, what the run config names, else Python's own standard library.",
         show_default=False,
     ),
 ]

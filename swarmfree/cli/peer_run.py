@@ -32,7 +32,7 @@ from swarmfree.cli.process import give_back_memory, load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.model.first_weights import FirstWeightsOf
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import ConfigError, DataError, InviteError
 from swarmfree.protocol.events import DirectoryReplaced, Note
@@ -46,7 +46,7 @@ from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.snapshot_store import BucketSnapshots
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import CorpusTokens, tokens_of
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.guest import run_with_guest
 from swarmfree.trainer.peer import Hooks
@@ -153,7 +153,7 @@ class PeerLife:
             await directory.start()
             opened.push_async_callback(directory.close)
             manifest = await directory.fetch_manifest(local.patience_s)
-            tokens = await asyncio.to_thread(self._tokens, manifest, journal)
+            tokens = await asyncio.to_thread(self._tokens, manifest, journal, noted_from_threads(journal))
             first_weights = await asyncio.to_thread(self._first_weights, manifest, tokens, journal)
             if screen is not None:
                 self._introduce(screen, manifest, self._own_invite(directory))
@@ -333,8 +333,9 @@ class PeerLife:
             )
         return first_weights
 
-    def _tokens(self, manifest: Manifest, journal: Journal) -> Tokens | None:
-        """The run's corpus, None where this peer is no source.
+    def _tokens(self, manifest: Manifest, journal: Journal, say: Callable[[str], object]) -> Tokens | None:
+        """The run's corpus, None where this peer is no source; `say` hears of servers that are
+        waited for.
 
         Raises:
             DataError: the text that was named is not the run's, or none.
@@ -346,12 +347,18 @@ class PeerLife:
             from swarmfree.sim.integer_tokens import integer_tokens  # noqa: PLC0415 - only what is needed
 
             return integer_tokens(manifest)
-        corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent)
-        order = SequenceOrder(manifest.run.seed, max(1, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row)))
+        corpus = prepare_corpus(local.data_path, Path(local.folder) / "corpus", manifest.data.held_out_percent, say)
+        order = order_of(manifest.run.seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
         try:
-            return CorpusTokens(corpus, manifest, order.sequence_of)
+            return tokens_of(corpus, manifest, order.sequence_of)
         except DataError as error:
             if local.data_path:
                 raise DataError(f"{error}; name the run's data with --data, or leave --data out") from error
             journal.tell(Note(str(error)))
             return None
+
+
+def noted_from_threads(journal: Journal) -> Callable[[str], object]:
+    """Has a line written into the journal by the running loop, whichever thread says it."""
+    loop = asyncio.get_running_loop()
+    return lambda line: loop.call_soon_threadsafe(journal.tell, Note(line))

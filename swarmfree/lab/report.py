@@ -11,7 +11,8 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ CONFIG_FILE = "run.toml"
 SUMMARY_FILE = "summary.json"
 SAMPLES_FILE = "samples.json"
 TAIL_BYTES = 1 << 16
+DAMAGED_SHOWN = 3
 
 
 class ReportError(SwarmfreeError):
@@ -128,27 +130,52 @@ def _whole_lines_bytes(file: IO[bytes]) -> int:
     return kept
 
 
-def read_events(folder: Path) -> Iterator[ObservedEvent]:
+def tell_on_stderr(line: str) -> None:
+    """Say something to a person."""
+    print(f"swarmfree: {line}", file=sys.stderr)
+
+
+def read_events(folder: Path, tell: Callable[[str], object] = tell_on_stderr) -> Iterator[ObservedEvent]:
     """The events of a report, in order; a torn last line is left out.
 
+    A line that is no event, since a disk or a hand has damaged it, is passed over: the report lacks
+    what it said, and a run that goes on takes nothing else from here.
+
+    Args:
+        folder: of the report.
+        tell: told in one line how many were passed over, and where.
+
     Raises:
-        ConfigError: there is no such report, or a line is not ours.
+        ConfigError: there is no such report, or no line of it is ours.
     """
     path = folder / EVENTS_FILE
+    damaged, count, is_ours = list[int](), 0, False
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield _observed_event(path, number, line)
+                if not line.endswith(b"\n"):
+                    continue
+                if (event := _observed_event(line)) is not None:
+                    is_ours = True
+                    yield event
+                else:
+                    count += 1
+                    damaged += [number] if len(damaged) < DAMAGED_SHOWN else []
     except OSError as error:
         raise ConfigError(f"{folder}: the folder of a report is expected, but {path} cannot be read: {error.strerror}") from error
+    if damaged and not is_ours:
+        raise ConfigError(f"{path}, line {damaged[0]}: not an event, nor is any other line; events of a report expected")
+    if damaged:
+        which = f"line {damaged[0]} is" if count == 1 else f"{count:,} lines are"
+        where = "" if count == 1 else f" (the first: {', '.join(map(str, damaged))})"
+        tell(f"{path}: {which} not an event{where}, and passed over: the report lacks what was told there")
 
 
-def _observed_event(path: Path, number: int, line: bytes) -> ObservedEvent:
+def _observed_event(line: bytes) -> ObservedEvent | None:
     try:
         return observed_event_from_json(json.loads(line.decode()))
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}, line {number}: not an event; without that line the others can be read") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 def write_summary(folder: Path, summary: dict[str, Any]) -> None:

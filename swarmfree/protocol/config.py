@@ -22,6 +22,7 @@ from swarmfree.protocol.config_values import (
     assigned,
     checked,
     first_key,
+    is_url,
     read_text,
     split_override,
     toml_value,
@@ -52,8 +53,9 @@ class RunConfig:
 
     Args:
         manifest: what all peers will agree on.
-        data_path: file or folder of text on this machine, empty = the default corpus. A machine's
-            choice, so it is not in the manifest. Where the run file says it, it is relative to the
+        data_path: file or folder of text on this machine, a dataset there or behind a URL, or the
+            file of a mixture of these; empty = the default corpus. A machine's choice, so it is not
+            in the manifest. Where the run file says it, it is relative to the
             folder of that file; in an override, to the working folder.
         init_from: folder of a LLaMA on this machine that the run begins with, empty = first weights
             are drawn; as `data_path`.
@@ -80,7 +82,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     chosen_here = {override.partition("=")[0].strip() for override in overrides}
 
     def placed(path: str, key: str) -> str:
-        return str(file.parent / Path(path).expanduser()) if path and key not in chosen_here else path
+        return str(file.parent / Path(path).expanduser()) if path and key not in chosen_here and not is_url(path) else path
 
     return dataclasses.replace(
         config, data_path=placed(config.data_path, _DATA_PATH), init_from=placed(config.init_from, _INIT_FROM)
@@ -193,7 +195,7 @@ def to_toml(manifest: Manifest, data_path: str = "", init_from: str = "") -> str
         record = getattr(manifest, name)
         lines += ["", f"# {_summary(kind)}", f"[{name}]"]
         if name == "data" and data_path:
-            lines += ["# This machine's file or folder of text; not part of the manifest.", f"path = {toml_value(data_path)}"]
+            lines += ["# This machine's text, dataset or mixture; not part of the manifest.", f"path = {toml_value(data_path)}"]
         if name == "model" and init_from:
             lines += [
                 "# This machine's folder of the LLaMA that the run begins with; not part of the manifest. Its config says the shapes.",
@@ -224,7 +226,7 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
             shown = key if key.startswith(_LIMITS) else written_key(key)
             source.fail(key, f"{assigned(shown, value)}: {unknown(key, types)}")
         values[key] = checked(types[key], value, key, source)
-        if path and key in _LOCAL_PATHS and values[key]:
+        if path and key in _LOCAL_PATHS and values[key] and not is_url(values[key]):
             values[key] = str(Path(path).parent / Path(values[key]).expanduser())
     for key, value in given.items():
         assert key in types, f"no such key in LocalConfig: {key}"

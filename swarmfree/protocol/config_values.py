@@ -26,6 +26,7 @@ _TEXT_LENGTH_MAX = 4096
 _SHOWN_LENGTH_MAX = 60
 _INTEGER_MAX = 2**63 - 1
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _RULES: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -82,6 +83,11 @@ class ConfigSource:
             elif (key := re.match(r"\s*\"?([^\s=\"]+)\"?\s*=", line)) and (section, key[1]) == (wanted_section, wanted_key):
                 return number
         return 0
+
+
+def is_url(text: str) -> bool:
+    """Whether a place is named by a URL, and is no path."""
+    return _URL.match(text) is not None
 
 
 def read_text(file: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.mixture import mixture_parts
 from swarmfree.protocol.names import PROTOCOL_REVISION
 
 PAPERS_LEASES = 4
@@ -218,6 +219,8 @@ class DataSection:
         end_of_text: the token behind each document, as text; empty where there is none.
         bytes_per_token: mean bytes of held-out text for each token, by which a loss in nats per
             token becomes bits per byte.
+        mixture: of a run that learns from several datasets, the hash, the training tokens and the
+            weight of each; see `protocol.mixture`. Empty = it learns from one.
     """
 
     name: str = "python-stdlib"
@@ -229,9 +232,11 @@ class DataSection:
     tokenizer_hash: str = ""
     end_of_text: str = ""
     bytes_per_token: float = 1.0
+    mixture: str = ""
 
     def __post_init__(self) -> None:
         _positive("data", self, "vocabulary", "bytes_per_token")
+        mixture_parts(self.mixture)
         if not 1 <= self.held_out_percent <= 50:
             raise ConfigError(f"data.held_out_percent = {self.held_out_percent}: must lie between 1 and 50")
 

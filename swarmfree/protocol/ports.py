@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.engine_port import Engine, Pieces
@@ -223,6 +223,29 @@ class Tokens(Protocol):
 
     def window(self, number: int) -> bytes:
         """Tokens of held-out window `number`, same shape; fixed for the run."""
+        ...
+
+
+@runtime_checkable
+class WaitingTokens(Tokens, Protocol):
+    """A corpus that lies elsewhere: a source waits for what it reads, and the event loop does
+    not.
+    """
+
+    def expect(self, places: Sequence[int]) -> None:
+        """Read ahead what these microbatches of the run's data hold, in this order."""
+        ...
+
+    async def microbatch_once_there(self, number: int, place: int | None = None) -> bytes:
+        """As `microbatch`, as long as it takes."""
+        ...
+
+    async def window_once_there(self, number: int) -> bytes:
+        """As `window`, as long as it takes."""
+        ...
+
+    def waited_s(self) -> float:
+        """For how long the oldest read under way has waited; 0 where none waits."""
         ...
 
 

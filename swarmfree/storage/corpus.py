@@ -1,8 +1,8 @@
 """The corpus: which files a run learns from, cut once into a flat training file and a flat held-out
 file of tokens.
 
-Tokens are bytes, 0 to 255, one byte each on disk; a folder that is a dataset of token shards is
-taken as it lies. The default is the Python standard library's own
+Tokens are bytes, 0 to 255, one byte each on disk; a dataset of token shards, or a mixture of them,
+is taken as it lies. The default is the Python standard library's own
 source without its tests, whose bytes differ between patch releases; `--data` names a file or a
 folder instead. Nothing is downloaded, nothing is shuffled here.
 """
@@ -27,8 +27,11 @@ from uuid import uuid4
 
 from swarmfree.protocol.errors import DataError
 from swarmfree.protocol.manifest import BYTES, DataSection, Manifest
+from swarmfree.protocol.mixture import MixturePart, mixture_text
 from swarmfree.storage.atomic_files import flush_to_disk, told_in_one_line
-from swarmfree.storage.dataset import TOKENIZER_FILE, Dataset, checked, find_dataset
+from swarmfree.storage.data_location import Say, checked_data, find_data, say_on_stderr
+from swarmfree.storage.dataset import TOKENIZER_FILE, Dataset
+from swarmfree.storage.mixture import Mixture
 
 _CHUNK_SIZE_BYTES = 1 << 20
 _NOT_SOURCE = frozenset({"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"})
@@ -51,6 +54,8 @@ class Corpus:
         train_tokens, held_out_tokens: sizes; a token is one byte of a file.
         token_max: the largest token in it, or that its tokenizer has.
         dataset: what it lies in as token shards; None where it is cut into files of bytes.
+        mixture: the datasets that it is made of, where these are several; then `dataset` is the
+            first of them.
     """
 
     name: str
@@ -60,6 +65,24 @@ class Corpus:
     held_out_tokens: int
     token_max: int
     dataset: Dataset | None = None
+    mixture: Mixture | None = None
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """All datasets that it is made of; none where it is cut into files of bytes."""
+        if self.mixture is not None:
+            return self.mixture.datasets
+        return (self.dataset,) if self.dataset is not None else ()
+
+    @property
+    def parts(self) -> tuple[MixturePart, ...]:
+        """Of a mixture, its datasets as the manifest names them; else none."""
+        return self.mixture.parts() if self.mixture is not None else ()
+
+    @property
+    def proportions(self) -> tuple[float, ...]:
+        """Which part of what is drawn comes from each of `datasets`."""
+        return self.mixture.proportions if self.mixture is not None else (1.0,)
 
     @property
     def tokenizer_file(self) -> Path | None:
@@ -77,7 +100,7 @@ class Corpus:
         known = replace(
             section, corpus_hash=self.corpus_hash, train_tokens=self.train_tokens, held_out_tokens=self.held_out_tokens
         )
-        return _with_tokenizer(known, self.dataset)
+        return _with_tokenizer(known, self.mixture or self.dataset)
 
     @property
     def train_file(self) -> Path:
@@ -102,7 +125,7 @@ class _Text:
     digest: bytes
 
 
-def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) -> Corpus:
+def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int, say: Say = say_on_stderr) -> Corpus:
     """Cut a corpus into token files in `cache_folder`, or find it there; safe against other
     processes that do the same.
 
@@ -115,16 +138,18 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
 
     Args:
         data_path: a file or a folder of text in any encoding, "" = Python's standard library. Of a
-            folder all files count but hidden ones. Or the folder of a dataset.
+            folder all files count but hidden ones. Or the folder of a dataset, its URL, or the file
+            of a mixture.
         cache_folder: made if missing.
         held_out_percent: 0 to 50; of 0, all text is in the training file, file after file.
+        say: told, later and from any thread, that a server with shards is waited for.
 
     Raises:
         DataError: missing, empty or unreadable, or it changed while being read.
         SwarmfreeError: the cache cannot be written.
     """
-    if data_path and (dataset := find_dataset(Path(data_path).expanduser())) is not None:
-        return _corpus_of(checked(dataset, cache_folder))
+    if data_path and (found := find_data(data_path, cache_folder, say)) is not None:
+        return _corpus_of(checked_data(found, cache_folder))
     name, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
     texts = [_read_text(path, relative) for path, relative in files]
     if not sum(text.size_bytes for text in texts):
@@ -138,27 +163,32 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int) ->
         cache_folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(cache_folder)
         for _ in range(_TRIES):
-            if found := _cached(folder, corpus_hash):
-                return replace(found, name=name)
+            if cached := _cached(folder, corpus_hash):
+                return replace(cached, name=name)
             _prepare(Corpus(name, corpus_hash, folder, 0, 0, 0), texts, held_out_percent)
     raise DataError(f"{folder}: somebody else removed or changed the corpus {_TRIES} times as soon as it was written")
 
 
-def _corpus_of(dataset: Dataset) -> Corpus:
-    sizes = dataset.train.tokens, dataset.held_out.tokens
-    return Corpus(dataset.name, dataset.dataset_hash, dataset.folder, *sizes, dataset.vocabulary - 1, dataset)
+def _corpus_of(found: Dataset | Mixture) -> Corpus:
+    if isinstance(found, Mixture):
+        first, sizes = found.datasets[0], (found.train_tokens, found.held_out_tokens)
+        return Corpus(found.name, found.mixture_hash, first.folder, *sizes, found.vocabulary - 1, first, found)
+    sizes = found.train.tokens, found.held_out.tokens
+    return Corpus(found.name, found.dataset_hash, found.folder, *sizes, found.vocabulary - 1, found)
 
 
-def _with_tokenizer(section: DataSection, dataset: Dataset | None) -> DataSection:
+def _with_tokenizer(section: DataSection, found: Dataset | Mixture | None) -> DataSection:
     """What is not known of shards without an index stays as the run config has it."""
-    if dataset is None:
-        return replace(section, vocabulary=BYTES, tokenizer_hash="", end_of_text="", bytes_per_token=1.0)
+    if found is None:
+        return replace(section, vocabulary=BYTES, tokenizer_hash="", end_of_text="", bytes_per_token=1.0, mixture="")
+    first = found.datasets[0] if isinstance(found, Mixture) else found
     return replace(
         section,
-        vocabulary=dataset.vocabulary or section.vocabulary,
-        tokenizer_hash=dataset.tokenizer_hash,
-        end_of_text=dataset.end_of_text,
-        bytes_per_token=dataset.bytes_per_token or section.bytes_per_token,
+        vocabulary=found.vocabulary or section.vocabulary,
+        tokenizer_hash=first.tokenizer_hash,
+        end_of_text=first.end_of_text,
+        bytes_per_token=found.bytes_per_token or section.bytes_per_token,
+        mixture=mixture_text(found.parts()) if isinstance(found, Mixture) else "",
     )
 
 
@@ -169,9 +199,12 @@ def with_tokenizer(manifest: Manifest, data_path: str) -> Manifest:
     Raises:
         DataError: it is a dataset, and it is not whole.
     """
-    dataset = find_dataset(Path(data_path).expanduser()) if data_path else None
-    data = _with_tokenizer(manifest.data, dataset)
-    if dataset is not None and not dataset.vocabulary:  # not known before all shards are read
+    found = find_data(data_path) if data_path else None
+    if isinstance(found, Mixture) and not all(dataset.is_hashed for dataset in found.datasets):
+        data = replace(_with_tokenizer(manifest.data, found.datasets[0]), mixture="")  # not known before all shards are read
+    else:
+        data = _with_tokenizer(manifest.data, found)
+    if found is not None and not found.vocabulary:  # not known before all shards are read
         data = replace(data, vocabulary=manifest.model.vocabulary)
     return replace(manifest, data=data)
 
@@ -182,7 +215,7 @@ def require_files(data_path: str) -> None:
     Raises:
         DataError: one line with what was found.
     """
-    if data_path and find_dataset(Path(data_path).expanduser()) is None:
+    if data_path and find_data(data_path) is None:
         _files_of(Path(data_path).expanduser())
 
 
@@ -203,13 +236,12 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
     """
     if not data_path:
         return
-    if (dataset := find_dataset(Path(data_path).expanduser())) is not None:
-        if dataset.train.tokens < bytes_min:
-            raise DataError(
-                f"{dataset.name}: too short: {dataset.train.tokens:,} tokens to train on; one iteration alone needs {bytes_min:,}"
-            )
+    if (found := find_data(data_path)) is not None:
+        tokens = found.train.tokens if isinstance(found, Dataset) else found.train_tokens
+        if tokens < bytes_min:
+            raise DataError(f"{found.name}: too short: {tokens:,} tokens to train on; one iteration alone needs {bytes_min:,}")
         if vocabulary:
-            require_vocabulary(dataset.name, dataset.vocabulary, vocabulary, init_from)
+            require_vocabulary(found.name, found.vocabulary, vocabulary, init_from)
         return
     name, files = _files_of(Path(data_path).expanduser())
     sizes = {path: path.stat().st_size for path, _ in files}
@@ -366,7 +398,7 @@ def _prepare(corpus: Corpus, texts: list[_Text], held_out_percent: int) -> None:
     with _temporary_folder(corpus.folder.parent) as temporary:
         written = _write_tokens(replace(corpus, folder=temporary), texts, held_out_percent)
         content = asdict(written)
-        del content["folder"], content["dataset"]
+        del content["folder"], content["dataset"], content["mixture"]
         (temporary / _INDEX).write_text(json.dumps(content))
         for file in (written.train_file, written.held_out_file, temporary / _INDEX):
             flush_to_disk(file)

@@ -11,15 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swarmfree.protocol.errors import DataError
 from swarmfree.storage.atomic_files import write_whole
 from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, has_shard_magic, shard_tokens
 
-FORMAT = "swarmfree-tokens-1"
+if TYPE_CHECKING:
+    from swarmfree.storage.remote_shards import BlockReader
+
+FORMAT, FORMAT_WITHOUT_BLOCKS = "swarmfree-tokens-2", "swarmfree-tokens-1"
+"""The first one has no hashes of blocks: it is read where it lies, and not from elsewhere."""
 INDEX_FILE, PROGRESS_FILE, TOKENIZER_FILE = "index.json", "preparing.json", "tokenizer.json"
 TRAIN, HELD_OUT = "train", "val"
 _CHUNK_SIZE_BYTES = 1 << 20
@@ -34,11 +38,14 @@ class TokenShard:
         file: its name in the dataset's folder.
         tokens: how many.
         sha256: of the whole file, hex; empty where nobody has read it yet.
+        blocks_sha256: of the file beside it that lists the hashes of its blocks, hex; empty where
+            there is none.
     """
 
     file: str
     tokens: int
     sha256: str = ""
+    blocks_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,8 @@ class Dataset:
         train, held_out: the halves.
         sources: name, size and SHA-256 of each file that it was made from.
         is_indexed: it has an index of ours.
+        row_tokens: its documents are packed into rows of so many tokens; 0 = as they came.
+        reader: of the shards of a dataset behind a URL; None where they lie in `folder`.
     """
 
     folder: Path
@@ -84,11 +93,28 @@ class Dataset:
     held_out: TokenSplit
     sources: tuple[tuple[str, int, str], ...] = ()
     is_indexed: bool = True
+    row_tokens: int = 0
+    reader: BlockReader | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         """For people."""
-        return self.folder.resolve().name
+        return self.folder.resolve().name if self.reader is None else self.reader.folder.name
+
+    @property
+    def place(self) -> str:
+        """Where its shards lie: a folder, or a URL."""
+        return str(self.folder) if self.reader is None else self.reader.folder.url
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the hash of every shard is known."""
+        return all(shard.sha256 for shard in (*self.train.shards, *self.held_out.shards))
+
+    @property
+    def format(self) -> str:
+        """Of its index."""
+        return FORMAT if any(shard.blocks_sha256 for shard in self.train.shards) else FORMAT_WITHOUT_BLOCKS
 
     @property
     def bytes_per_token(self) -> float:
@@ -104,10 +130,9 @@ class Dataset:
         Where it lies and what its sources are called does not count.
         """
         halves = [
-            [half.documents, half.text_bytes, [[shard.tokens, shard.sha256] for shard in half.shards]]
-            for half in (self.train, self.held_out)
+            [half.documents, half.text_bytes, [_hashed(shard) for shard in half.shards]] for half in (self.train, self.held_out)
         ]
-        content = [FORMAT, self.vocabulary, self.tokenizer_hash, self.end_of_text, halves]
+        content = [self.format, self.vocabulary, self.tokenizer_hash, self.end_of_text, halves]
         return hashlib.sha256(json.dumps(content, separators=(",", ":")).encode()).hexdigest()
 
     def paths(self, half: TokenSplit) -> list[Path]:
@@ -117,7 +142,7 @@ class Dataset:
     def to_json(self) -> dict[str, Any]:
         """The index; `find_dataset` reads it back."""
         return {
-            "format": FORMAT,
+            "format": self.format,
             "dataset_hash": self.dataset_hash,
             "bytes_per_token": self.bytes_per_token,
             "tokenizer": {
@@ -131,15 +156,29 @@ class Dataset:
         }
 
 
+def _hashed(shard: TokenShard) -> list[int | str]:
+    """What a dataset's hash covers of a shard."""
+    return [shard.tokens, shard.sha256, *([shard.blocks_sha256] if shard.blocks_sha256 else [])]
+
+
 def _half_to_json(half: TokenSplit) -> dict[str, Any]:
-    shards = [{"file": shard.file, "tokens": shard.tokens, "sha256": shard.sha256} for shard in half.shards]
+    shards = [
+        {"file": shard.file, "tokens": shard.tokens, "sha256": shard.sha256}
+        | ({"blocks_sha256": shard.blocks_sha256} if shard.blocks_sha256 else {})
+        for shard in half.shards
+    ]
     return {"tokens": half.tokens, "documents": half.documents, "text_bytes": half.text_bytes, "shards": shards}
 
 
 def _half_from_json(content: dict[str, Any]) -> TokenSplit:
-    shards = tuple(TokenShard(str(each["file"]), int(each["tokens"]), str(each["sha256"])) for each in content["shards"])
+    shards = tuple(
+        TokenShard(str(each["file"]), int(each["tokens"]), str(each["sha256"]), str(each.get("blocks_sha256", "")))
+        for each in content["shards"]
+    )
     if any(Path(shard.file).name != shard.file for shard in shards):
         raise ValueError("a shard lies in another folder")
+    if any(not 0 <= shard.tokens < 1 << 31 for shard in shards):
+        raise ValueError("a shard has more tokens than its header can say")
     return TokenSplit(shards, int(content["documents"]), int(content["text_bytes"]))
 
 
@@ -182,9 +221,27 @@ def _index_of(folder: Path) -> dict[str, Any] | None:
 
 
 def _indexed(folder: Path, index: dict[str, Any]) -> Dataset:
-    path = folder / INDEX_FILE
-    if index["format"] != FORMAT:
-        raise DataError(f"{path}: format {index['format']!r:.40}; this swarmfree reads {FORMAT}")
+    dataset = dataset_of(index, folder, str(folder / INDEX_FILE))
+    for shard in (*dataset.train.shards, *dataset.held_out.shards):
+        if (found := shard_tokens(folder / shard.file)) != shard.tokens:
+            raise DataError(f"{folder / shard.file}: {found:,} tokens, but {INDEX_FILE} says {shard.tokens:,}")
+    return dataset
+
+
+def dataset_of(index: dict[str, Any], folder: Path, where: str, reader: BlockReader | None = None) -> Dataset:
+    """What an index says; its shards are not looked at.
+
+    Args:
+        index: its content.
+        folder: of the dataset.
+        where: place of the index, for errors.
+        reader: of shards that lie elsewhere.
+
+    Raises:
+        DataError: it is no index, or its hash is not that of what it lists.
+    """
+    if index.get("format") not in {FORMAT, FORMAT_WITHOUT_BLOCKS}:
+        raise DataError(f"{where}: format {index.get('format')!r:.40}; this swarmfree reads {FORMAT}")
     try:
         tokenizer = index["tokenizer"]
         dataset = Dataset(
@@ -195,15 +252,16 @@ def _indexed(folder: Path, index: dict[str, Any]) -> Dataset:
             _half_from_json(index[TRAIN]),
             _half_from_json(index[HELD_OUT]),
             tuple((str(each["name"]), int(each["bytes"]), str(each["sha256"])) for each in index["sources"]),
+            row_tokens=int(index.get("settings", {}).get("row_tokens", 0)),
+            reader=reader,
         )
         expected = str(index["dataset_hash"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not the index of a dataset ({error!r:.80}); prepare the dataset again") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where}: not the index of a dataset ({error!r:.80}); prepare the dataset again") from error
     if dataset.dataset_hash != expected:
-        raise DataError(f"{path}: says hash {expected[:12]}, but what it lists has {dataset.dataset_hash[:12]}; prepare it again")
-    for shard in (*dataset.train.shards, *dataset.held_out.shards):
-        if (found := shard_tokens(folder / shard.file)) != shard.tokens:
-            raise DataError(f"{folder / shard.file}: {found:,} tokens, but {INDEX_FILE} says {shard.tokens:,}")
+        raise DataError(
+            f"{where}: says hash {expected[:12]}, but what it lists has {dataset.dataset_hash[:12]}; prepare it again"
+        )
     return dataset
 
 
@@ -253,6 +311,8 @@ def checked(dataset: Dataset, cache_folder: Path | None = None) -> Dataset:
     Raises:
         DataError: a shard has another hash; the line names it.
     """
+    if dataset.reader is not None:
+        return dataset  # each block is checked when it is read
     known = _known_files(cache_folder)
     seen: dict[str, tuple[str, int]] = {}
 

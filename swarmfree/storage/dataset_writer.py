@@ -40,7 +40,7 @@ from swarmfree.storage.dataset import (
 from swarmfree.storage.dataset_tokenizer import BYTES_NAME, TextTokenizer, byte_tokenizer, train_tokenizer, vocabulary_of
 from swarmfree.storage.document_packing import best_fit_order
 from swarmfree.storage.text_sources import BEGIN, Position, TextPiece, TextSource, find_sources, part_size, pieces_of
-from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, TOKEN_SIZE_BYTES, shard_header
+from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, TOKEN_SIZE_BYTES, BlockHashes, blocks_file, shard_header
 
 SHARD_TOKENS = 100_000_000
 """As in llm.c: 200 MB a shard."""
@@ -58,7 +58,7 @@ class PreparationOrder:
     """What is to be made of what.
 
     Args:
-        paths: text files, or folders of them.
+        paths: text files, folders of them, or ``hf:OWNER/NAME``.
         tokenizer: ``bytes``, path of a tokenizer.json, or ``train:VOCAB``.
         out: folder of the dataset, new or empty, or one whose preparation goes on.
         field: name of the text in rows.
@@ -85,7 +85,7 @@ class PreparationProgress:
 
     Args:
         doing: what, for people.
-        done_bytes, total_bytes: of the sources as they lie.
+        done_bytes, total_bytes: of the sources as they lie; 0 where that is not known.
         tokens: written so far.
     """
 
@@ -102,7 +102,7 @@ Say = Callable[[PreparationProgress], None]
 class _HalfBooks:
     """What is noted of a half: finished shards, tokens in the unfinished one, totals."""
 
-    shards: list[tuple[str, int, str]] = field(default_factory=list)
+    shards: list[tuple[str, int, str, str]] = field(default_factory=list)
     open_tokens: int = 0
     documents: int = 0
     text_bytes: int = 0
@@ -110,7 +110,7 @@ class _HalfBooks:
     @property
     def tokens(self) -> int:
         """Written so far."""
-        return sum(tokens for _, tokens, _ in self.shards) + self.open_tokens
+        return sum(tokens for _, tokens, _, _ in self.shards) + self.open_tokens
 
 
 @dataclass(slots=True)
@@ -136,11 +136,12 @@ class _ShardWriter:
     def __init__(self, folder: Path, half: str, books: _HalfBooks, shard_tokens: int) -> None:
         """Cut off what was written behind the books, and go on there."""
         self._folder, self._half, self.books, self._shard_tokens = folder, half, books, shard_tokens
-        kept = {name for name, _, _ in books.shards}
+        kept = {name for name, *_ in books.shards}
         path, part = self._path(), self._part()
         if path.exists():
             path.replace(part)  # it was finished behind the books
-        for stray in (*folder.glob(f"{half}_*.bin"), *folder.glob(f"{half}_*{_PART_SUFFIX}")):
+        kept |= {blocks_file(name) for name in kept}
+        for stray in (path for suffix in (".bin", ".blocks", _PART_SUFFIX) for path in folder.glob(f"{half}_*{suffix}")):
             if stray.name not in kept and stray != part:
                 stray.unlink()
         size_bytes = HEADER_SIZE_BYTES + TOKEN_SIZE_BYTES * books.open_tokens
@@ -187,9 +188,11 @@ class _ShardWriter:
         with part.open("r+b") as stream:
             stream.write(shard_header(tokens))
         flush_to_disk(part)
-        digest = file_hash(part)
+        hashes = BlockHashes()
+        digest = file_hash(part, hashes.update)
+        write_whole(path.with_name(blocks_file(path.name)), bytes(hashes.content))
         part.replace(path)
-        self.books.shards.append((path.name, tokens, digest))
+        self.books.shards.append((path.name, tokens, digest, hashlib.sha256(hashes.content).hexdigest()))
         self.books.open_tokens = 0
 
     def close(self) -> None:
@@ -220,7 +223,7 @@ def prepare_dataset(
         SwarmfreeError: the disk is full, a library is missing.
     """
     vocabulary_of(order.tokenizer)
-    sources = find_sources(order.paths)
+    sources = find_sources(order.paths, order.field, lambda line: say(PreparationProgress(line, 0, 0)))
     settings = _settings(order, sources)
     with told_in_one_line(order.out, "preparing"), _locked(order.out):
         if (done := _finished(order, settings)) is not None:
@@ -261,6 +264,7 @@ def prepare_dataset(
             writers[TRAIN].split(),
             writers[HELD_OUT].split(),
             tuple((source.name, source.size_bytes, source.sha256) for source in sources),
+            row_tokens=order.row_tokens,
         )
         index = {**dataset.to_json(), "settings": settings}
         write_whole(order.out / INDEX_FILE, (json.dumps(index, indent=2) + "\n").encode())
@@ -296,7 +300,10 @@ def _finished(order: PreparationOrder, settings: dict[str, Any]) -> Dataset | No
         ConfigError: the folder holds something else.
     """
     if not (order.out / INDEX_FILE).exists():
-        for torn in order.out.glob(".*.json.*"):  # of a life that was killed while it wrote a file
+        for torn in (
+            *order.out.glob(".*.json.*"),
+            *order.out.glob(".*.blocks.*"),
+        ):  # of a life that was killed while it wrote a file
             torn.unlink()
         others = sorted(path.name for path in order.out.iterdir())
         if others and PROGRESS_FILE not in others:
@@ -395,11 +402,10 @@ def _all_pieces(order: PreparationOrder, sources: list[TextSource], point: _Resu
     before = sum(source.size_bytes for source in sources[: point.source])
     position = point.position
     for number, source in enumerate(sources[point.source :], start=point.source):
-        state = source.path.stat()
+        state = source.state()
         for piece in pieces_of(source, position, order.field, part_bytes):
             yield number, piece, before + piece.read_bytes
-        after = source.path.stat()
-        if (state.st_mtime_ns, source.size_bytes) != (after.st_mtime_ns, after.st_size):
+        if (state[0], source.size_bytes) != source.state():
             raise DataError(f"{source.path}: changed while it was being read; run the same command on text that stays as it is")
         before, position = before + source.size_bytes, BEGIN
 

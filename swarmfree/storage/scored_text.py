@@ -16,7 +16,7 @@ from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.dataset import Dataset, TokenSplit, checked
 from swarmfree.storage.dataset_tokenizer import TextTokenizer
-from swarmfree.storage.token_text import TokenText
+from swarmfree.storage.tokens import half_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ def held_out_of(dataset: Dataset, tokenizer: TextTokenizer) -> ScoredText:
         DataError: a shard is damaged.
     """
     if not dataset.is_indexed:
-        raise ConfigError(f"--data {dataset.folder}: shards without an index do not say what text they stand for; name that")
+        raise ConfigError(f"--data {dataset.place}: shards without an index do not say what text they stand for; name that")
     own = "" if tokenizer.is_bytes else hashlib.sha256(tokenizer.content).hexdigest()
     if own != dataset.tokenizer_hash:
         raise ConfigError(
-            f"--data {dataset.folder}: made with the tokenizer {dataset.tokenizer_hash[:12] or 'bytes'}, and the model reads that of "
+            f"--data {dataset.place}: made with the tokenizer {dataset.tokenizer_hash[:12] or 'bytes'}, and the model reads that of "
             f"{own[:12] or 'bytes'}; name the text that the dataset was made of"
         )
     half = checked(replace(dataset, train=TokenSplit(()))).held_out
-    tokens = TokenText.of_shards(dataset.paths(half)).read(0, half.tokens)
+    tokens = half_of(dataset, half).read(0, half.tokens)
     first_bytes = 1 if tokenizer.is_bytes else len(tokenizer.decode([int(token) for token in tokens[:1]]).encode())
     return ScoredText(tokens, half.text_bytes - first_bytes, dataset.name, dataset.dataset_hash, "the held-out half of ")
 

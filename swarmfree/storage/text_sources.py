@@ -1,9 +1,9 @@
-"""Text that a dataset is made from: text files, JSON lines and Parquet files, or folders of them,
-as pieces in a fixed order.
+"""Text that a dataset is made from: text files, JSON lines and Parquet files, folders of them, or
+datasets of the Hugging Face hub, as pieces in a fixed order.
 
-A row of JSON lines or Parquet is one document and one piece. A text file is one document; a long
-one comes in parts that end with a line, so that no file is held in memory as a whole. Reading may
-begin again at the position behind any piece.
+A row of JSON lines, Parquet or a hub's dataset is one document and one piece. A text file is one
+document; a long one comes in parts that end with a line, so that no file is held in memory as a
+whole. Reading may begin again at the position behind any piece.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from typing import IO, Any, Literal
 
 from swarmfree.protocol.errors import DataError, SwarmfreeError
 from swarmfree.storage.dataset import file_hash
+from swarmfree.storage.hub_dataset import HubRows, is_hub_name, load_hub_rows
 
 PART_BYTES_MIN, PART_BYTES_MAX = 512, 1 << 16
 _LINE_BYTES_MAX = 1 << 28
 _PARQUET_ROWS = 256
 _JSON_LINES = (".jsonl", ".ndjson")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Position = tuple[int, int]
 """Byte offset in the unpacked file and lines before it; of Parquet the row, and 0."""
 BEGIN: Position = (0, 0)
@@ -42,14 +45,25 @@ class TextSource:
         packing: how it is compressed, empty if it is not.
         size_bytes: as it lies.
         sha256: of the file as it lies, hex.
+        rows: of a dataset of the hub.
     """
 
     path: Path
     name: str
-    kind: Literal["text", "jsonl", "parquet"]
+    kind: Literal["text", "jsonl", "parquet", "hub"]
     packing: Literal["", "gz", "zst"]
     size_bytes: int
     sha256: str
+    rows: HubRows | None = None
+
+    def state(self) -> tuple[int, int]:
+        """Time of change and size, by which a file that changes is found out; a table of the hub's
+        does not.
+        """
+        if self.rows is not None:
+            return 0, self.size_bytes
+        found = self.path.stat()
+        return found.st_mtime_ns, found.st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +85,13 @@ class TextPiece:
     read_bytes: int
 
 
-def find_sources(paths: Sequence[Path]) -> list[TextSource]:
+def find_sources(paths: Sequence[Path], field: str = "text", say: Callable[[str], object] = lambda _: None) -> list[TextSource]:
     """All files that were named, or lie in folders that were, in the order of their names.
+
+    Args:
+        paths: files, folders, or ``hf:OWNER/NAME``.
+        field: name of the text in rows.
+        say: told in one line what is downloaded.
 
     Raises:
         DataError: one is missing, unreadable, or there is nothing.
@@ -80,8 +99,13 @@ def find_sources(paths: Sequence[Path]) -> list[TextSource]:
     """
     found: list[TextSource] = []
     for path in paths:
+        if is_hub_name(str(path)):
+            rows = load_hub_rows(str(path), field, say)
+            found.append(TextSource(path, rows.name, "hub", "", rows.size_bytes, rows.sha256, rows))
+            continue
         if not path.exists():
-            raise DataError(f"{path}: no such file or folder; text, .jsonl or .parquet files expected")
+            hub = f"; for a dataset of the Hugging Face hub write hf:{path}" if _HUB_NAME.fullmatch(str(path)) else ""
+            raise DataError(f"{path}: no such file or folder; text, .jsonl or .parquet files expected{hub}")
         files = [path] if path.is_file() else _files_below(path)
         found += [_source(file, file.relative_to(path.parent).as_posix()) for file in files]
     if not sum(source.size_bytes for source in found):
@@ -136,6 +160,9 @@ def pieces_of(source: TextSource, position: Position, field: str, part_bytes: in
         DataError: not UTF-8, no JSON, no such field, unreadable; the line names file and place.
     """
     try:
+        if source.rows is not None:
+            yield from _hub_rows(source, source.rows, position)
+            return
         if source.kind == "parquet":
             yield from _rows(source, position, field)
             return
@@ -249,6 +276,13 @@ def _encoded(text: str, where: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: half a surrogate pair at letter {error.start:,}, which no UTF-8 has") from error
+
+
+def _hub_rows(source: TextSource, rows: HubRows, position: Position) -> Iterator[TextPiece]:
+    for row, text in rows.texts(position[0]):
+        if isinstance(text, str) and text:
+            where = f"{source.name}, row {row + 1:,}"
+            yield TextPiece(text, _encoded(text, where), True, (row + 1, 0), source.size_bytes * (row + 1) // len(rows))
 
 
 def _rows(source: TextSource, position: Position, field: str) -> Iterator[TextPiece]:

@@ -10,6 +10,7 @@ Source: karpathy/llm.c, dev/data/data_common.py, `write_datafile`.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from pathlib import Path
 
@@ -18,12 +19,40 @@ from swarmfree.protocol.errors import DataError
 HEADER_SIZE_BYTES = 256 * 4
 TOKEN_SIZE_BYTES = 2
 SYMBOLS_MAX = 1 << 16
+BLOCK_SIZE_BYTES = 1 << 16
+"""Of a shard, what has a hash of its own, so that it can be read and checked alone."""
+DIGEST_SIZE_BYTES = 32
 _MAGIC, _VERSION = 20240520, 1
 
 
 def shard_header(tokens: int) -> bytes:
     """The header of a shard with so many tokens."""
     return struct.pack("<3i", _MAGIC, _VERSION, tokens).ljust(HEADER_SIZE_BYTES, b"\0")
+
+
+def blocks_file(shard: str) -> str:
+    """Name of the file beside a shard that has the SHA-256 of each of its blocks, one after the
+    other.
+    """
+    return f"{shard.removesuffix('.bin')}.blocks"
+
+
+class BlockHashes:
+    """SHA-256 of each block of a file that comes in pieces, none of which ends inside a block but
+    the last.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self.content = bytearray()
+        self._is_over = False
+
+    def update(self, piece: bytes) -> None:
+        """Take the next piece."""
+        assert not self._is_over, "the piece before ended inside a block"
+        for start in range(0, len(piece), BLOCK_SIZE_BYTES):
+            self.content += hashlib.sha256(piece[start : start + BLOCK_SIZE_BYTES]).digest()
+        self._is_over = len(piece) % BLOCK_SIZE_BYTES != 0
 
 
 def has_shard_magic(path: Path) -> bool:

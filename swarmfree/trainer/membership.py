@@ -143,8 +143,8 @@ class Membership:
         """
         silent_s, wait_s = 0.0, ASK_AGAIN_S
         while True:
-            while self._stage_member.device.lateness(self._context.timing.silence_s) > 1:
-                await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs
+            while self._stage_member.lateness() > 1:
+                await asyncio.sleep(TICK_S)  # a place is of no use to a peer whose device hangs, or whose data does
             began_s = self._context.now_s()
             self._all_answered, self._is_heard, self._are_led, self._unwelcome = True, False, False, ""
             self._is_unreached, self._is_turned_away, self._unanswered = False, False, set()

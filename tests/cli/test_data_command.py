@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from swarmfree.cli.checkup import Grade, corpus_finding
 from swarmfree.cli.export_live import tokenizer_of
 from swarmfree.cli.main import app
 from swarmfree.cli.writer import written
@@ -24,12 +25,14 @@ from swarmfree.model.engine import TorchEngine
 from swarmfree.model.evaluation import text_loss
 from swarmfree.model.sampling import llama_of
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.storage import weights
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.dataset_tokenizer import TextTokenizer, byte_tokenizer, train_tokenizer
 from swarmfree.storage.tokens import held_out_text
 from swarmfree.storage.weights import FolderWeights, read_weights
+from tests.storage.range_server import RangeServer
 
 LINE = "the whale swam on and the ship came over the calm sea, day after day, "
 
@@ -357,3 +360,119 @@ def test_rows_without_a_symbol_are_told_by_the_tokenizer(dataset: Path) -> None:
     unknown = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, bytes_per_token=1.0, vocabulary=512))
     (told,) = needs(unknown, 4)[1:]
     assert "bits per token; --set data.bytes_per_token=N says it" in told
+
+
+@pytest.fixture(scope="module")
+def mixture(text: Path, dataset: Path) -> Path:
+    """The dataset three times as often as another one of the same tokenizer."""
+    out = str(dataset.parent / "other")
+    order = ["data", "prepare", str(text / "b.jsonl"), "--tokenizer", str(dataset), "--out", out, "--pack", "best-fit:16"]
+    assert run(*order, "--held-out-percent", "5").exit_code == 0
+    path = dataset.parent / "both.mixture.toml"
+    path.write_text('[[dataset]]\npath = "other"\nweight = 3\n[[dataset]]\npath = "out"\nweight = 1\n')
+    return path
+
+
+def test_a_mixture_says_what_is_in_it(mixture: Path, dataset: Path) -> None:
+    """Which part of what is drawn comes from where, how much of it an epoch shows, and what each
+    dataset is; `--json` is one object; a damaged shard of any is named.
+    """
+    shown = run("data", "info", str(mixture), "--check")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.startswith(f"{mixture}: a mixture of 2 datasets, hash ")
+    assert f"75.0% of what is drawn: {dataset.parent / 'other'}; an epoch shows 100.0% of it" in shown.stdout
+    assert f"25.0% of what is drawn: {dataset}; an epoch shows " in shown.stdout
+    assert "an epoch is about " in shown.stdout and "packed for rows of 16 tokens" in shown.stdout
+    told = json.loads(run("data", "info", str(mixture), "--json").stdout)
+    assert sorted((each["weight"], each["share"]) for each in told["datasets"]) == [(1.0, 0.25), (3.0, 0.75)]
+    shard = dataset / "train_000000.bin"
+    content = shard.read_bytes()
+    try:
+        shard.write_bytes(content[:-4] + bytes(4))
+        damaged = run("data", "info", str(mixture), "--check")
+    finally:
+        shard.write_bytes(content)
+    assert damaged.exit_code == 2
+    assert damaged.stderr.startswith(f"swarmfree: {shard}: SHA-256 ") and damaged.stderr.count("\n") == 1
+    nowhere = run("data", "info", "no.mixture.toml")
+    assert nowhere.stderr == "swarmfree: no.mixture.toml: no such file of a mixture\n"
+    scored = run("eval", str(dataset), "--data", str(mixture))
+    assert f"--data {mixture}: a mixture; name one of its datasets: " in scored.stderr
+
+
+def test_a_run_file_that_names_a_mixture_is_shown_with_it(mixture: Path, tmp_path: Path) -> None:
+    """`config show` says in comments what an epoch draws; what it prints can be fed back."""
+    file = tmp_path / "run.toml"
+    file.write_text(f'[model]\nvocabulary = 300\n[data]\npath = "{mixture}"\n')
+    shown = run("config", "show", "--run", str(file))
+    assert shown.exit_code == 0, shown.output
+    assert f"# The mixture {mixture}:\n# " in shown.stdout and "% of what is drawn: " in shown.stdout
+    again = tmp_path / "again.toml"
+    again.write_text(shown.stdout)
+    assert run("config", "show", "--run", str(again)).stdout == shown.stdout
+    file.write_text('[data]\npath = "https://127.0.0.1:1/books"\n')
+    assert run("config", "show", "--run", str(file)).stderr == (
+        "swarmfree: https://127.0.0.1:1/books/index.json: nobody answers there\n"
+    )
+
+
+def test_a_dataset_behind_a_url_says_what_is_in_it(dataset: Path) -> None:
+    """Its index and first block are read, with --check all of it; what is damaged is named, and
+    what does not answer is not asked again.
+    """
+    with RangeServer(dataset) as server:
+        shown = run("data", "info", server.url)
+        assert shown.exit_code == 0, shown.output
+        assert shown.stdout.startswith(f"{server.url}: tokenizer ") and 'as text: "0 the whale swam on' in shown.stdout
+        assert len(server.asked) == 4 + 1
+        assert "every shard has the hash of the index" in run("data", "info", server.url, "--check").stdout
+        for fault, words in (
+            ("flips", "the shard is damaged or another one"),
+            ("fails", "answers 500"),
+            ("no ranges", "no ranges"),
+        ):
+            server.fault, server.only = fault, ".bin"  # type: ignore[assignment]
+            told = run("data", "info", server.url)
+            assert told.exit_code == 2
+            assert told.stderr.startswith(f"swarmfree: {server.url}/train_000000.bin: ") and words in told.stderr
+            assert told.stderr.count("\n") == 1
+
+
+def test_doctor_compares_a_mixture_with_the_run_s(mixture: Path, dataset: Path, tmp_path: Path, small_manifest: Manifest) -> None:
+    """The same one is the run's own; of another one it says in what it differs."""
+    corpus = prepare_corpus(str(mixture), tmp_path / "cache", 5)
+    manifest = model_of(corpus, small_manifest)
+    for data, grade in ((mixture, Grade.GOOD), (dataset, Grade.BAD)):
+        local = LocalConfig(str(tmp_path / "peer"), data_path=str(data))
+        assert corpus_finding(manifest, local).grade is grade
+    heavier = tmp_path / "mixture.toml"
+    heavier.write_text(
+        f'[[dataset]]\npath = "{dataset}"\nweight = 9\n[[dataset]]\npath = "{dataset.parent / "other"}"\nweight = 3\n'
+    )
+    finding = corpus_finding(manifest, LocalConfig(str(tmp_path / "peer"), data_path=str(heavier)))
+    assert f"{dataset} has the weight 9, in the run 1)" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("hf:owner/name", "need the library datasets; install it with: pip install"),
+        (
+            "owner/name",
+            "no such file or folder; text, .jsonl or .parquet files expected; for a dataset of the Hugging Face hub write hf:",
+        ),
+        ("hf:", "hf:OWNER/NAME expected, with :CONFIG, :CONFIG:SPLIT or @REVISION behind it"),
+        ("hf:owner/name@", "hf:OWNER/NAME expected"),
+        ("hf:owner/name::train", "hf:OWNER/NAME expected"),
+        ("hf:a/b:c:d:e", "hf:OWNER/NAME expected"),
+    ],
+)
+def test_a_source_of_the_hub_is_named_and_needs_its_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
+) -> None:
+    """A path that is not there is never taken for one, so nothing is downloaded by mistake."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    told = run("data", "prepare", source, "--tokenizer", "bytes", "--out", str(tmp_path / "out"))
+    assert told.exit_code in {1, 2}
+    assert words in told.stderr and told.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

@@ -225,7 +225,7 @@ def test_odd_names_and_contents_are_told_in_one_line(tmp_path: Path, small_manif
     assert _told("--resume", str(folder)).startswith(f"{folder / OPTIONS_FILE}: cannot be read (")
     for line in (b"\xff\xfe\n", b"[" * 200_000 + b"\n"):
         (folder / "events.jsonl").write_bytes(line)
-        with pytest.raises(ConfigError, match="line 1: not an event; without that line the others can be read"):
+        with pytest.raises(ConfigError, match="line 1: not an event, nor is any other line; events of a report expected"):
             list(read_events(folder))
 
 

@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ class MemoryDirectory:
         """No peer has anything yet."""
         self.known, self.given = known, list[SignedOrder]()
         self.beside: SignedOrder | None = None
-        self.spent, self.keepers, self.is_ended = spent, 2, False
+        self.spent, self.keepers, self.is_ended, self.iteration = spent, 2, False, 0
 
     async def ban_lists(self) -> None:
         """Read orders."""
@@ -97,6 +98,10 @@ class MemoryDirectory:
     async def founder(self) -> Founder | None:
         """Of the newest genesis."""
         return None if self.spent is None else Founder(1, "QmMe", 4, "ab" * 32, self.spent)
+
+    async def announcements(self) -> list[Any]:
+        """Of one peer."""
+        return [SimpleNamespace(iteration=self.iteration)]
 
     async def is_over(self) -> bool:
         """Whether the organiser has said so."""
@@ -170,6 +175,9 @@ async def test_a_batch_that_cannot_be_is_refused_before_anything_is_published(
     directory.known = Order(60, Halting.PAUSE)
     with pytest.raises(SwarmfreeError, match="order 60 to pause stands"):
         await _set(monkeypatch, directory, manifest, 1)
+    directory.known, directory.iteration = None, manifest.run.iterations - 1
+    with pytest.raises(SwarmfreeError, match=r"the run is in its last iteration, 4 of 4: none comes after it"):
+        await _set(monkeypatch, directory, manifest, 1)
     directory.is_ended = True
     with pytest.raises(RunEnded, match=r"there is nothing to set batch\.microbatches=1"):
         await _set(monkeypatch, directory, manifest, 1)
@@ -217,3 +225,26 @@ async def test_an_order_that_nobody_took_or_that_came_too_late_is_told(
     monkeypatch.setattr(late, "founder", founder)
     with pytest.raises(SwarmfreeError, match="came as the run was about to go on from snapshots, and is not obeyed"):
         await _set(monkeypatch, late, manifest, 1)
+
+
+@pytest.mark.parametrize(("halt", "ends"), [(Halting.PAUSE, "; then set it again once the run goes on"), (Halting.STOP, "")])
+@pytest.mark.parametrize("known", [Order(60, Halting.NOT, 3), Order(60, Halting.PAUSE), None])
+async def test_who_halts_a_run_hears_which_batch_may_never_come(
+    monkeypatch: pytest.MonkeyPatch,
+    manifest: Manifest,
+    capsys: pytest.CaptureFixture[str],
+    halt: Halting,
+    ends: str,
+    known: Order | None,
+) -> None:
+    """A halt takes the place of a batch that no record has obeyed yet."""
+
+    @contextlib.asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[Any]:
+        yield MemoryDirectory(known, 50), manifest, None
+
+    monkeypatch.setattr(halt_run, "open_directory", opened)
+    assert await give_order(None, KEY, halt, 1.0) == 0  # type: ignore[arg-type]
+    said = capsys.readouterr().out.splitlines()[1:]
+    place = f"it takes the place of order 60 to set batch.microbatches=3, where no iteration has begun with that{ends}"
+    assert said == ([place] if known is not None and known.microbatches else [])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmfree.policy.data_order import SequenceOrder, permuted, sequence_count
+from swarmfree.policy.data_order import SequenceOrder, permuted
+from swarmfree.protocol.mixture import sequence_count
 
 GOLDEN = [0, 8, 7, 3, 6, 4, 2, 9, 1, 5, 1, 6, 3, 2, 9, 7, 5, 0, 4, 8]
 GOLDEN_LARGE = [11630, 72336, 68246]

@@ -35,13 +35,13 @@ from swarmfree.lab.chaos.loss_judge import KeptTokens, scalars_of
 from swarmfree.lab.kill_script import Kill
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.lab.report import read_events
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.config import read_run
 from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, Repaired, StageBuilt, Started, Stepped
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import tokens_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BOUND = 1e-5
@@ -222,8 +222,8 @@ def run_of(folder: Path, iterations: int) -> tuple[Manifest, Tokens]:
     manifest = read_run(RUN.format(iterations=iterations), "the run of same_as_alone").manifest
     corpus = prepare_corpus("", folder / "corpus", manifest.data.held_out_percent)
     manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
-    order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-    return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
+    order = order_of(manifest.run.seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
+    return manifest, KeptTokens(tokens_of(corpus, manifest, order.sequence_of))
 
 
 def train_alone(manifest: Manifest, tokens: Tokens, grouping: Grouping | None, twice: Twice | None) -> tuple[float, ...]:

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import SequenceOrder
 from swarmfree.protocol.errors import DataError
 from swarmfree.protocol.manifest import BatchSection, Manifest
+from swarmfree.protocol.mixture import sequence_count
 from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.tokens import CorpusTokens, require_enough

@@ -67,6 +67,46 @@ async def test_a_batch_that_all_have_forgotten_is_told_of_once(order: Order, dec
 
 
 @pytest.mark.parametrize(
+    ("orders", "iteration", "words"),
+    [
+        ([Order(9, Halting.NOT, 6)], 9, "order 9 to set 6 microbatches came in the last iteration"),
+        ([Order(9, Halting.NOT, 6)], 8, ""),
+        ([Order(9, Halting.PAUSE)], 9, ""),
+        ([Order(5, Halting.NOT, 6)], 9, ""),
+        (
+            [Order(9, Halting.NOT, 6), Order(10, Halting.PAUSE)],
+            4,
+            "order 9 to set 6 microbatches was replaced by order 10 to pause",
+        ),
+        (
+            [Order(9, Halting.NOT, 6), Order(10, Halting.STOP)],
+            4,
+            "order 9 to set 6 microbatches was replaced by order 10 to stop",
+        ),
+        ([Order(5, Halting.NOT, 6), Order(10, Halting.STOP)], 4, ""),
+        ([Order(9, Halting.NOT, 6), Order(10, Halting.NOT, 7)], 4, ""),
+    ],
+)
+async def test_a_batch_that_never_comes_is_told_of_once(orders: list[Order], iteration: int, words: str) -> None:
+    """It came in the last iteration, or a halt took its place before a record obeyed it."""
+    present, told = orders[:1], list[str]()
+
+    async def founder() -> None:
+        return None
+
+    ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: present[0], founder=founder))
+    manifest = SimpleNamespace(run=SimpleNamespace(iterations=10))
+    context = SimpleNamespace(ports=ports, manifest=manifest, tell=lambda note: told.append(note.text))
+    lead = SimpleNamespace(decided=replace(RECORD, order=5), iteration=iteration)
+    pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", None), cast("Any", None))
+    for order in [*orders, orders[-1]]:
+        present[0] = order
+        await pause.due_order()
+    assert len(told) == bool(words)
+    assert all(words in text for text in told)
+
+
+@pytest.mark.parametrize(
     ("lost", "there", "plan", "is_left"),
     [({1}, 1, "plan", True), (set(), 1, "plan", False), ({1}, 2, "plan", False), ({1}, 1, None, False)],
 )

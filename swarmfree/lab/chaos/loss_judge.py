@@ -16,14 +16,14 @@ from pathlib import Path
 
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.policy.schedule import clip_factors, step_scalars
 from swarmfree.protocol.events import IterationCommitted, StageBuilt
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.protocol.records import StepScalars
 from swarmfree.storage.corpus import prepare_corpus
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import tokens_of
 
 ITERATIONS_MAX = 300
 ORDERS = 20
@@ -165,8 +165,8 @@ class AloneJudge:
         manifest = self._manifest
         corpus = prepare_corpus(self._data, folder, manifest.data.held_out_percent)
         manifest = replace(manifest, data=replace(manifest.data, corpus_hash=corpus.corpus_hash))
-        order = SequenceOrder(manifest.run.seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of))
+        order = order_of(manifest.run.seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
+        return manifest, KeptTokens(tokens_of(corpus, manifest, order.sequence_of))
 
 
 class KeptTokens:

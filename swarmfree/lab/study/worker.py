@@ -21,13 +21,13 @@ from swarmfree.lab.parent_death import die_with_parent
 from swarmfree.lab.report import write_whole
 from swarmfree.lab.study.base_training import Training, base_path, train_base
 from swarmfree.lab.study.trial import Trial, TrialRun
-from swarmfree.policy.data_order import SequenceOrder, sequence_count
+from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.config import manifest_from_bytes
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import Corpus, prepare_corpus
 from swarmfree.storage.study_texts import texts_of
-from swarmfree.storage.tokens import CorpusTokens
+from swarmfree.storage.tokens import tokens_of
 
 STUDY_FILE = "study.json"
 TELL_S, WAIT_S = 1.0, 0.2
@@ -79,8 +79,8 @@ class TrialWorker:
         manifest = dataclasses.replace(self._manifest, run=dataclasses.replace(self._manifest.run, seed=seed))
         corpus = prepare_corpus(self._data, self._folder / "corpus", manifest.data.held_out_percent)
         manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, corpus_hash=corpus.corpus_hash))
-        order = SequenceOrder(seed, sequence_count(corpus.train_tokens, manifest.model.tokens_per_row))
-        return manifest, KeptTokens(CorpusTokens(corpus, manifest, order.sequence_of)), corpus
+        order = order_of(seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
+        return manifest, KeptTokens(tokens_of(corpus, manifest, order.sequence_of)), corpus
 
     def _say(self, name: str, count: int) -> Callable[[int], None]:
         def say(done: int) -> None:

@@ -40,25 +40,39 @@ class RunPause:
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
         self._said, self._is_rest, self.is_left_over = "", False, False
         self._unmet = 0  # number of the order of which that was told
+        self._batch_order: Order | None = None  # the newest one that was seen
 
     async def due_order(self) -> Order | None:
         """The order that the record of the present iteration obeys. After the last iteration there
         is nothing to stop.
         """
         order, last = self._context.ports.directory.order(), self._lead.decided
-        is_last = self._lead.iteration + 1 >= self._context.manifest.run.iterations
-        if is_last or halt.due_order(order, last, 0) is None:
+        self._look_for_replaced()
+        if halt.due_order(order, last, 0) is None:
             return None  # the directory is asked for nothing while nobody wants anything
         due = halt.due_order(order, last, await self._spent())
-        if due is None and order is not None and order.microbatches and order.number != self._unmet:
-            self._unmet = order.number
-            self._context.tell(
-                Note(
-                    f"order {order.number} to set {order.microbatches} microbatches was given before the run went on from snapshots "
-                    "that did not know it, and is not obeyed: set them again"
-                )
+        if due is None:
+            self._note_unmet(
+                order, "was given before the run went on from snapshots that did not know it, and is not obeyed: set them again"
             )
+        if self._lead.iteration + 1 >= self._context.manifest.run.iterations:
+            self._note_unmet(due, "came in the last iteration, after which there is none that could have them")
+            return None
         return due
+
+    def _look_for_replaced(self) -> None:
+        """Say so where a halt has taken the place of a batch that no record has obeyed."""
+        order, last, before = self._context.ports.directory.order(), self._lead.decided, self._batch_order
+        if order is not None and order.microbatches:
+            self._batch_order = order
+        elif order is not None and before is not None and (last is None or last.order < before.number):
+            self._batch_order = None
+            self._note_unmet(before, f"was replaced by order {order.number} to {order.halt} before an iteration began with them")
+
+    def _note_unmet(self, order: Order | None, why: str) -> None:
+        if order is not None and order.microbatches and order.number != self._unmet:
+            self._unmet = order.number
+            self._context.tell(Note(f"order {order.number} to set {order.microbatches} microbatches {why}"))
 
     async def keep(self) -> None:
         """Run for ever: where this peer waits for others that have paused meanwhile, it gives up
@@ -66,6 +80,7 @@ class RunPause:
         """
         while True:
             await asyncio.sleep(self._context.timing.silence_s)
+            self._look_for_replaced()
             if await self._is_left_over():
                 self._roster.depose("the others have paused, by the organiser's order")
 

@@ -397,8 +397,8 @@ class Roster(Participants):
         self.changed.tell()
 
     async def _look_whether_late(self, participant: Participant, late: float) -> None:
-        """A device that hangs stops everybody who waits for it: where a sibling can do its work, it
-        is not waited for.
+        """A device that hangs, or a corpus that does not come, stops everybody who waits for it:
+        where a sibling can do its work, it is not waited for.
         """
         members = [g for g in self.holders(participant.stage) if g.is_member and g.is_heard]
         others = [g.answer.lateness for g in members if g is not participant and g.answer is not None]
@@ -409,7 +409,9 @@ class Roster(Participants):
             return
         self.must_replan = True
         self._absent.add(participant)
-        self.fence(participant.member, f"its device has worked on one thing {late:.1f} times as long as it may")
+        self.fence(
+            participant.member, f"its device has worked on one thing, or waited for data, {late:.1f} times as long as it may"
+        )
 
     async def judge(self, participant: Participant, error: CallFailed) -> None:
         """A participant answers no more, refuses, or follows somebody else: it is fenced, waited

@@ -35,6 +35,7 @@ from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member.averaging import Averaging
+from swarmfree.trainer.pipeline.source import microbatch_text
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.pipeline.work_table import Passage, WorkTable
 from swarmfree.trainer.replica_state import ReplicaState
@@ -194,7 +195,7 @@ class Auditor:
         if tokens is None:
             raise Refused(RefusalKind.FAILED, "this peer has no corpus")
         microbatch = key.microbatch
-        text = tokens.microbatch(microbatch, self._replica_state.place_of(key))
+        text = await microbatch_text(tokens, microbatch, self._replica_state.place_of(key))
 
         def embed() -> bytes:
             output = engine.embed(ticket, text)

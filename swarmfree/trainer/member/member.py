@@ -369,12 +369,18 @@ class StageMember:
             ends_lineage=replica_state.ends_lineage,
             shadows=replica_state.shadows,
             log_since=self.activation_log.since,
-            lateness=self.device.lateness(self.context.timing.silence_s),
+            lateness=self.lateness(),
             work_done=self.work_done,
             room_bytes=self.guest_room.room_bytes(),
             host=self.guest_room.host,
         )
         return Reply(answer)
+
+    def lateness(self) -> float:
+        """How many times its device, or what its corpus is read from, has exceeded its limit; 0 =
+        not yet.
+        """
+        return max(self.device.lateness(self.context.timing.silence_s), self.source.data_lateness())
 
     @property
     def work_done(self) -> int:

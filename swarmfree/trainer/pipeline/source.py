@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from swarmfree.policy.deadline import lateness
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, LossAnswer, Pull
 from swarmfree.protocol.names import ENDS_STAGE, Side, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Share
-from swarmfree.protocol.ports import Incoming, Reply, Tokens
+from swarmfree.protocol.ports import Incoming, Reply, Tokens, WaitingTokens
 from swarmfree.protocol.records import Evaluation, Microloss, bits_float64, float64_bits
 from swarmfree.protocol.routes import routes_of
 from swarmfree.trainer.context import Context
@@ -30,6 +31,18 @@ from swarmfree.trainer.tasks import Tasks
 
 PULLS = 4
 SMOOTHING = 0.2
+
+
+async def microbatch_text(tokens: Tokens, number: int, place: int) -> bytes:
+    """The tokens of a microbatch; of a corpus that lies elsewhere, once they are there."""
+    if isinstance(tokens, WaitingTokens):
+        return await tokens.microbatch_once_there(number, place)
+    return tokens.microbatch(number, place)
+
+
+async def window_text(tokens: Tokens, number: int) -> bytes:
+    """The tokens of a held-out window, as `microbatch_text`."""
+    return await tokens.window_once_there(number) if isinstance(tokens, WaitingTokens) else tokens.window(number)
 
 
 class Source:
@@ -87,6 +100,15 @@ class Source:
         last = self.measured_s.get(piece, seconds)
         self.measured_s[piece] = last + SMOOTHING * (seconds - last)
 
+    def data_lateness(self) -> float:
+        """How many times a read of a corpus that lies elsewhere has exceeded its limit; 0 = not
+        yet.
+        """
+        tokens = self._context.ports.tokens
+        if not isinstance(tokens, WaitingTokens):
+            return 0.0
+        return lateness(tokens.waited_s(), (), self._context.timing.silence_s, alike=False)
+
     def losses(self) -> tuple[Microloss, ...]:
         """List the losses that this peer computed, by offset."""
         return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
@@ -142,12 +164,12 @@ class Source:
     async def _loss_work(self, entry: WorkItem, activations: bytes, tokens: Tokens) -> None:
         key, engine = entry.key, self._context.ports.engine
         if key.kind is WorkKind.EVALUATE:
-            window = tokens.window(key.microbatch)
+            window = await window_text(tokens, key.microbatch)
             loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
             entry.loss_bits = float64_bits(loss)
             return
         offset = self._replica_state.offset_of(key)
-        text = self._text(tokens, key)
+        text = await microbatch_text(tokens, key.microbatch, self._replica_state.place_of(key))
 
         def work() -> tuple[bytes, float]:
             number = self._number_for(offset)
@@ -178,6 +200,8 @@ class Source:
         tokens, begun = self._context.ports.tokens, self._begun
         assert tokens is not None, "a share was dealt to a peer without tokens"
         try:
+            if isinstance(tokens, WaitingTokens):
+                tokens.expect([self._replica_state.place_of(self._key(plan, offset)) for offset in offsets])
             if windows:
                 losses = self._window_losses
                 await self._in_flight(windows, share.credits, partial(self._evaluate, plan, tokens, losses))
@@ -233,16 +257,18 @@ class Source:
                 group.create_task(lane())
 
     async def _drive(self, plan: Plan, tokens: Tokens, offset: int) -> None:
-        number = plan.iteration * self._context.manifest.batch.most + offset
-        key = WorkKey(plan.iteration, plan.base, WorkKind.TRAIN, number, ENDS_STAGE)
-        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, self._text(tokens, key)))
+        key = self._key(plan, offset)
+        place = self._replica_state.place_of(key)
+        entry = self._table.begin(key, FIRST_RUN, lambda begun: self._drive_work(begun, tokens, place))
         await self._table.outcome(entry)
 
-    def _text(self, tokens: Tokens, key: WorkKey) -> bytes:
-        return tokens.microbatch(key.microbatch, self._replica_state.place_of(key))
+    def _key(self, plan: Plan, offset: int) -> WorkKey:
+        number = plan.iteration * self._context.manifest.batch.most + offset
+        return WorkKey(plan.iteration, plan.base, WorkKind.TRAIN, number, ENDS_STAGE)
 
-    async def _drive_work(self, entry: WorkItem, text: bytes) -> None:
+    async def _drive_work(self, entry: WorkItem, tokens: Tokens, place: int) -> None:
         key, engine = entry.key, self._context.ports.engine
+        text = await microbatch_text(tokens, key.microbatch, place)
         offset = self._replica_state.offset_of(key)
         if self._has_embedded(offset):
             # The share is begun anew, as its base has come back: only the loss's half may lack
@@ -324,7 +350,7 @@ class Source:
 
     async def _evaluate(self, plan: Plan, tokens: Tokens, losses: dict[int, float], window: int) -> None:
         key = WorkKey(plan.iteration, plan.base, WorkKind.EVALUATE, window, ENDS_STAGE)
-        engine, text = self._context.ports.engine, tokens.window(window)
+        engine, text = self._context.ports.engine, await window_text(tokens, window)
         output = await self._device.run(Rank.FORWARD, window, lambda: engine.embed_only(text))
         await self._round(key, window, output)
         waits = self._context.backoff_s()
