@@ -72,7 +72,7 @@ fuzz: $(READY) ## Bytes of others, ten minutes for each of 38 readers: six hours
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt atheris
 	$(VENV)/bin/python -m tests.attacks.fuzz_bytes $(FUZZ_S) $(TARGETS)
 
-interop: $(READY) ## Hold exports to transformers 4.57, ctranslate2 and lm-eval, each fetched into .interop: ten minutes.
+interop: $(READY) ## Hold exports to transformers 4.57, ctranslate2 and lm-eval, each fetched into .interop: a quarter of an hour.
 	$(VENV)/bin/python scripts/interop.py $(INTEROP_FLAGS)
 
 clean: ## Remove .venv and what tools keep; reports stay.
