@@ -97,4 +97,5 @@ async def _resolved(directory: DhtDirectory, text: str) -> str:
 
 
 def _words(bans: BanList) -> str:
-    return f"ban list {bans.number} names {len(bans.peers)} peers and {len(bans.tickets)} tickets"
+    peers, tickets = len(bans.peers), len(bans.tickets)
+    return f"ban list {bans.number} names {peers} peer{'s' * (peers != 1)} and {tickets} ticket{'s' * (tickets != 1)}"

@@ -150,7 +150,7 @@ def info(
     for name, size_bytes, digest in dataset.sources[:10]:
         typer.echo(f"  from {name}, {size_bytes:,} bytes, SHA-256 {digest[:12]}")
     if len(dataset.sources) > 10:
-        typer.echo(f"  and {len(dataset.sources) - 10:,} more files")
+        typer.echo(f"  and {len(dataset.sources) - 10:,} more file{'s' * (len(dataset.sources) != 11)}")
     typer.echo(
         f"every shard has {'the hash of the index' if dataset.is_indexed else 'been read'}" if check else "not read; --check does"
     )

@@ -236,8 +236,10 @@ def why_not_on(folder: Path) -> str:
 def is_worth_its_room(folder: Path, *, has_gone_on: bool) -> bool:
     """Whether what the processes of a run that has ended left behind stays: there is a whole set,
     or the run has gone on from some set before, as it can again. What cannot be read now stays,
-    too, where the run has gone on before.
+    too, where the run has gone on before; what is gone is not there.
     """
+    if not (folder / PEERS).exists():
+        return False
     try:
         point = _point(folder, _manifest(folder))
     except NothingLeft:

@@ -48,6 +48,11 @@ KEEP_S = 5.0
 FIGURE_S_MIN = 0.8
 
 
+def _for_window(text: str) -> str:
+    """Broken at the window's width, where there is one."""
+    return wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
+
+
 class LocalRun:
     """One local swarm and its audience."""
 
@@ -154,7 +159,7 @@ class LocalRun:
         if self._point is not None:
             needed = [f"they go on from the snapshots before iteration {self._point.iteration}, which the earlier ones left"]
         for line in needed:
-            self._print(line, is_text_only=True)
+            self._print(_for_window(line), is_text_only=True)
         if not self._is_json:
             self._view = open_view(sys.stdout)
         async with asyncio.TaskGroup() as tasks:
@@ -305,17 +310,12 @@ class LocalRun:
         folder = str(self._order.folder)
         if self._is_verbose:
             return summary_text(summary, folder)
-        return (
-            wrapped(summary_brief(summary, folder), shutil.get_terminal_size().columns)
-            if sys.stdout.isatty()
-            else summary_brief(summary, folder)
-        )
+        has_page = bool(self._swarm.state.peers) and not self._interrupted
+        return _for_window(summary_brief(summary, folder, has_page=has_page))
 
     def _skip_figure(self) -> int:
-        self._print(
-            f"no time for figure and page; to draw them: swarmfree report {shlex.quote(str(self._order.folder))}",
-            is_text_only=True,
-        )
+        how = f"swarmfree report {shlex.quote(str(self._order.folder))}"
+        self._print(_for_window(f"no time for figure and page; to draw them: {how}"), is_text_only=True)
         return 0
 
     async def _draw(self) -> int:

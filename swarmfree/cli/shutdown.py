@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
-from swarmfree.protocol.errors import ConfigError, DataError, Excluded, InviteError, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import ConfigError, DataError, Excluded, InviteError, NobodyAnswers, RunEnded, SwarmfreeError
 
 CLEAN_END_S = 4.5
 LEAVE_END_S = 19.5
@@ -32,6 +32,8 @@ def exit_code_of(error: SwarmfreeError) -> int:
     1.
     """
     match error:
+        case NobodyAnswers():
+            return 1
         case ConfigError() | DataError() | InviteError():
             return 2
         case RunEnded():

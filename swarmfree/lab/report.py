@@ -141,7 +141,7 @@ def read_events(folder: Path) -> Iterator[ObservedEvent]:
                 if line.endswith(b"\n"):
                     yield _observed_event(path, number, line)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{folder}: the folder of a report is expected, but {path} cannot be read: {error.strerror}") from error
 
 
 def _observed_event(path: Path, number: int, line: bytes) -> ObservedEvent:

@@ -207,15 +207,18 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
     return wrapped("\n".join(lines), TEXT_WIDTH)
 
 
-def summary_brief(summary: dict[str, Any], folder: str) -> str:
+def summary_brief(summary: dict[str, Any], folder: str, *, has_page: bool = True) -> str:
     """What a window gets of it: the outcome, what was trained, what the losses did to it, and where
-    the rest is.
+    the rest is; without `has_page` nobody may have time to draw the page.
     """
     lines = [*_opening(summary)]
     for lost in summary["lost_stages"]:
         around = _training_line(lost)
         lines += [f"around the loss of stage {lost['stage']}: {around}"] if around else []
-    lines += [*_weights_line(summary), f"report: {Path(folder) / PAGE_FILE}; details: {TEXT_FILE} beside it"]
+    report = (
+        f"{Path(folder) / PAGE_FILE}; details: {TEXT_FILE} beside it" if has_page else f"{folder}; details: {TEXT_FILE} in it"
+    )
+    lines += [*_weights_line(summary), f"report: {report}"]
     return "\n".join(lines)
 
 

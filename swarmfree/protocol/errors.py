@@ -28,6 +28,10 @@ class InviteError(SwarmfreeError):
     """The invite cannot be read, nobody answers at its addresses, or they serve another run."""
 
 
+class NobodyAnswers(InviteError):
+    """Nobody answers at the invite's addresses: the invite may be right, and they may be down."""
+
+
 class RunEnded(SwarmfreeError):
     """The run is over for this peer: it has ended, or a newer life has its place (exit code 3)."""
 

@@ -316,7 +316,7 @@ def _require_same(order: PreparationOrder, kept: dict[str, Any], settings: dict[
     other = ["pack" if key == "row_tokens" else key.replace("_", " ") for key in differ]
     if other:
         raise ConfigError(
-            f"--out {order.out}: {what} that was made of other {', '.join(other)}; name another folder, or delete this one"
+            f"--out {order.out}: {what} made with another {', '.join(other)}; name another folder, or delete this one"
         )
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.config import manifest_from_bytes
-from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
+from swarmfree.protocol.errors import ConfigError, InviteError, NobodyAnswers, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Order
@@ -549,7 +549,7 @@ class DhtDirectory:
         refusals = [str(fault) for fault in faults if fault.answered]
         if refusals:
             raise InviteError(f"a peer answers at {self._entry_names()}, but {refusals[0]}")
-        raise InviteError(
+        raise NobodyAnswers(
             f"nobody answers at {self._entry_names()} (tried for {patience_s:g} s): is the bootstrap node up and its port open? "
             "An invite from any live peer serves as well"
         )

@@ -136,7 +136,7 @@ def _checked_body(letters: str) -> bytes:
         raise InviteError(f"the invite is cut off: {found} of {len(PREFIX) + expected} letters are there; {_COPY_AGAIN}")
     if len(letters) > expected:
         more = len(letters) - expected
-        raise InviteError(f"the invite has {more} letters too many at its end: {_COPY_AGAIN}, and nothing else")
+        raise InviteError(f"the invite has {more} letter{'s' * (more != 1)} too many at its end: {_COPY_AGAIN}, and nothing else")
     data = base64.b32decode((letters + "=" * (-len(letters) % 8)).upper()) if len(letters) == expected else b""
     if not data or data[-_CHECKSUM_SIZE_BYTES:] != _checksum(data[:-_CHECKSUM_SIZE_BYTES]):
         raise InviteError(f"the invite has a wrong letter somewhere (its checksum does not fit): {_COPY_AGAIN}")

@@ -13,7 +13,16 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.main import app
 from swarmfree.cli.shutdown import exit_code_of, one_of
-from swarmfree.protocol.errors import ConfigError, DataError, Excluded, InviteError, PeerSilent, RunEnded, SwarmfreeError
+from swarmfree.protocol.errors import (
+    ConfigError,
+    DataError,
+    Excluded,
+    InviteError,
+    NobodyAnswers,
+    PeerSilent,
+    RunEnded,
+    SwarmfreeError,
+)
 from swarmfree.storage.corpus import require_text
 from swarmfree.wire.invite import Invite, encode_invite
 from swarmfree.wire.socket_folder import SocketFolder
@@ -234,6 +243,7 @@ def test_what_a_config_would_need_here_is_said_beside_it(run_file: str) -> None:
         (ConfigError(""), 2),
         (DataError(""), 2),
         (InviteError(""), 2),
+        (NobodyAnswers(""), 1),
         (RunEnded(""), 3),
         (Excluded(""), 4),
         (SwarmfreeError(""), 1),

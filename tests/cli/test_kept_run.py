@@ -156,6 +156,8 @@ def test_what_cannot_be_read_now_is_not_thrown_away(tmp_path: Path, small_manife
     (folder / "peers" / "bootstrap" / MANIFEST_FILE).unlink()
     assert is_worth_its_room(folder, has_gone_on=True)
     assert not is_worth_its_room(folder, has_gone_on=False)
+    shutil.rmtree(folder / "peers")
+    assert not is_worth_its_room(folder, has_gone_on=True), "the run has ended, and nothing is kept"
 
 
 def test_no_command_is_offered_that_would_be_refused(tmp_path: Path, small_manifest: Manifest) -> None:

@@ -78,6 +78,8 @@ def test_a_window_gets_the_outcome_first_and_little_more() -> None:
     assert "7.21 before, 5.05 after: it did not rise" in brief
     assert lines[-1] == "report: reports/made-up/report.html; details: summary.txt beside it"
     assert len(lines) <= 6
+    without = summary_brief(summarise(fold_all(whole_story()), 0, ""), "reports/made-up", has_page=False)
+    assert without.splitlines()[-1] == "report: reports/made-up; details: summary.txt in it"
     for width in (60, 80):
         told = wrapped(brief, width).splitlines()
         assert max(map(len, told)) <= width

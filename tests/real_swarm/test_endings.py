@@ -208,7 +208,7 @@ async def test_a_banned_peer_is_dropped_by_a_real_swarm(processes: Processes) ->
     peer_id = processes.told(bad, "Started")[0]["peer_id"]
     key = ("--organiser", str(processes.folder / "peers" / "bootstrap" / "organiser.key"))
     began_s = time.monotonic()
-    assert "names 1 peers" in await processes.look("ban", invite, peer_id, *key)
+    assert "names 1 peer and" in await processes.look("ban", invite, peer_id, *key)
     assert await code_of(started[bad], 40) == 4
     fenced = lambda: [e for e in processes.told(first, "MemberLost") if e["peer_id"] == peer_id]  # noqa: E731 - said once
     await processes.waiters.until(lambda: bool(fenced()), "it is fenced")

@@ -394,10 +394,10 @@ def bad_inputs(folder: Path) -> Iterator[tuple[dict[str, object], type[Swarmfree
     yield (
         {"out": folder / "other", "tokenizer": unusual, "end_of_text": "<end>"},
         ConfigError,
-        "made of other tokenizer, end of text, sources",
+        "made with another tokenizer, end of text, sources",
     )
     prepared(folder / "packed", *good, row_tokens=32)
-    yield {"out": folder / "packed", "paths": good}, ConfigError, "made of other pack; name"
+    yield {"out": folder / "packed", "paths": good}, ConfigError, "made with another pack; name"
 
 
 def test_bad_input_is_told_in_one_line(tmp_path: Path, rows_file: Path) -> None:
