@@ -147,10 +147,10 @@ def majority_for_seal(patch: pytest.MonkeyPatch) -> None:
     """A record counts as soon as anybody stored it (3.1)."""
     seal = Coordinator._seal
 
-    async def careless(self: Coordinator, record: Any) -> None:
+    async def careless(self: Coordinator, record: Any) -> Any:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self.lead, "may_decide", lambda answered: True)
-            await seal(self, record)
+            return await seal(self, record)
 
     patch.setattr(Coordinator, "_seal", careless)
 
