@@ -65,10 +65,13 @@ def setting(iteration: int, *counts: int) -> Once:
 
 def batches(result: RehearsalResult) -> list[int]:
     """The batches of the run, each that follows on another one; of iterations that were done twice
-    the last time counts. When peers hear of an order within an iteration is not looked at.
+    what the last coordinator told counts, else the last time. When peers hear of an order within an
+    iteration is not looked at.
     """
     per = 3  # tokens of a microbatch: one row
     told = lines(result, "IterationCommitted")
+    last = told[-1].split()[1]
+    told.sort(key=lambda line: line.split()[1] == last)  # a side that gave way may have told later
     counts = {int(line.split("iteration=")[1].split()[0]): int(line.split("tokens=")[1].split()[0]) // per for line in told}
     return [count for count, _ in itertools.groupby(counts[iteration] for iteration in sorted(counts))]
 

@@ -147,7 +147,7 @@ async def test_a_person_bans_by_the_end_of_a_name(world: World, capsys: pytest.C
     found = bootstrap.bans
     assert found is not None
     assert (found.number, set(found.peers), found.tickets) == (2, {bad_id.peer_id, SOMEBODY}, (TICKET,))
-    assert "ban list 2 names 2 peers and 1 tickets; 1 peer has taken it" in capsys.readouterr().out
+    assert "ban list 2 names 2 peers and 1 ticket; 1 peer has taken it" in capsys.readouterr().out
 
 
 async def test_no_list_is_lost_beside_another_of_its_number(world: World) -> None:
