@@ -25,7 +25,7 @@ class DataError(SwarmfreeError):
 
 
 class InviteError(SwarmfreeError):
-    """The invite cannot be read, nobody answers at its addresses, or they serve another run."""
+    """The invite cannot be read, or its addresses serve another run."""
 
 
 class NobodyAnswers(InviteError):
