@@ -40,7 +40,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, Member, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
 from swarmfree.protocol.routes import Routes
 
 TERM_STEP_MAX = 1_000_000
@@ -79,6 +79,10 @@ class Role(enum.StrEnum):
     """
     PEER = "peer"
     """Any peer of the run, with a place or without; the organiser is one."""
+
+
+ROLES = tuple(Role)
+"""In the order in which they are looked for: most calls come from whom the receiver follows."""
 
 
 class Match(enum.StrEnum):
@@ -184,8 +188,7 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
     row = TABLE.get(kind)
     if row is None:
         return f"{kind}: nobody may send it"
-    roles = roles_of(request, sender, view)
-    if not row.roles & roles:
+    if not any(_has_role(role, request, sender, view) for role in ROLES if role in row.roles):
         return f"{kind} from {sender}: that is none of {', '.join(sorted(row.roles))} here"
     term = term_of(request)
     if Match.OWN_TERM in row.matches and (term is None or term.member != sender):
@@ -207,9 +210,10 @@ def remembered(told: Mapping[Member, float], admitted: Collection[Member], now_s
     """
     if not told and not admitted:
         return {}
-    kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s}
-    kept |= dict.fromkeys(admitted, now_s)
-    return dict(sorted(kept.items(), key=lambda one: one[1])[-REMEMBERED_MAX:])
+    fresh = dict.fromkeys(admitted, now_s)
+    # Those of before come as they were told, the oldest first
+    kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s and member not in fresh} | fresh
+    return kept if len(kept) <= REMEMBERED_MAX else dict([*kept.items()][-REMEMBERED_MAX:])
 
 
 def believed_number(told: int, promised: int) -> int:
@@ -268,30 +272,32 @@ def term_of(request: Request) -> Term | None:
 
 def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
     """What the sender is to the receiver, as far as this message goes."""
-    found = {Role.PEER}
-    if sender in view.followed:
-        found.add(Role.COORDINATOR)
-    stage = view.stages.get(sender)
-    if stage is not None or sender in view.electors or sender in view.participants:
-        found.add(Role.MEMBER)
-    if sender in view.admitted:
-        found.add(Role.ADMITTED)
-    if not view.is_told:
-        found.add(Role.UNTOLD)
-    if sender in view.asked:
-        found.add(Role.ASKED)
-    if stage is not None and stage == view.stage:
-        found.add(Role.SIBLING)
-    match request:
-        case Train(key=key) | Loss(key=key) | Pull(key=key):
-            before, after = _neighbours(key, view)
-            if stage == before:
-                found.add(Role.BEFORE)
-            if stage == after:
-                found.add(Role.AFTER)
+    return frozenset(role for role in ROLES if _has_role(role, request, sender, view))
+
+
+def _has_role(role: Role, request: Request, sender: Member, view: View) -> bool:
+    match role:
+        case Role.PEER:
+            return True
+        case Role.COORDINATOR:
+            return sender in view.followed
+        case Role.MEMBER:
+            return sender in view.stages or sender in view.electors or sender in view.participants
+        case Role.ASKED:
+            return sender in view.asked
+        case Role.BEFORE | Role.AFTER:
+            if not isinstance(request, Train | Loss | Pull):
+                return False
+            before, after = _neighbours(request.key, view)
+            return view.stages.get(sender) == (before if role is Role.BEFORE else after)
+        case Role.SIBLING:
+            return view.stages.get(sender, NO_STAGE) == view.stage != NO_STAGE
+        case Role.ADMITTED:
+            return sender in view.admitted
+        case Role.UNTOLD:
+            return not view.is_told
         case _:
-            pass
-    return frozenset(found)
+            assert_never(role)
 
 
 def _neighbours(key: WorkKey, view: View) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import Context
 from typing import Protocol
 
@@ -286,6 +286,7 @@ class MemoryHub:
         work = self._handle(receiver, receiver.handler, header, exchange, copy)
         name = f"{type(exchange.request).__name__} {exchange.number} from {exchange.sender.endpoint.member}"
         task = receiver.spawn(work, name, receiver.context.copy())
+        receiver.handling[task] = None
         task.add_done_callback(lambda task: self._ended(task, exchange, receiver, copy), context=self.context)
 
     def _fail_soon(self, exchange: MemoryCall, copy: int, failure: CallFailed) -> None:
@@ -318,6 +319,7 @@ class MemoryHub:
         """A handler that was cancelled or that crashed breaks the connection; a crash ends its
         peer.
         """
+        del receiver.handling[task]
         if task.cancelled() or task.exception() is not None:
             self._fail_soon(exchange, copy, PeerUnreachable(f"{exchange.to.member} gave no answer"))
             if not task.cancelled():
@@ -372,6 +374,11 @@ class MemoryNetwork:
     def here(self) -> Endpoint:
         """This peer's own member name and addresses."""
         return self._peer.endpoint
+
+    @property
+    def handling(self) -> Collection[asyncio.Task[None]]:
+        """Handlers that have not ended, oldest first."""
+        return self._peer.handling.keys()
 
     @property
     def frames_received(self) -> int:

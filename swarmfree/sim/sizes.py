@@ -25,7 +25,6 @@ from swarmfree.trainer.replica_state import PAST_MAX, ReplicaState
 ROOM = "swarmfree.trainer."
 TABLES = (dict, list, set, frozenset, deque)
 CLASSES_MAX = 512
-PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 LARGER: Mapping[str, tuple[int, str]] = {
     f"{Incarnations.__name__}._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
@@ -60,7 +59,7 @@ def sizes(root: object) -> Iterator[tuple[str, int]]:
     while waiting:
         one = waiting.popleft()
         for name, value in _attributes(one):
-            if type(value) in PLAIN:
+            if _is_leaf(type(value)):
                 continue
             if isinstance(value, TABLES):
                 yield f"{type(one).__name__}.{name}", _entries(value)
@@ -80,18 +79,30 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if name != "__dict__")
 
 
+@lru_cache(CLASSES_MAX)
+def _is_leaf(kind: type) -> bool:
+    """Whether values of this class hold nothing that is looked at; most do not, and a table of
+    those alone is passed by.
+    """
+    is_callable = any("__call__" in base.__dict__ for base in kind.__mro__)
+    return not (issubclass(kind, TABLES) or kind.__module__.startswith(ROOM) or is_callable)
+
+
 def _entries(table: Collection[Any]) -> int:
     """Entries, those of tables in the table included."""
     inner = table.values() if isinstance(table, dict) else table
+    if all(map(_is_leaf, {*map(type, inner)})):
+        return len(table)
     return len(table) + sum(_entries(value) for value in inner if isinstance(value, TABLES))
 
 
 def _objects(value: Any) -> Iterator[Any]:
     """The trainer's objects in a value: itself, or in a table, or the owner of a method."""
     if isinstance(value, TABLES):
-        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
-            if type(inner) not in PLAIN:
-                yield from _objects(inner)
+        for part in (value.keys(), value.values()) if isinstance(value, dict) else (value,):
+            if not all(map(_is_leaf, {*map(type, part)})):
+                for inner in part:
+                    yield from _objects(inner)
         return
     owner = getattr(value, "__self__", None) if callable(value) else None
     for one in (value, owner):

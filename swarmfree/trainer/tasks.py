@@ -36,7 +36,7 @@ class Tasks:
             raise Refused(RefusalKind.GONE, "this peer ends")
         task = self._group.create_task(work, name=name)
         self._running[task] = None
-        task.add_done_callback(lambda done: self._running.pop(done, None))
+        task.add_done_callback(self._running.pop)
         return task
 
     @property

@@ -17,8 +17,9 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
@@ -219,8 +220,7 @@ def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Uplink:
+class Uplink(NamedTuple):
     """What a peer sends through: it sends one tensor after the other, as a device computes."""
 
     peer: str
@@ -259,7 +259,7 @@ def _onward(chain: list[Work], fleet: Fleet, work: Work, size: int) -> None:
     sender, link = str(chain[-1].device), fleet.link(str(chain[-1].device), str(work.device))
     if link.bytes_per_s < math.inf:
         chain.append(Work(Uplink(sender), size / link.bytes_per_s, work.is_backward))
-    chain.append(replace(work, link_s=link.latency_s))
+    chain.append(Work(work.device, work.seconds, work.is_backward, link.latency_s))
 
 
 def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:

@@ -556,7 +556,7 @@ class Roster(Participants):
         plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
         if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
-        named = {endpoint.member for endpoint in plan.members()} if plan is not None else set[Member]()
+        named = plan.names() if plan is not None else ()
         there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != NO_STAGE)]
         there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
