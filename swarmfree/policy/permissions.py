@@ -13,7 +13,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import (
@@ -102,24 +102,59 @@ class Row:
     matches: tuple[Match, ...] = ()
 
 
+class Knowledge(Protocol):
+    """What the receiver knows of the swarm; a message asks for two or three of these."""
+
+    @property
+    def stage(self) -> int:
+        """Held by the receiver, -1 for none."""
+
+    @property
+    def iteration(self) -> int:
+        """The one that its state is ready for."""
+
+    @property
+    def term_number(self) -> int:
+        """Of the term that it has promised, 0 before the first."""
+
+    @property
+    def followed(self) -> Collection[Member]:
+        """Its coordinator, and the successor that this one named."""
+
+    @property
+    def stages(self) -> Mapping[Member, int]:
+        """Of each member of the newest plan that it knows, and of those before it that began with
+        the same base.
+        """
+
+    @property
+    def electors(self) -> Collection[Member]:
+        """Who decides on the next record."""
+
+    @property
+    def participants(self) -> Collection[Member]:
+        """Who has a place in the swarm that it coordinates; nobody where it does not."""
+
+    @property
+    def asked(self) -> Collection[Member]:
+        """Whom it has asked for a place."""
+
+    @property
+    def admitted(self) -> Collection[Member]:
+        """Of whom its coordinator has told, besides those in the plan."""
+
+    @property
+    def is_told(self) -> bool:
+        """It hears a coordinator, or is one."""
+
+    @property
+    def routes(self) -> Routes:
+        """Of the run's microbatches."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the receiver knows of the swarm.
-
-    Args:
-        stage: held by the receiver, -1 for none.
-        iteration: the one that its state is ready for.
-        term_number: of the term that it has promised, 0 before the first.
-        followed: its coordinator, and the successor that this one named.
-        stages: of each member of the newest plan that it knows, and of those before it that began
-            with the same base.
-        electors: who decides on the next record.
-        participants: who has a place in the swarm that it coordinates; nobody where it does not.
-        asked: whom it has asked for a place.
-        admitted: of whom its coordinator has told, besides those in the plan.
-        is_told: it hears a coordinator, or is one.
-        routes: of the run's microbatches.
-    """
+    """Knowledge as values; see `Knowledge` for each."""
 
     stage: int
     iteration: int
@@ -182,7 +217,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
 """By the name of the message, and after it what kind of it is meant."""
 
 
-def refusal(request: Request, sender: Member, view: View) -> str | None:
+def refusal(request: Request, sender: Member, view: Knowledge) -> str | None:
     """Why this caller may not send this message to a peer that knows this; None where it may."""
     kind = kind_of(request, view)
     row = TABLE.get(kind)
@@ -198,7 +233,7 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
     return None
 
 
-def is_for_admitted(request: Request, view: View) -> bool:
+def is_for_admitted(request: Request, view: Knowledge) -> bool:
     """Whether who is admitted may send it: word of them may be on its way."""
     row = TABLE.get(kind_of(request, view))
     return row is not None and Role.ADMITTED in row.roles
@@ -223,7 +258,7 @@ def believed_number(told: int, promised: int) -> int:
     return min(told, promised + TERM_STEP_MAX // 2)
 
 
-def kind_of(request: Request, view: View) -> str:
+def kind_of(request: Request, view: Knowledge) -> str:
     """Which row of the table a message has, at a peer that knows this."""
     name = type(request).__name__
     match request:
@@ -270,12 +305,12 @@ def term_of(request: Request) -> Term | None:
             return None
 
 
-def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
+def roles_of(request: Request, sender: Member, view: Knowledge) -> frozenset[Role]:
     """What the sender is to the receiver, as far as this message goes."""
     return frozenset(role for role in ROLES if _has_role(role, request, sender, view))
 
 
-def _has_role(role: Role, request: Request, sender: Member, view: View) -> bool:
+def _has_role(role: Role, request: Request, sender: Member, view: Knowledge) -> bool:
     match role:
         case Role.PEER:
             return True
@@ -300,7 +335,7 @@ def _has_role(role: Role, request: Request, sender: Member, view: View) -> bool:
             assert_never(role)
 
 
-def _neighbours(key: WorkKey, view: View) -> tuple[int, int]:
+def _neighbours(key: WorkKey, view: Knowledge) -> tuple[int, int]:
     """The stages before and after this work's, on its microbatch's route; the ends are before the
     first and after the last.
     """

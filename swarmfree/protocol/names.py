@@ -41,6 +41,7 @@ class Member:
     peer_id: str
     incarnation: str
     _hash: int = field(default=0, init=False, repr=False, compare=False)  # computed once: every table of a peer is by member
+    _short: str = field(default="", init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
         if not self._hash:
@@ -60,7 +61,9 @@ class Member:
         """Short name for people: the last six characters of the peer id and three of the
         incarnation.
         """
-        return f"{self.peer_id[-6:]}.{self.incarnation[-3:]}"
+        if not self._short:
+            object.__setattr__(self, "_short", f"{self.peer_id[-6:]}.{self.incarnation[-3:]}")
+        return self._short
 
     def is_later_life_of(self, other: Member) -> bool:
         """Whether this is a later life of the same peer than `other`, which has then ended."""

@@ -47,6 +47,7 @@ class Context:
         handler: who answers calls to this peer; set once the peer is assembled.
         incarnations: of other peers, as far as this one has heard.
         asked: whom this peer has asked for a place, at most `ASKED_MAX`, the latest last.
+        timing: the run's limits on silence and waits.
     """
 
     ports: Ports
@@ -57,6 +58,11 @@ class Context:
     handler: Handler | None = None
     incarnations: Incarnations = field(default_factory=Incarnations)
     asked: deque[Member] = field(default_factory=partial(deque, maxlen=ASKED_MAX))
+    timing: TimingSection = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The manifest never changes."""
+        self.timing = self.manifest.timing
 
     @property
     def here(self) -> Endpoint:
@@ -67,11 +73,6 @@ class Context:
     def me(self) -> Member:
         """This peer's member."""
         return self.ports.network.here.member
-
-    @property
-    def timing(self) -> TimingSection:
-        """The run's limits on silence and waits."""
-        return self.manifest.timing
 
     @property
     def audits(self) -> bool:

@@ -97,6 +97,18 @@ def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
         waiter.set_result(told)
 
 
+async def within(limit_s: float | None, work: Awaitable[W]) -> W:
+    """Wait for `work`, at most so many seconds; None: as long as it takes.
+
+    Raises:
+        TimeoutError: it took longer, and was cancelled.
+    """
+    if limit_s is None:
+        return await work
+    async with asyncio.timeout(limit_s):
+        return await work
+
+
 async def each(work: Iterable[W], one: Callable[[W], Awaitable[object]], in_flight: int | None = None) -> None:
     """Run `one` for each piece of work, in order, at most `in_flight` at a time (None: all of
     them).
