@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarmfree.protocol.names import Member, Term
 
 PURPOSE = b"swarmfree vote 1:"
+VOTES_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Evidence:
     votes: tuple[Vote, ...]
 
 
+@lru_cache(VOTES_KEPT)
 def vote_bytes(run: str, lineage: str, term: Term, voter: Member) -> bytes:
     """What a voter signs: that it has stored the record with which this lineage ends, as asked in
     this term.
