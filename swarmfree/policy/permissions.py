@@ -243,8 +243,8 @@ def remembered(told: Mapping[Member, float], admitted: Collection[Member], now_s
     """Of whom a coordinator has told, and when last: one that is in no list any more may be in a
     plan that is on its way, or have a coordinator to whom it has yet to say hello.
     """
-    if not told and not admitted:
-        return {}
+    if (*told,) == (*admitted,):  # as nearly always
+        return dict.fromkeys(told, now_s)
     fresh = dict.fromkeys(admitted, now_s)
     # Those of before come as they were told, the oldest first
     kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s and member not in fresh} | fresh

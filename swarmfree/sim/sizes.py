@@ -54,18 +54,20 @@ def oversized(handler: Handler | None, entries_max: int = bounds.ENTRIES_MAX) ->
 
 
 def sizes(root: object) -> Iterator[tuple[str, int]]:
-    """Every table of the trainer's objects within reach of one of them: class and attribute, and
-    how many entries it has.
+    """Every table of the trainer's objects within reach of one of them that has entries: class and
+    attribute, and how many.
     """
     seen: set[int] = {id(root)}
     waiting: list[Any] = [root]
     for one in waiting:  # which grows meanwhile
         for name, value in _attributes(one):
-            nature = _nature(type(value))
+            nature = _nature(type(value))  # type: ignore[arg-type]  # classes hash
             if nature is Nature.LEAF:
                 continue
             if nature is Nature.TABLE:
-                yield f"{type(one).__name__}.{name}", _entries(value) if value else 0
+                if not value:
+                    continue
+                yield f"{type(one).__name__}.{name}", _entries(value)
             for inner in (value,) if nature is Nature.OBJECT else _objects(value):
                 if id(inner) not in seen:
                     seen.add(id(inner))
@@ -74,7 +76,7 @@ def sizes(root: object) -> Iterator[tuple[str, int]]:
 
 def _attributes(one: object) -> Iterable[tuple[str, Any]]:
     held: Mapping[str, Any] = getattr(one, "__dict__", NOTHING)
-    slots = _slots_of(type(one))
+    slots = _slots_of(type(one))  # type: ignore[arg-type]  # classes hash
     return [*held.items(), *((name, getattr(one, name, None)) for name in slots)] if slots else held.items()
 
 
@@ -115,7 +117,7 @@ def _entries(table: Collection[Any]) -> int:
 
 def _objects(value: Any) -> Sequence[Any]:
     """The trainer's objects in a value: itself, or in a table, or the owner of a method."""
-    match _nature(type(value)):
+    match _nature(type(value)):  # type: ignore[arg-type]  # classes hash
         case Nature.LEAF:
             return ()
         case Nature.OBJECT:
