@@ -414,10 +414,9 @@ class StageMember:
             replica_state.take_back()  # its own claim is made from where it stands
         last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
-        where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
-        if not request.only_asking:
-            said = promise_bytes(self.context.run, request.position.term, self.context.me)
-            where = (*where, self.context.ports.network.sign(said))
+        said = promise_bytes(self.context.run, request.position.term, self.context.me)
+        signature = b"" if request.only_asking else self.context.ports.network.sign(said)
+        where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later, signature)
         return Reply(Promise(replica_state.iteration, replica_state.sealed, replica_state.sealed_at, plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
