@@ -96,7 +96,7 @@ def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
 
 def heartbeat_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
     """A heartbeat of a higher term is followed, whoever is heard (evidence)."""
-    patch.setattr(StageMember, "_is_elected", lambda self, request: True)
+    patch.setattr(StageMember, "_may_lead_here", lambda self, sender, request: True)
 
 
 def promises_of_a_majority(patch: pytest.MonkeyPatch) -> None:

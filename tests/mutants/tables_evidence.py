@@ -278,15 +278,19 @@ def _promises(alone: Alone, *voters: Endpoint, term: Term = LATER, signed: Term 
 def heartbeats_of_a_higher_term() -> object:
     """A member hears its coordinator, and another one heartbeats in a higher term: with nothing to
     show, with the promises of two of four, of three, of three strangers, of three that are of
-    another term or signed for one; and with none, once the first has fallen silent. The answer, and
-    whom it follows.
+    another term or signed for one; and with none, once the first has fallen silent, and once the
+    member has asked it for a place. The answer, and whom it follows.
     """
     three = (SIBLING, D, A)
 
-    async def story(alone: Alone, show: Callable[[Alone], Evidence | None], *, hears: bool = True) -> tuple[str, str]:
+    async def story(
+        alone: Alone, show: Callable[[Alone], Evidence | None], *, hears: bool = True, asked: bool = False
+    ) -> tuple[str, str]:
         await _next(alone)
         if not hears:
             alone.stage_member.lose_coordinator()
+        if asked:
+            alone.context.asked.append(D.member)
         beat = Heartbeat(at(1, LATER, 1), 0, 0.0, lineage=LAST.lineage(), evidence=show(alone))
         said = await word(alone.stage_member.heartbeat(D, beat))
         followed = alone.replica_state.coordinator
@@ -300,7 +304,10 @@ def heartbeats_of_a_higher_term() -> object:
         lambda alone: _promises(alone, *three, term=TERM),
         lambda alone: _promises(alone, *three, signed=TERM),
     ]
-    return [*(play(partial(story, show=one)) for one in shown), play(partial(story, show=shown[0], hears=False))]
+    return [
+        *(play(partial(story, show=one)) for one in shown),
+        *(play(partial(story, show=shown[0], **change)) for change in ({"hears": False}, {"asked": True})),
+    ]
 
 
 def promises_that_are_signed() -> object:

@@ -418,9 +418,10 @@ ROWS = (
             tables_evidence.heartbeats_of_a_higher_term,
             [
                 ("fresh", "a"),
-                ("unproven", "a"),
+                ("not_yet", "a"),
                 ("HeartbeatAnswer", "d"),
-                *[("unproven", "a")] * 3,
+                *[("not_yet", "a")] * 3,
+                ("HeartbeatAnswer", "d"),
                 ("HeartbeatAnswer", "d"),
             ],
         )

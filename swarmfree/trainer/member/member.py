@@ -329,12 +329,12 @@ class StageMember:
         """Answer how this member stands: at once if there is news, else after `hold_s`.
 
         Raises:
-            Refused: see `policy.promises.heartbeat`; `unproven`, this member hears another
+            Refused: see `policy.promises.heartbeat`; `not_yet`, this member hears another
                 coordinator, and a majority has not signed for this one; `past`, from one that this
                 member does not follow yet, and that leads what gives way to the state held here.
         """
         replica_state, before = self.replica_state, self.replica_state.coordinator
-        hears_another = self.hears_another(sender) and not self._is_elected(request)
+        hears_another = self.hears_another(sender) and not self._may_lead_here(sender, request)
         after = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
         if promises.is_new_term(replica_state.promises, request.position):
             replica_state.require_following(request.position.iteration, request.lineage, request.forced)
@@ -379,19 +379,22 @@ class StageMember:
         )
         return Reply(answer)
 
-    def _is_elected(self, request: Heartbeat) -> bool:
-        """Whether a majority has promised a coordinator that this member has not; False where that
-        shows no promises.
+    def _may_lead_here(self, sender: Endpoint, request: Heartbeat) -> bool:
+        """Whether this member has just asked this coordinator for a place, or a majority has
+        promised that one; False where it shows no promises.
 
         Raises:
-            Refused: `unproven`, it shows others.
+            Refused: `not_yet`, it shows others: what the other coordinator says may have to end
+                first.
         """
         replica_state, term = self.replica_state, request.position.term
+        if sender.member in self.context.asked:
+            return True
         if request.evidence is None or not promises.is_new_term(replica_state.promises, request.position):
             return False
         electorate = electorate_of(replica_state.record_of(NEWEST), replica_state.known_plan)
         if not is_elected(request.evidence, term, electorate, self.context.run, self.context.ports.network.verify):
-            raise Refused(RefusalKind.UNPROVEN, f"no majority that is known here has signed for term {term.number}")
+            raise Refused(RefusalKind.NOT_YET, f"no majority that is known here has signed for term {term.number}")
         return True
 
     def lateness(self) -> float:
