@@ -15,8 +15,10 @@ from swarmfree.protocol.messages import Heartbeat, Seal, Sealed
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
-from swarmfree.trainer.coordinator import ballot, coordinator, partition_merge
+from swarmfree.trainer.coordinator import ballot, coordinator, partition_merge, roster
 from swarmfree.trainer.coordinator.ballot import Ballot
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member import member as membership
@@ -119,6 +121,37 @@ def signature_of_a_promise(patch: pytest.MonkeyPatch) -> None:
 def promises_in_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
     """A coordinator shows nobody what was promised to it (evidence)."""
     patch.setattr(Roster, "_evidence_for", lambda self, participant: None)
+
+
+def promises_for_a_newcomer(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator shows to whoever comes what was promised to it (evidence)."""
+    evidence_for = Roster._evidence_for
+
+    def careless(self: Roster, participant: Participant) -> Any:
+        was, participant.is_ours = participant.is_ours, True
+        try:
+            return evidence_for(self, participant)
+        finally:
+            participant.is_ours = was
+
+    patch.setattr(Roster, "_evidence_for", careless)
+
+
+def not_yet_is_silence(patch: pytest.MonkeyPatch) -> None:
+    """Who hears another coordinator still is no longer waited for (evidence)."""
+    patch.setattr(roster, "HEARS_ANOTHER", frozenset())
+
+
+def fresh_to_one_elected(patch: pytest.MonkeyPatch) -> None:
+    """One member that hears the last coordinator still deposes one that a majority has promised
+    (evidence).
+    """
+    patch.setattr(Roster, "_is_fresh_to_one_elected", lambda self, error: False)
+
+
+def votes_of_those_that_answer(patch: pytest.MonkeyPatch) -> None:
+    """Who has not heard yet who leads is asked for its vote, and loses its place (evidence)."""
+    patch.setattr(Coordinator, "_voters", lambda self: self.quorum.voters())
 
 
 def asked_until_led(patch: pytest.MonkeyPatch) -> None:

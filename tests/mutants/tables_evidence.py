@@ -61,6 +61,7 @@ from tests.mutants.alone import (
     record,
     word,
 )
+from tests.mutants.tables_lead import lead
 
 X = endpoint("x")
 LAST = record()
@@ -333,18 +334,18 @@ def promises_that_are_signed() -> object:
 
 
 def heartbeats_with_promises() -> object:
-    """A coordinator heartbeats to one that has promised, and to one that has not: how many promises
-    each is shown at first, and later.
+    """A coordinator heartbeats to one that has promised, to one that has not, and to a newcomer:
+    how many promises each is shown at first, and later.
     """
 
     async def story(alone: Alone) -> list[tuple[int, int]]:
-        lead = leading(alone.context, evidence=_promises(alone, ME, D, term=TERM))
+        lead = leading(alone.context, evidence=_promises(alone, ME, A, term=TERM))
         roster = Roster(alone.context, alone.tasks, lead, RecoveryChoice(alone.context, lead))
         alone.line.answer = lambda to, request: Reply(beat_answer(1))
-        for one in (ME, SIBLING):
-            roster.admit(one, Hello(False, False, ""), 1, built=True, opened=at(1))
+        for one in (ME, SIBLING, D):
+            roster.admit(one, Hello(False, False, ""), 1, built=one != D, opened=at(1), is_ours=one != D)
         await asyncio.sleep(1.0)
-        shown: dict[Member, list[int]] = {ME.member: [], SIBLING.member: []}
+        shown: dict[Member, list[int]] = {one.member: [] for one in (ME, SIBLING, D)}
         for member, request in alone.line.asked:
             assert isinstance(request, Heartbeat)
             shown[member].append(len(request.evidence.votes) if request.evidence is not None else 0)
@@ -379,3 +380,21 @@ def forced_record_that_comes_back() -> object:
         return await word(alone.stage_member.commit(Commit(replace(entry, evidence=Evidence(term, (vote,)))), A))
 
     return [play(partial(story, term=replace(TERM, member=one.member))) for one in (ME, A)]
+
+
+def votes_of_those_that_are_called_for() -> object:
+    """A successor has a record stored, and one of its members has not answered it yet: who is asked
+    to store it, before that one has, and after.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[list[str]]:
+        late = coordinator.roster.get(SIBLING.member)
+        assert late is not None
+        found = []
+        for since_s in (alone.context.now_s(), None):
+            late.silent_since_s, alone.line.asked = since_s, []
+            await coordinator._seal(record())
+            found.append(sorted(member.peer_id for member, request in alone.line.asked if isinstance(request, Seal)))
+        return found
+
+    return lead(story)
