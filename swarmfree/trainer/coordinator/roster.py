@@ -37,8 +37,8 @@ KNOCK_S = 0.25
 """Between two calls to a silent peer that is waited for."""
 DIFFERS_MAX = 2
 HEARS_ANOTHER = frozenset({RefusalKind.NOT_YET})
-"""With a heartbeat: who refuses it so hears another coordinator still. That is no more than silence,
-as the other one falls silent soon.
+"""With a heartbeat: who refuses it so hears another coordinator still. That is no more than
+silence, as the other one falls silent soon.
 """
 
 
