@@ -137,6 +137,11 @@ def promises_for_a_newcomer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_evidence_for", careless)
 
 
+def promises_that_were_taken_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever gave way leads its former members away by what they promised before (evidence)."""
+    patch.setattr(promises, "may_be_shown", lambda now, term: True)
+
+
 def not_yet_is_silence(patch: pytest.MonkeyPatch) -> None:
     """Who hears another coordinator still is no longer waited for (evidence)."""
     patch.setattr(roster, "HEARS_ANOTHER", frozenset())

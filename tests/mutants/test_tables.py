@@ -436,6 +436,11 @@ ROWS = (
         Row(removal, tables_evidence.heartbeats_with_promises, [(0, 0), (2, 0), (0, 0)])
         for removal in (removals_evidence.promises_in_a_heartbeat, removals_evidence.promises_for_a_newcomer)
     ),
+    Row(
+        removals_evidence.promises_that_were_taken_back,
+        tables_member.promises_of_a_beaten_lineage,
+        ["fresh", "behind", "HeartbeatAnswer"],
+    ),
     Row(removals_evidence.not_yet_is_silence, tables_roster.not_yet_of_the_last, [True, False]),
     Row(removals_evidence.fresh_to_one_elected, tables_roster.fresh_of_the_last, [(True, True), (False, True)]),
     Row(

@@ -392,6 +392,8 @@ class StageMember:
             return True
         if request.evidence is None or not promises.is_new_term(replica_state.promises, request.position):
             return False
+        if not promises.may_be_shown(replica_state.promises, term):
+            return False
         electorate = electorate_of(replica_state.record_of(NEWEST), replica_state.known_plan)
         if not is_elected(request.evidence, term, electorate, self.context.run, self.context.ports.network.verify):
             raise Refused(RefusalKind.NOT_YET, f"no majority that is known here has signed for term {term.number}")
