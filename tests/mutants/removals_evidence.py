@@ -15,6 +15,7 @@ from swarmfree.protocol.messages import Heartbeat, Seal, Sealed
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
+from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import ballot, coordinator, partition_merge, roster
 from swarmfree.trainer.coordinator.ballot import Ballot
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -170,6 +171,13 @@ def asked_until_led(patch: pytest.MonkeyPatch) -> None:
         return reply
 
     patch.setattr(StageMember, "heartbeat", careless)
+
+
+def asked_right_now(patch: pytest.MonkeyPatch) -> None:
+    """Whom a peer asks for a place is a stranger as soon as the last coordinator is heard once more
+    (evidence).
+    """
+    patch.setattr(Context, "forget_asked", lambda self: self.asked.clear())
 
 
 def own_forced_record(patch: pytest.MonkeyPatch) -> None:

@@ -356,15 +356,16 @@ def heartbeats_with_promises() -> object:
 
 def whom_it_has_asked_before() -> object:
     """A member has asked a stranger for a place, and then hears a coordinator: whom it has asked,
-    as far as it knows.
+    as far as it knows, with the answer there, and on its way.
     """
 
-    async def story(alone: Alone) -> list[str]:
-        alone.context.asked.append(X.member)
+    async def story(alone: Alone, asking: Member | None) -> list[str]:
+        alone.context.asked.extend((D.member, X.member))
+        alone.context.asking = asking
         await _next(alone)
         return [one.peer_id for one in alone.context.asked]
 
-    return play(story)
+    return [play(partial(story, asking=asking)) for asking in (None, X.member)]
 
 
 def forced_record_that_comes_back() -> object:

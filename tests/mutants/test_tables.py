@@ -448,7 +448,10 @@ ROWS = (
         tables_evidence.votes_of_those_that_are_called_for,
         [["a", "b", "d"], ["a", "b", "c", "d"]],
     ),
-    Row(removals_evidence.asked_until_led, tables_evidence.whom_it_has_asked_before, []),
+    *(
+        Row(removal, tables_evidence.whom_it_has_asked_before, [[], ["x"]])
+        for removal in (removals_evidence.asked_until_led, removals_evidence.asked_right_now)
+    ),
     Row(removals_evidence.own_forced_record, tables_evidence.forced_record_that_comes_back, ["Committed", "unproven"]),
     Row(removals_evidence.evidence_from_a_disk, tables_evidence.record_from_a_disk, ["d"]),
     Row(removals_lead.lead_of_a_stranger, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),

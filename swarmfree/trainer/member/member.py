@@ -339,7 +339,7 @@ class StageMember:
         if promises.is_new_term(replica_state.promises, request.position):
             replica_state.require_following(request.position.iteration, request.lineage, request.forced)
         replica_state.promises = after
-        self.context.asked.clear()  # whom this peer asks from now on may tell it something, and no one else
+        self.context.forget_asked()
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress
