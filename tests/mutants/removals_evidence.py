@@ -11,7 +11,7 @@ from swarmfree.policy import evidence, promises
 from swarmfree.policy.evidence import Voters
 from swarmfree.policy.promises import Held, Promises
 from swarmfree.protocol.evidence import Vote
-from swarmfree.protocol.messages import Heartbeat, Seal, Sealed
+from swarmfree.protocol.messages import Claim, Heartbeat, Promise, Seal, Sealed
 from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -117,6 +117,29 @@ def term_of_a_promise(patch: pytest.MonkeyPatch) -> None:
 def signature_of_a_promise(patch: pytest.MonkeyPatch) -> None:
     """A candidate counts promises that others would not believe (evidence)."""
     patch.setattr(Election, "_is_signed", lambda self, member, promise, term: True)
+
+
+def founder_elects(patch: pytest.MonkeyPatch) -> None:
+    """Before the first record nobody decides, so that nobody is followed (evidence)."""
+    electorate_of = membership.electorate_of
+    patch.setattr(membership, "electorate_of", lambda last, _: electorate_of(last, None))
+
+
+def promised_already(patch: pytest.MonkeyPatch) -> None:
+    """Who has promised a term already asks for promises once more (evidence)."""
+    patch.setattr(promises, "is_new_term", lambda now, position: True)
+
+
+def promise_to_a_question(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks whether a member would promise can show that it has (evidence)."""
+    claim = StageMember._claim
+
+    async def careless(self: StageMember, sender: Endpoint, request: Claim) -> Reply:
+        promise = (await claim(self, sender, request)).expect(Promise)
+        said = evidence.promise_bytes(self.context.run, request.position.term, self.context.me)
+        return Reply(replace(promise, signature=self.context.ports.network.sign(said)))
+
+    patch.setattr(StageMember, "_claim", careless)
 
 
 def promises_in_a_heartbeat(patch: pytest.MonkeyPatch) -> None:

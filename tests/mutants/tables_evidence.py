@@ -311,6 +311,40 @@ def heartbeats_of_a_higher_term() -> object:
     ]
 
 
+def heartbeats_before_the_first_record() -> object:
+    """A member that knows no record hears the founder, and another one shows the promises of three
+    others, or of the founder alone, who decides; then it shows two of four to one that has promised
+    it already: the answers.
+    """
+
+    async def story(alone: Alone, *voters: Endpoint, is_promised: bool = False) -> str:
+        alone.replica_state.known_plan = plan(1)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        if is_promised:
+            alone.replica_state.promises = replace(alone.replica_state.promises, promised=at(1, LATER))
+        return await word(alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0, evidence=_promises(alone, *voters))))
+
+    told = [play(partial(lambda alone, who: story(alone, *who), who=who)) for who in ((ME, SIBLING, D), (A,))]
+    return [*told, play(lambda alone: story(alone, SIBLING, D, is_promised=True))]
+
+
+def answers_to_claims() -> object:
+    """A candidate asks a member whether it would promise, and then for its promise: whether what
+    the member answers shows to others that it has.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        found = []
+        for only_asking in (True, False):
+            promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking))).message
+            assert isinstance(promise, Promise)
+            vote = Vote(ME.member, promise.signature)
+            found.append(proving.is_promised(vote, LATER, alone.context.run, alone.context.ports.network.verify))
+        return found
+
+    return play(story)
+
+
 def promises_that_are_signed() -> object:
     """Of three that promise a candidate one does not sign that, and one signs another term: whose
     promises it has, and what it shows.

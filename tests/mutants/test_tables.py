@@ -431,6 +431,11 @@ ROWS = (
             removals_evidence.term_of_a_promise,
         )
     ),
+    *(
+        Row(removal, tables_evidence.heartbeats_before_the_first_record, ["not_yet", "HeartbeatAnswer", "HeartbeatAnswer"])
+        for removal in (removals_evidence.founder_elects, removals_evidence.promised_already)
+    ),
+    Row(removals_evidence.promise_to_a_question, tables_evidence.answers_to_claims, [False, True]),
     Row(removals_evidence.signature_of_a_promise, tables_evidence.promises_that_are_signed, (["a"], ["a"])),
     *(
         Row(removal, tables_evidence.heartbeats_with_promises, [(0, 0), (2, 0), (0, 0)])
