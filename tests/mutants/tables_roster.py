@@ -541,16 +541,19 @@ def not_yet_of_the_last() -> object:
 
 def fresh_of_the_last() -> object:
     """The only holder of a stage, which decides, hears another coordinator; a majority has promised
-    this one, or nobody: whether this one leads, and whether the holder has its place.
+    this one, or nobody. Last, it has promised a higher term: whether this one leads, and whether
+    the holder has its place.
     """
 
-    async def story(alone: Alone, roster: Roster, evidence: Evidence | None) -> tuple[bool, bool]:
+    async def story(alone: Alone, roster: Roster, evidence: Evidence | None, kind: RefusalKind) -> tuple[bool, bool]:
         roster._lead.evidence, participant = evidence, roster.get(ME.member)
         assert participant is not None
-        await roster.judge(participant, Refused(RefusalKind.FRESH, "coordinator d is heard", 1))
+        await roster.judge(participant, Refused(kind, "coordinator d is heard", 1))
         return not roster.is_deposed, roster.get(ME.member) is participant
 
-    return [_roster(partial(story, evidence=evidence), ME, D) for evidence in (Evidence(TERM, ()), None)]
+    shown = Evidence(TERM, ())
+    cases = ((shown, RefusalKind.FRESH), (None, RefusalKind.FRESH), (shown, RefusalKind.BEHIND))
+    return [_roster(partial(story, evidence=evidence, kind=kind), ME, D) for evidence, kind in cases]
 
 
 def missed_at_a_takeover() -> object:

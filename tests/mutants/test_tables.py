@@ -447,7 +447,7 @@ ROWS = (
         ["fresh", "behind", "HeartbeatAnswer"],
     ),
     Row(removals_evidence.not_yet_is_silence, tables_roster.not_yet_of_the_last, [True, False]),
-    Row(removals_evidence.fresh_to_one_elected, tables_roster.fresh_of_the_last, [(True, True), (False, True)]),
+    Row(removals_evidence.fresh_to_one_elected, tables_roster.fresh_of_the_last, [(True, True), (False, True), (False, True)]),
     Row(
         removals_evidence.votes_of_those_that_answer,
         tables_evidence.votes_of_those_that_are_called_for,
