@@ -126,7 +126,7 @@ def checked(expected: Any, value: object, path: str, source: ConfigSource) -> An
     choices = _choices(expected)
     if choices:
         if not isinstance(value, str) or value not in choices:
-            near = _nearest(str(value), choices)
+            near = nearest(str(value), choices)
             hint = f"; did you mean {near}?" if near else ""
             source.fail(path, f"{assigned(path, value)}: must be one of {', '.join(choices)}{hint}")
         return expected(value) if isinstance(expected, type) else value
@@ -191,7 +191,7 @@ def unknown(path: str, known: Iterable[str]) -> str:
         keys.setdefault(other.rpartition(".")[2], []).append(other)
     here = [other for other in paths if other.rpartition(".")[0] == section]
     same = next((other for other in paths if other.lower() == path.lower()), "")
-    near = (key if key in keys else "") or _nearest(key, [other.rpartition(".")[2] for other in here]) or _nearest(key, keys)
+    near = (key if key in keys else "") or nearest(key, [other.rpartition(".")[2] for other in here]) or nearest(key, keys)
     if same or near:
         return f"unknown key; did you mean {same or next((other for other in keys[near] if other in here), keys[near][0])}?"
     return f"unknown key; known: {', '.join(here or by_section(paths))}"
@@ -209,10 +209,15 @@ def by_section(paths: Iterable[str]) -> list[str]:
 
 def unknown_section(name: str, sections: Iterable[str], known: Sequence[str]) -> str:
     """Say that a section is unknown, and which section or key was probably meant."""
-    near = _nearest(name, sections)
+    near = nearest(name, sections)
     if not near and any(path.rpartition(".")[2] == name for path in known):
         return unknown(name, known)
     return "unknown section; " + (f"did you mean [{near}]?" if near else f"known: {', '.join(sections)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Which known word is most like this one; "" where none is like it."""
+    return next(iter(difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)), "")
 
 
 def first_key(message: str) -> str:
@@ -255,10 +260,6 @@ def _choices(expected: object) -> tuple[str, ...]:
     if isinstance(expected, type) and issubclass(expected, enum.StrEnum):
         return tuple(member.value for member in expected)
     return ()
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)), "")
 
 
 def _kind_of(value: object) -> str:
