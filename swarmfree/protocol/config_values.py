@@ -15,7 +15,7 @@ import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,12 +37,13 @@ class ConfigSource:
     Args:
         text: the TOML.
         origin: the file's name, or what the text is.
-        overrides: ``path=value`` each.
+        overrides: path of each key that an override sets -> how the person typed that, such as
+            ``--set model.width``.
     """
 
     text: str
     origin: str
-    overrides: Sequence[str] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     def parse(self) -> dict[str, Any]:
         """Parse the TOML text into plain values.
@@ -61,11 +62,11 @@ class ConfigSource:
             raise ConfigError(one_line(f"{self.origin}: not TOML: {why}")) from None
 
     def fail(self, path: str, why: str) -> NoReturn:
-        """Raise the one-line error about the value at `path` ("" = the whole), with file and
-        line.
+        """Raise the one-line error about the value at `path` ("" = the whole), with file and line,
+        or with the option that set it; `why` begins with the path.
         """
-        if path and any(override.partition("=")[0].strip() == path for override in self.overrides):
-            raise ConfigError(one_line(f"override {why}"))
+        if path in self.overrides:
+            raise ConfigError(one_line(self.overrides[path] + why.removeprefix(path)))
         line = self._line_of(path) if path else 0
         raise ConfigError(one_line(f"{self.origin}:{line}: {why}" if line else f"{self.origin}: {why}"))
 
@@ -162,8 +163,14 @@ def typed(expected: Any, text: str, path: str, source: ConfigSource) -> Any:
     return checked(expected, value, path, source)
 
 
-def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
+def split_override(override: str, known: Sequence[str], option: str, form: str) -> tuple[str, str]:
     """Split ``section.key=value`` into path and text.
+
+    Args:
+        override: as it was typed.
+        known: paths of all keys.
+        option: behind which it was typed, for messages.
+        form: that is expected, for messages.
 
     Raises:
         ConfigError: it is not of that form, or nobody knows the key.
@@ -171,9 +178,9 @@ def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
     path, equals, text = override.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise ConfigError(one_line(f"override {toml_value(override)}: must be written section.key=value"))
+        raise ConfigError(one_line(f"{option} {toml_value(override)}: must be written {form}"))
     if path not in known:
-        raise ConfigError(one_line(f"override {path} = {text.strip()}: {unknown(path, known)}"))
+        raise ConfigError(one_line(f"{option} {path} = {text.strip()}: {unknown(path, known)}"))
     return path, text.strip()
 
 
