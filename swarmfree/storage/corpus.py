@@ -246,7 +246,7 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
     name, files = _files_of(Path(data_path).expanduser())
     sizes = {path: path.stat().st_size for path, _ in files}
     if not sum(sizes.values()):
-        raise DataError(f"{name}: {len(files)} files without a single byte; text to learn from expected")
+        raise DataError(f"{name}: {len(files)} file{'s' * (len(files) != 1)} without a single byte; text to learn from expected")
     strange = [path for path, _ in files if not _is_text(path)]
     if strange:
         which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"
