@@ -159,7 +159,7 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int, sa
         overall.update(len(text.name).to_bytes(8, "little") + text.name + text.size_bytes.to_bytes(8, "little") + text.digest)
     corpus_hash = overall.hexdigest()
     folder = cache_folder / f"{corpus_hash[:16]}-{held_out_percent}"
-    with told_in_one_line(cache_folder, "keeping the corpus"):
+    with told_in_one_line(cache_folder, "keeping the corpus", sum(text.size_bytes for text in texts)):
         cache_folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(cache_folder)
         for _ in range(_TRIES):
@@ -207,6 +207,18 @@ def with_tokenizer(manifest: Manifest, data_path: str) -> Manifest:
     if found is not None and not found.vocabulary:  # not known before all shards are read
         data = replace(data, vocabulary=manifest.model.vocabulary)
     return replace(manifest, data=data)
+
+
+def copied_bytes(data_path: str) -> int:
+    """How much `prepare_corpus` writes: all of a text, nothing of a dataset.
+
+    Raises:
+        DataError: as `prepare_corpus`.
+    """
+    if data_path and find_data(data_path) is not None:
+        return 0
+    _, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
+    return sum(path.stat().st_size for path, _ in files)
 
 
 def require_files(data_path: str) -> None:
