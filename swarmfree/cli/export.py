@@ -114,8 +114,8 @@ def _export_report(report: Path, out: Path) -> int:
     if found != expected:
         wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
         raise SwarmfreeError(
-            f"{weights}: {len(wrong)} weights are not those that {weights / 'config.json'} describes, {wrong[0]} first: "
-            f"{expected.get(wrong[0], 'none')} expected, {found.get(wrong[0], 'none')} found"
+            f"{weights}: not the weights that {weights / 'config.json'} describes: of {wrong[0]} {expected.get(wrong[0], 'none')} "
+            f"expected, {found.get(wrong[0], 'none')} found{f', and so of {len(wrong) - 1} more' if len(wrong) > 1 else ''}"
         )
     fingerprint, summary = run_of(weights), note_of(report, "summary.json")
     files = sorted(

@@ -178,7 +178,10 @@ class LiveExport:
         if not answers:
             if await self._is_paused(founder):
                 raise SwarmfreeError(f"run {manifest.run.name}: nobody answers, as {PAUSE_ORDERED}; try again once it goes on")
-            where = f"{len(asked)} peers are announced, and none answers" if asked else "no peer is announced"
+            some = (
+                f"{len(asked)} peers are announced, and none answers" if len(asked) > 1 else "one peer is announced, and silent"
+            )
+            where = some if asked else "no peer is announced"
             raise SwarmfreeError(f"run {manifest.run.name}: {where}; has it ended, or has nobody come yet?")
         plans = [found for one in answers if (found := fitting_plan(one.plan, manifest.stage_count)) is not None]
         if not plans:

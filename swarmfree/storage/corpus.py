@@ -153,7 +153,7 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int, sa
     name, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
     texts = [_read_text(path, relative) for path, relative in files]
     if not sum(text.size_bytes for text in texts):
-        raise DataError(f"{name}: {len(texts)} files without a single byte; text to learn from expected")
+        raise DataError(f"{name}: {len(texts)} file{'s' * (len(texts) != 1)} without a single byte; text to learn from expected")
     overall = hashlib.sha256()
     for text in texts:
         overall.update(len(text.name).to_bytes(8, "little") + text.name + text.size_bytes.to_bytes(8, "little") + text.digest)
