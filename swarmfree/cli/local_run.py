@@ -290,7 +290,7 @@ class LocalRun:
                 self._view.close(state)
         self._events.close()
         code = ending.code or (1 if self._trouble else 0)
-        summary = summarise(state, code, ending.line)
+        summary = summarise(state, code, ending.line or self._trouble)
         if self._kept is not None:
             # One for each stage, by number
             files = sorted((self._order.folder / "weights").glob("*.safetensors"))

@@ -137,7 +137,7 @@ def headline(state: SwarmState, code: int, why: str) -> str:
     if code == 0 and not why:
         return f"{name}: {'; '.join(filter(None, (_worse(state), told))) or _without_loss(state)}"
     so_far = f"{state.committed_count:,} of {state.iterations:,} iterations"
-    ended = f"ended early, after {so_far}: {why or 'no reason given'}"
+    ended = f"ended {'uncleanly' if state.is_over else 'early'}, after {so_far}: {why or 'no reason given'}"
     return f"{name}: {ended}; {told}" if told else f"{name}: {ended}"
 
 

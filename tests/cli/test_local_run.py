@@ -173,7 +173,8 @@ def test_a_run_whose_events_are_lost_is_no_whole_success(
     monkeypatch.setattr(EventLog, "write", fail)
     assert _run(tmp_path, small_manifest, is_json=False) == 1
     assert "No space left" in capsys.readouterr().err
-    assert json.loads((tmp_path / "report" / "summary.json").read_text())["exit_code"] == 1
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["why"]) == (1, "events.jsonl cannot be written: No space left on device")
 
 
 def _start(tmp_path: Path) -> subprocess.Popen[str]:
