@@ -30,8 +30,10 @@ from swarmfree.protocol.config import (
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import SECTIONS, Manifest
+from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.protocol.peer_limits import PeerLimits
 
+WRITTEN = b'"revision":%d' % PROTOCOL_REVISION
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=40)
 
 
@@ -322,12 +324,15 @@ def canonical_with(section: str, key: str, value: object) -> bytes:
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "100,000 bytes; at most 65,536"),
         (b"[" * 60_000, "not JSON"),
-        (b'{"revision":22}', "must have exactly the sections"),
-        (b"{}", "of protocol revision before 11; this swarmfree speaks 22: update the older of the two"),
-        (b'{"revision":23}', "of protocol revision 23; this swarmfree speaks 22"),
-        (b'{"revision":22.0}', "must have exactly the sections"),
+        (b"{%s}" % WRITTEN, "must have exactly the sections"),
+        (b"{}", f"of protocol revision before 11; this swarmfree speaks {PROTOCOL_REVISION}: update the older of the two"),
+        (
+            b'{"revision":%d}' % (PROTOCOL_REVISION + 1),
+            f"of protocol revision {PROTOCOL_REVISION + 1}; this swarmfree speaks {PROTOCOL_REVISION}",
+        ),
+        (b"{%s.0}" % WRITTEN, "must have exactly the sections"),
         (b'{"revision":"%s"}' % (b"x" * 9999), "of protocol revision 'xxxxxxxxxxx; this"),
-        (Manifest().canonical().replace(b'"revision":22', b'"revision":22.0'), "not in canonical form"),
+        (Manifest().canonical().replace(WRITTEN, WRITTEN + b".0"), "not in canonical form"),
         (b"[]", "must have exactly the sections"),
         (Manifest().canonical() + b" ", "not in canonical form"),
         (Manifest().canonical().replace(b'"heads":4', b'"heads":4,"heads":4'), "not in canonical form"),
