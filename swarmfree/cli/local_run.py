@@ -149,7 +149,8 @@ class LocalRun:
         """That the disk may get full, where it has less room than the run may want."""
         order = self._order
         copies = 1 + min(order.feeder_count, order.peer_count) + order.do_standbys_feed * order.standby_count
-        wanted_bytes = disk_bytes(self._manifest, order.peer_count, copies * copied_bytes(self._data_path))
+        text_bytes = copies * copied_bytes(self._data_path)
+        wanted_bytes = disk_bytes(self._manifest, order.peer_count, order.standby_count, text_bytes)
         return [line for line in [room_words(order.folder, wanted_bytes, shutil.disk_usage(order.folder).free)] if line]
 
     async def _run(self, needed: list[str]) -> int:

@@ -20,6 +20,7 @@ from swarmfree.policy.planner.model_size import (
     stage_activation_bytes,
 )
 from swarmfree.policy.resume import KEPT
+from swarmfree.policy.retention import FULL_BYTES, MEMBER_SHADOWS, body_parameters, has_full_shadows
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.storage.atomic_files import size_words
@@ -121,19 +122,25 @@ def needs(manifest: Manifest, peers: int) -> list[str]:
     return lines
 
 
-def disk_bytes(manifest: Manifest, peers: int, copied_bytes: int) -> int:
-    """What a local run writes at most, roughly: copies of its text, the weights, and of each peer
-    the snapshots that it keeps and the one that it is writing.
+def disk_bytes(manifest: Manifest, peers: int, standbys: int, copied_bytes: int) -> int:
+    """What a local run writes at most, roughly: copies of its text, the weights, of each peer the
+    snapshots that it keeps and the one that it is writing, and full shadows.
+
+    Plain shadows, a twelfth of a full one, and activation logs that memory does not hold are not
+    counted.
 
     Args:
         manifest: of the run.
-        peers: that serve, standbys not among them.
+        peers: that serve.
+        standbys: that keep shadows as peers do.
         copied_bytes: of all copies of the text.
     """
-    every = manifest.recovery.snapshot_every
-    snapshots = min(KEPT + 1, manifest.run.iterations // every) if every else 0
+    recovery, iterations = manifest.recovery, manifest.run.iterations
+    snapshots = min(KEPT + 1, iterations // recovery.snapshot_every) if recovery.snapshot_every else 0
     of_a_parameter = snapshots * SNAPSHOT_BYTES * max(1.0, peers / manifest.stage_count) + FLOAT_BYTES
-    return copied_bytes + round(parameter_count(manifest) * of_a_parameter)
+    has_shadows = has_full_shadows(manifest) and recovery.shadow_every <= iterations
+    shadows_bytes = min(MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest), recovery.kept_mb_max * 10**6) * has_shadows
+    return copied_bytes + round(parameter_count(manifest) * of_a_parameter) + shadows_bytes * (peers + standbys)
 
 
 def room_words(folder: Path, wanted_bytes: int, free_bytes: int) -> str:
