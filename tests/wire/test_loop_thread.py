@@ -19,10 +19,8 @@ async def attempted(work_s: float, limit_s: float, stopped_s: float) -> object:
         await asyncio.sleep(work_s)
         return "done"
 
-    waiting = asyncio.create_task(thread.attempt(work, limit_s))
-    await asyncio.sleep(0)
-    time.sleep(stopped_s)
-    found = await waiting
+    asyncio.get_running_loop().call_soon(time.sleep, stopped_s)
+    found = await thread.attempt(work, limit_s)
     assert await thread.stop(1.0)
     return found
 
