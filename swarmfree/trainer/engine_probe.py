@@ -27,11 +27,8 @@ class EngineProbe:
         self._engine, self._stage = engine, NO_STAGE
 
     def __getattr__(self, name: str) -> Any:
-        """Forward to the engine; a method of it is kept, and comes here no more."""
-        found = getattr(self._engine, name)
-        if callable(found):
-            self.__dict__[name] = found
-        return found
+        """Forward to the engine."""
+        return getattr(self._engine, name)
 
     def replaced(self) -> None:
         """Called right before the state, or a part of it, comes from elsewhere than a step."""
