@@ -9,12 +9,12 @@ import typer
 
 from swarmfree.cli.early_checks import require_lab
 
-study_app = typer.Typer(help="Measure what recovery methods cost in learning.", no_args_is_help=True, rich_markup_mode=None)
+study_app = typer.Typer(help="Measure what recovery costs in learning, and what losses cost a swarm.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @study_app.callback()
 def study() -> None:
-    """Measure what recovery methods cost in learning."""
+    """Measure what recovery costs in learning, and what losses cost a swarm."""
 
 
 @study_app.command(short_help="Compare recovery methods over the same losses.")
@@ -48,20 +48,27 @@ def recovery(
     raise typer.Exit(run_until_told(RecoveryStudy(out, data, quick=quick, workers=workers, say=typer.echo).run))
 
 
-@study_app.command()
+@study_app.command(short_help="Compare a swarm with other systems that lose machines.")
 def planning(
     *,
-    out: Annotated[Path, typer.Option("--out", help="Folder for results; an older planning study there is written over.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for results; an older planning study there is written over.")
+    ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Five traces, few points, three hours each: less than a minute.")
     ] = False,
     traces: Annotated[
-        int | None, typer.Option("--traces", min=2, help="Traces at each point; where none are named 5 with --quick, else 20.")
+        int | None,
+        typer.Option("--traces", metavar="N", min=2, help="Traces at each point; where none are named 5 with --quick, else 20."),
     ] = None,
     nodes_max: Annotated[
         int,
         typer.Option(
-            "--nodes-max", min=16, max=10_000, help="Largest cluster; those of 1,000 and 10,000 take many minutes more."
+            "--nodes-max",
+            metavar="N",
+            min=16,
+            max=10_000,
+            help="Largest cluster; those of 1,000 and 10,000 take many minutes more.",
         ),
     ] = 256,
 ) -> None:
