@@ -9,12 +9,12 @@ import typer
 
 from swarmfree.cli.early_checks import require_lab
 
-study_app = typer.Typer(help="Measure what recovery costs in learning, and what losses cost a swarm.", no_args_is_help=True, rich_markup_mode=None)
+study_app = typer.Typer(help="Measure what losses and recovery methods cost.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @study_app.callback()
 def study() -> None:
-    """Measure what recovery costs in learning, and what losses cost a swarm."""
+    """Measure what losses and recovery methods cost."""
 
 
 @study_app.command(short_help="Compare recovery methods over the same losses.")

@@ -128,4 +128,4 @@ def write_planning_report(
 def _picture(curves: Sequence[Curve], title: str, x_label: str) -> bytes:
     trials = max(curve.trials for curve in curves)
     about = f"means of {trials} traces" + (", bands of one standard deviation" if curves[0].spreads else "")
-    return as_png(curves_figure(curves, title, about, x_label=x_label, y_label=GOODPUT))
+    return as_png(curves_figure(curves, title, about, x_label=x_label, y_label=GOODPUT, shows_all=True))
