@@ -215,18 +215,24 @@ class SystemMakers:
         """Stages and sources that traces choose from: the few with which the planner has a swarm of
         so many peers, or nine or seven and a half tenths of them, fastest in the mean.
         """
-        if nodes not in self._shapes:
-            is_large = nodes > LIVE_NODES_MAX
-            bodies = LARGE_BODIES if is_large else [body for body in BODIES if nodes // 10 <= body <= nodes // 3]
-            able = [(body, sources) for body in bodies for sources in (SOURCES[-1:] if is_large else SOURCES)]
-
-            def healthy_s(shape: tuple[int, int]) -> float:
-                times = self.swarm_times(nodes, *shape)
-                shares = (1.0,) if is_large else (1.0, 0.9, 0.75)
-                return sum(times.quick_s(times.first_counts(round(share * nodes))) for share in shares)
-
-            self._shapes[nodes] = tuple(sorted(able, key=healthy_s)[: 1 if is_large else SHAPES_TRIED])
+        for _ in self.reckon_shapes(nodes):
+            pass
         return self._shapes[nodes]
+
+    def reckon_shapes(self, nodes: int) -> Iterator[None]:
+        """Find `shapes_of`, which takes seconds; yields after each piece of it."""
+        if nodes in self._shapes:
+            return
+        is_large = nodes > LIVE_NODES_MAX
+        bodies = LARGE_BODIES if is_large else [body for body in BODIES if nodes // 10 <= body <= nodes // 3]
+        healthy_s: dict[tuple[int, int], float] = {}
+        for shape in [(body, sources) for body in bodies for sources in (SOURCES[-1:] if is_large else SOURCES)]:
+            times = self.swarm_times(nodes, *shape)
+            for share in (1.0,) if is_large else (1.0, 0.9, 0.75):
+                seconds = times.quick_s(times.first_counts(round(share * nodes)))
+                healthy_s[shape] = healthy_s.get(shape, 0.0) + seconds
+                yield
+        self._shapes[nodes] = tuple(sorted(healthy_s, key=healthy_s.__getitem__)[: 1 if is_large else SHAPES_TRIED])
 
     def _swarm(self, nodes: int, body: int, sources: int, costs: SwarmCosts, seed: int) -> ElasticSystem:
         return SwarmSystem(self.swarm_times(nodes, body, sources), costs, random.Random(seed))
@@ -299,6 +305,7 @@ def played_systems(
     """
     tuned_by = [scenario.trace(TUNING_SEED + seed) for seed in range(tuning)]
     reported = [scenario.trace(REPORTED_SEED + seed) for seed in range(traces)]
+    yield from makers.reckon_shapes(scenario.nodes)
     for name in SYSTEMS:
         settings = makers.settings(name, scenario)
         done: dict[str, float] = {}
