@@ -12,7 +12,7 @@ import pytest
 
 from swarmfree.lab.study import planning_study
 from swarmfree.lab.study.goodput import PlayedTrace, play_trace
-from swarmfree.lab.study.planning_report import doublings, point_curves, time_curves
+from swarmfree.lab.study.planning_report import point_curves, time_curves
 from swarmfree.lab.study.planning_results import (
     PlanningRow,
     flexitrain_sentence,
@@ -140,7 +140,8 @@ def test_curves_are_drawn_by_point_and_over_time() -> None:
     play = PlayedTrace(150.0, 1000.0, 0.0, ((0.0, 0.1), (1000.0, 0.0), (2000.0, 0.05)))
     (curve,) = time_curves({RECYCLE_SUM: [play, play], "other": [play]}, 3000.0, ideal_s=10.0)
     assert sum(share for _, share in curve.points) * 3000 / len(curve.points) / 10 == pytest.approx(150)
-    assert (doublings(16), doublings(24), doublings(1024)) == (4, 4.5, 10)
+    wide = point_curves([*rows(16, (9, 9), (9, 9), SIZES), *rows(256, (9, 9), (9, 9), SIZES)], SIZES)
+    assert [at for at, _ in wide[0].points] == [4, 8], "by doublings"
 
 
 def test_a_study_is_written_whole_and_can_be_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def point_curves(rows: Sequence[PlanningRow], group: str) -> list[Curve]:
     for name in DRAWN:
         mine = sorted((row for row in rows if row.system == name and row.group == group), key=lambda row: row.x)
         if len(mine) > 1:
-            places = [doublings(row.x) if is_sparse(mine) else row.x for row in mine]
+            places = [math.log2(row.x) if is_sparse(mine) else row.x for row in mine]
             points = tuple(zip(places, (row.goodput for row in mine), strict=True))
             found.append(Curve(name, points, tuple(row.spread for row in mine), mine[0].traces))
     return found
@@ -56,11 +57,6 @@ def point_curves(rows: Sequence[PlanningRow], group: str) -> list[Curve]:
 def is_sparse(rows: Sequence[PlanningRow]) -> bool:
     """Whether a sweep is drawn by doublings."""
     return rows[0].group in {SIZES, LARGE} and rows[-1].x >= SPARSE * rows[0].x
-
-
-def doublings(value: float) -> float:
-    """How often 1 has to be doubled."""
-    return (int(value).bit_length() - 1) + value / 2 ** (int(value).bit_length() - 1) - 1
 
 
 def time_curves(plays: Mapping[str, Sequence[PlayedTrace]], span_s: float, ideal_s: float) -> list[Curve]:
