@@ -381,6 +381,8 @@ ROWS = (
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
+    Row(removals_return.spares_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),
+    Row(removals_return.replicas_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),
     Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
     Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
     Row(
