@@ -126,7 +126,7 @@ async def measure(choices: Choices, folder: Path, faults: list[str]) -> dict[str
             soak = Soak(swarm, folder, temporary, choices.seed)
             found = await _soaked(soak, swarm, folder, choices)
         soak.observer.events.close()
-        remove_sockets(folder / "peers")
+        remove_sockets(folder)
         for line in await asyncio.to_thread(soak.traces.wait_for_nothing, LEFT_WITHIN_S):
             soak.fault(f"left behind: {line}")
         faults += soak.faults

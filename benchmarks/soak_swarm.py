@@ -21,7 +21,7 @@ from typing import Literal
 import psutil
 
 from benchmarks.live import BOOTSTRAP, LiveSwarm
-from benchmarks.paced_fork_server import Pace
+from benchmarks.paced_fork_server import MEASURED, Pace
 from benchmarks.soak_figures import Sample
 from swarmfree.cockpit.fold import fold
 from swarmfree.cockpit.observed_events import (
@@ -39,6 +39,7 @@ from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.chaos.watchdog import Watch
 from swarmfree.lab.processes import command_of, descendants, is_there
 from swarmfree.lab.report import EventLog
+from swarmfree.protocol.events import Note
 from swarmfree.protocol.manifest import (
     BatchSection,
     Manifest,
@@ -124,7 +125,9 @@ class Observer:
         if not self.starting:
             said, swarm.said = swarm.said, []
             for each in said:
-                self.hear(PeerEvent(each.time_s, each.name, each.event))
+                # What the paced fork server tells besides is no part of a report
+                if not (isinstance(each.event, Note) and each.event.text.startswith(MEASURED)):
+                    self.hear(PeerEvent(each.time_s, each.name, each.event))
 
     @property
     def is_whole(self) -> bool:

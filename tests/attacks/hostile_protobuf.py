@@ -27,7 +27,7 @@ INTEGERS: dict[int, tuple[int, int]] = {
 
 @dataclass
 class Heard:
-    """What others have said, by the name of the field that it stood in."""
+    """What others have said, by name and type of the field that it stood in."""
 
     values: dict[str, deque[Any]] = field(default_factory=dict)
     messages: dict[str, Any] = field(default_factory=dict)
@@ -40,11 +40,11 @@ class Heard:
                 if found.message_type is not None:
                     self.keep(each)
                 else:
-                    self.values.setdefault(found.name, deque(maxlen=HEARD_MAX)).append(each)
+                    self.values.setdefault(f"{found.name} {found.type}", deque(maxlen=HEARD_MAX)).append(each)
 
     def scalar(self, wanted: Any, rng: random.Random) -> Any:
         """A value for a field: one that was heard there, or one that harms."""
-        known = self.values.get(wanted.name)
+        known = self.values.get(f"{wanted.name} {wanted.type}")
         if known and rng.random() < 0.6:
             return rng.choice(known)
         kind = wanted.cpp_type

@@ -190,8 +190,10 @@ class Attacker:
         """An answer that nobody reads."""
         channel = await self.channel_of(target)
         stage = self.rng.choice((0, 1, 2))
-        known = {name: self.heard.values[name][-1] for name in ("iteration", "lineage") if name in self.heard.values}
-        request = self.request("GetState", stage=stage, count=self.rng.choice((1, 64)), to_export=True, **known)
+        request = self.request("GetState")
+        for name in ("iteration", "lineage"):
+            setattr(request, name, self.heard.scalar(request.DESCRIPTOR.fields_by_name[name], self.rng))
+        request.stage, request.count, request.to_export = stage, self.rng.choice((1, 64)), True
         call = channel.unary_stream(SERVICE + "GetState")(request.SerializeToString(), timeout=OPEN_S)
         await call.read()
         await asyncio.sleep(OPEN_S / 2)
