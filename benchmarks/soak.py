@@ -96,6 +96,7 @@ async def attacker(swarm: LiveSwarm, folder: Path, choices: Choices) -> AsyncIte
     def hear(line: str) -> None:
         with contextlib.suppress(ValueError):
             told.update(json.loads(line))
+            (folder / "attacks.json").write_text(json.dumps(told, indent=1), encoding="ascii")
 
     command = ("/usr/bin/env", f"TMPDIR={own}", sys.executable, "-m", ATTACKER, str(place))
     child = await start_child("attacker", command, folder / "attacker.txt", hear)

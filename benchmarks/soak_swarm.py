@@ -240,7 +240,7 @@ class Soak:
     @property
     def fork_server_pid(self) -> int:
         """It is the parent of all."""
-        return psutil.Process(self._swarm.pid(BOOTSTRAP)).ppid()
+        return int(psutil.Process(self._swarm.pid(BOOTSTRAP)).ppid())
 
     # ---- churn -----------------------------------------------------------------------------------
 

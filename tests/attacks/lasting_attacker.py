@@ -177,12 +177,13 @@ class Attacker:
             pass
 
     async def left_open(self, target: Target) -> None:
-        """A payload that is announced, and never comes; a heartbeat that is to be held."""
+        """A payload that is announced, and never comes; a stream on which nothing is ever said."""
         channel = await self.channel_of(target)
-        request = self.request("Train", payload=messages_pb2.Payload(size_bytes=4000))
-        fill(request.key, self.heard, self.rng)
-        call = channel.stream_stream(SERVICE + "Train")(timeout=OPEN_S)
-        await call.write(swarm_pb2.Frame(request=request.SerializeToString()))
+        call = channel.stream_stream(SERVICE + self.rng.choice(("Train", "Loss", "Reduce")))(timeout=OPEN_S)
+        if self.rng.random() < 0.5:
+            request = self.request("Train", payload=messages_pb2.Payload(size_bytes=4000))
+            fill(request.key, self.heard, self.rng)
+            await call.write(swarm_pb2.Frame(request=request.SerializeToString()).SerializeToString())
         while await call.read() is not grpc.aio.EOF:
             pass
 
@@ -294,7 +295,7 @@ class Attacker:
         found = await node.get(f"{self.run}.peers", latest=True)
         present: dict[str, str] = {}
         for value, _ in (found.value if found is not None and isinstance(found.value, dict) else {}).values():
-            with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):
+            with contextlib.suppress(ValueError, TypeError, KeyError, IndexError, RecursionError):  # its own, too
                 said = json.loads(value)
                 if said["peer_id"] != self.papers.peer_id:
                     present[said["peer_id"]] = str(said["addresses"][0])
