@@ -249,6 +249,16 @@ class LiveSwarm:
         """SIGTERM, which asks a peer to go; when."""
         return self._send(name, signal.SIGTERM)
 
+    def freeze(self, name: str) -> float:
+        """SIGSTOP; when."""
+        struck_s = time.time()
+        self._children[name].send(signal.SIGSTOP)
+        return struck_s
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen one go on."""
+        self._children[name].send(signal.SIGCONT)
+
     def pause(self) -> None:
         """Stop all peers where they are."""
         for child in self._children.values():

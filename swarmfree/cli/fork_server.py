@@ -38,6 +38,9 @@ def load() -> None:
     """Load what every child needs."""
     # NumPy's and SciPy's start threads when they are loaded, which a fork would lack
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    # Read as it is loaded: what a child says later comes too late, and strangers that knock write
+    # into its log
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     for module in LOADED:
         importlib.import_module(module)
     from swarmfree.cli.main import whole_command  # noqa: PLC0415 - loaded before

@@ -19,6 +19,11 @@ from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.ticket import Ticket, ticket_shown
 
 _SEEN_MAX = 4096
+_MET_MAX = 1 << 16
+"""Names that are remembered of a ticket that any number may hold: identities are free, so that one
+ticket could fill the memory else. Who called longest ago is forgotten first, and then is not cut
+off when the ticket is revoked: its next call is refused.
+"""
 
 
 class Admission:
@@ -40,7 +45,7 @@ class Admission:
         self._banned = frozenset(bans.peers if bans else ())
         self._seen: OrderedDict[tuple[str, bytes], Ticket | str] = OrderedDict()
         # By ticket, whom it has let in: `_seen` is no place for that, as strangers can fill it.
-        self._met: dict[str, set[str]] = {}
+        self._met: dict[str, dict[str, None]] = {}
 
     def require(self, peer_id: str, shown: bytes) -> None:
         """Let a peer in, that shows this ticket (empty for none), and count it.
@@ -52,7 +57,11 @@ class Admission:
             raise Refused(RefusalKind.NOT_ADMITTED, why)
         ticket = self._seen.get((peer_id, shown))
         if isinstance(ticket, Ticket):
-            self._met.setdefault(ticket.ticket_id, set()).add(peer_id)
+            met = self._met.setdefault(ticket.ticket_id, {})
+            met.pop(peer_id, None)
+            met[peer_id] = None  # at the end: who called last
+            if not ticket.count and len(met) > _MET_MAX:
+                del met[next(iter(met))]
 
     def refusal(self, peer_id: str, shown: bytes) -> str | None:
         """Why a peer that shows this ticket may not take part; None where it may."""

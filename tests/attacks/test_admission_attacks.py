@@ -281,6 +281,20 @@ def test_whose_ticket_is_revoked_is_cut_off_whoever_has_knocked_since() -> None:
     assert admission.renew(bans) == {mallory}
 
 
+def test_names_without_end_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a ticket for any number so many names are remembered, who called last before others; of
+    one for a number, all that it has let in.
+    """
+    monkeypatch.setattr("swarmfree.wire.admission._MET_MAX", 2)
+    names = [MALLORY, VICTIM, "another", MALLORY, "a fourth"]
+    for count, met in ((0, {MALLORY, "a fourth"}), (4, {*names})):
+        ticket, admission = ORGANISER.ticket_for(FINGERPRINT, TICKET_KEY, LATER_S, count), Admission(RUN)
+        for name in names:
+            admission.require(peer_id_of(rsa_key(name)), held(ticket, TICKET_KEY, name))
+        bans = read_ban_list(ORGANISER.ban_list(FINGERPRINT, 1, [], [ticket_name(ticket)]), RUN)
+        assert admission.renew(bans) == {peer_id_of(rsa_key(name)) for name in met}
+
+
 async def test_a_ban_holds_where_no_ticket_is_asked_for() -> None:
     """In an open run who is banned is refused, and nobody else."""
     by_nobody = run_of("open")

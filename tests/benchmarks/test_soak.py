@@ -1,0 +1,81 @@
+"""What a soak's verdict is made of; the soak itself takes hours, and is no test."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.soak_figures import Sample, by_minute, grown, longest_gap_s, slope, slopes
+from benchmarks.soak_swarm import CHURNED, STEADY, drawn_blows
+
+EVERY_S = 15.0
+
+
+def sampled(rss_mb: list[float], name: str = "peer-1", pid: int = 7) -> list[Sample]:
+    """A process that was looked at every 15 s."""
+    return [Sample(EVERY_S * number, name, pid, {"rss_mb": value, "handles": 40.0}) for number, value in enumerate(rss_mb)]
+
+
+def wandering(draw: random.Random, per_h: float) -> list[float]:
+    """An hour of memory that comes and goes, and grows."""
+    level, found = 0.0, []
+    for number in range(240):
+        level = 0.8 * level + draw.gauss(0.0, 0.3)
+        found.append(200.0 + level + per_h * number / 240)
+    return found
+
+
+def test_a_line_is_found_with_its_error() -> None:
+    """Exact points have no error; a zigzag has one, and its slope."""
+    exact = slope([(0.0, 1.0), (1800.0, 2.0), (3600.0, 3.0)])
+    assert (exact.per_h, exact.last) == pytest.approx((2.0, 3.0))
+    assert exact.error == pytest.approx(0.0, abs=1e-9)
+    zigzag = slope([(900.0 * number, float(number % 2)) for number in range(9)])
+    assert abs(zigzag.per_h) < 1e-9 < zigzag.error
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_growth_is_told_from_coming_and_going(seed: int) -> None:
+    """Memory that wanders by a megabyte is flat; 12 MB an hour on top of that are found."""
+    draw = random.Random(seed)
+    assert not grown(slopes(sampled(wandering(draw, 0.0)), 0.0))
+    (line,) = grown(slopes(sampled(wandering(draw, 12.0)), 0.0))
+    assert line.startswith("peer-1: rss_mb grows by 1")
+    assert not grown(slopes(sampled(wandering(draw, 12.0)), 0.0), spared=["peer-1"])
+
+
+def test_one_handle_in_twenty_minutes_is_found() -> None:
+    """Whole numbers that never go down again, beside memory that does not move."""
+    leaking = [Sample(EVERY_S * n, "bootstrap", 1, {"rss_mb": 90.0, "handles": float(n // 80)}) for n in range(240)]
+    (line,) = grown(slopes(leaking, 0.0))
+    assert line.startswith("bootstrap: handles grows by 2")
+
+
+def test_a_process_in_anothers_place_begins_anew() -> None:
+    """A daemon that was replaced is judged by its own samples, and only where they are enough."""
+    before = sampled([100.0] * 100, pid=7)
+    after = [Sample(1500.0 + EVERY_S * n, "peer-1", 8, {"rss_mb": 10.0}) for n in range(19)]
+    assert not slopes([*before, *after], 0.0)
+    after.append(Sample(1800.0, "peer-1", 8, {"rss_mb": 10.0}))
+    found = slopes([*before, *after], 0.0)
+    assert set(found) == {("peer-1", "rss_mb")}
+    assert found["peer-1", "rss_mb"].last == pytest.approx(10.0)
+
+
+def test_commits_are_counted_by_the_minute() -> None:
+    """A minute without any is seen, as is the time from the last one to the end."""
+    times_s = [10.0, 20.0, 70.0, 200.0]
+    assert by_minute(times_s, 0.0, 250.0) == [2, 1, 0, 1]
+    assert longest_gap_s(times_s, 0.0, 250.0) == 130.0
+    assert longest_gap_s(times_s, 0.0, 400.0) == 200.0
+
+
+def test_the_seed_says_what_befalls_whom() -> None:
+    """Every kind of blow comes, with and without a new folder, and to nobody who is left alone."""
+    blows = [blow for seed in range(30) for blow in drawn_blows(random.Random(seed))]
+    assert blows == [blow for seed in range(30) for blow in drawn_blows(random.Random(seed))]
+    assert {blow.name for blow in blows} == set(CHURNED)
+    assert not {blow.name for blow in blows} & set(STEADY)
+    assert {(blow.act, blow.anew) for blow in blows} >= {("kill", True), ("kill", False), ("leave", True), ("leave", False)}
+    assert any(blow.act == "freeze" for blow in blows)
