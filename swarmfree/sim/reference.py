@@ -71,25 +71,32 @@ class IntegerReference:
 
     def _microbatch(self, number: int, place: int, states: Sequence[State], totals: list[list[Words]]) -> float:
         """Add one microbatch to the totals; returns its loss."""
-        weights = [arithmetic.weights_of(state) for state in states]
+        ends, body = arithmetic.weights_of(states[0]), [arithmetic.block_weights(state) for state in states]
         tokens = self._tokens.microbatch(number, place)
 
         def count(stage: int, parts: range, *pieces: bytes) -> None:
             for part in parts:
-                gradient = arithmetic.weight_gradient(stage, part, self._microbatches, number, (weights[stage], *pieces))
-                totals[stage][part] += gradient
+                name = arithmetic.part_name(stage, self._first(stage), part)
+                totals[stage][part] += arithmetic.weight_gradient(name, self._microbatches, number, pieces)
 
-        inputs, route = [arithmetic.embed(weights[0], tokens)], self._routes.route(number)
+        output, route = arithmetic.embed(ends, tokens), self._routes.route(number)
+        entered: dict[int, tuple[Tensor, ...]] = {}
         for stage in route.stages:
-            inputs.append(arithmetic.forward(stage, weights[stage], inputs[-1]))
-        returned, loss = arithmetic.loss(weights[0], inputs[-1], tokens)
-        count(0, range(EMBEDDING_PARTS, len(states[0])), inputs[-1].encode(), tokens)
-        for position, stage in reversed(list(enumerate(route.stages))):
-            entering = inputs[position]
-            count(stage, range(len(states[stage])), entering.encode(), returned.encode())
-            returned = arithmetic.backward(stage, weights[stage], entering, returned)
-        count(0, range(EMBEDDING_PARTS), tokens, returned.encode())
+            entered[stage] = arithmetic.forward(self._first(stage), body[stage], output)
+            output = entered[stage][-1]
+        returned, loss = arithmetic.loss(ends, output, tokens)
+        count(0, range(EMBEDDING_PARTS, len(states[0])), ends, output.encode(), tokens)
+        for stage in reversed(route.stages):
+            chain = arithmetic.backward(self._first(stage), body[stage], entered[stage], returned)
+            for index, weights in enumerate(body[stage]):
+                count(stage, arithmetic.parts_of_block(index), weights, entered[stage][index].encode(), chain[index + 1].encode())
+            returned = chain[0]
+        count(0, range(EMBEDDING_PARTS), ends, tokens, returned.encode())
         return loss
+
+    def _first(self, stage: int) -> int:
+        """Number of the first block of a stage."""
+        return self._manifest.blocks_of(stage).start
 
     def difference(self, iteration: int, wrong: tuple[bytes, ...] | None, right: StageSum) -> str:
         """Why a sum is not the right one: which microbatches count how often, and should once."""
@@ -121,15 +128,15 @@ class IntegerReference:
 
     def evaluation(self, states: Sequence[State]) -> float:
         """Mean held-out loss of these states."""
-        weights = [arithmetic.weights_of(state) for state in states]
+        ends, body = arithmetic.weights_of(states[0]), [arithmetic.block_weights(state) for state in states]
         count = self._manifest.run.evaluate_windows
         total = 0.0
         for number in range(count):
             tokens = self._tokens.window(number)
-            tensor = arithmetic.embed(weights[0], tokens)
+            tensor = arithmetic.embed(ends, tokens)
             for stage in range(1, len(states)):
-                tensor = arithmetic.forward(stage, weights[stage], tensor)
-            total += arithmetic.loss(weights[0], tensor, tokens)[1]
+                tensor = arithmetic.forward(self._first(stage), body[stage], tensor)[-1]
+            total += arithmetic.loss(ends, tensor, tokens)[1]
         return total / count
 
     def built(self, action: BuildAction, versions: Callable[[int], Iterable[State]]) -> set[str]:
