@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from swarmfree.model import passes
+from swarmfree.model.block_digests import block_ranges, stage_digest
 from swarmfree.model.codec import float_bytes, floats, write_floats
 from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
 from swarmfree.model.memory import Digests, Reserve, vector_digest
@@ -148,7 +149,7 @@ class TorchEngine:
             merge_floats(before, after, weight_before, weight_after, target)
 
     def state_digest(self) -> str:
-        """BLAKE3 over the parts' BLAKE3."""
+        """BLAKE3 over the blocks' BLAKE3."""
         return self._held_digests().whole()
 
     def digest_part(self, part: int) -> tuple[str, str, str]:
@@ -304,12 +305,14 @@ class TorchEngine:
         return float_bytes(self._average[where.start : where.stop])
 
     def average_digest(self) -> str:
-        """BLAKE3 over all parts in order.
+        """BLAKE3 over the blocks' BLAKE3.
 
         Raises:
             KeyError: a part is missing.
         """
-        return vector_digest(self._whole_average()).hexdigest()
+        average = self._whole_average()
+        ranges = block_ranges(self._held().layout)
+        return stage_digest([vector_digest(average[start:stop]).digest() for start, stop in ranges])
 
     def step(self, scalars: StepScalars) -> None:
         """One canonical AdamW step with the kept average.

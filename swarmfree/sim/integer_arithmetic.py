@@ -183,9 +183,12 @@ def squared_norm(part: bytes) -> float:
     return (1 + int.from_bytes(mix("norm", part)[:4], "little") % (1 << 20)) / (1 << 10)
 
 
-def sum_digest(parts: tuple[bytes, ...]) -> str:
-    """Hex digest of a whole sum."""
-    return mix("sum", *parts, size_bytes=32).hex()
+def sum_digest(parts: Sequence[bytes]) -> str:
+    """Hex digest of a whole sum, over those of its blocks."""
+    blocks = (
+        mix("sum", *parts[start : start + PARTS_PER_BLOCK], size_bytes=32) for start in range(0, len(parts), PARTS_PER_BLOCK)
+    )
+    return mix("sums", *blocks, size_bytes=32).hex()
 
 
 # ---- state ---------------------------------------------------------------------------------------
@@ -233,6 +236,17 @@ def block_weights(state: State) -> tuple[bytes, ...]:
     return tuple(weights_of(state[start : start + PARTS_PER_BLOCK]) for start in range(0, len(state), PARTS_PER_BLOCK))
 
 
+def block_digests(state: State) -> tuple[str, ...]:
+    """Hex digest of weights and moments of each block; of the ends of two parts, and of the
+    third.
+    """
+    blocks = (state[start : start + PARTS_PER_BLOCK] for start in range(0, len(state), PARTS_PER_BLOCK))
+    return tuple(
+        mix("block", *[piece for part in block for piece in (part.weights, part.first, part.second)], size_bytes=32).hex()
+        for block in blocks
+    )
+
+
 def state_digest(state: State) -> str:
-    """Hex digest over weights and moments."""
-    return mix("state", *[piece for part in state for piece in (part.weights, part.first, part.second)], size_bytes=32).hex()
+    """Hex digest over those of the blocks."""
+    return mix("state", *block_digests(state), size_bytes=32).hex()
