@@ -32,6 +32,7 @@ from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 
 
 class TorchEngine:
@@ -49,6 +50,7 @@ class TorchEngine:
         self._manifest = manifest
         self._threads = threads
         self._shape = passes.BatchShape.of(manifest)
+        self._split = manifest.split
         self._layouts: dict[int, Layout] = {}
         self._state: StageState | None = None
         self._sums: GradientSums | None = None
@@ -60,6 +62,12 @@ class TorchEngine:
         self._reserve = Reserve()
 
     # -- state
+
+    def follow(self, split: BlockSplit) -> None:
+        """Hold nothing, and cut stages so from here on."""
+        self.unload()
+        self._split = split
+        self._layouts.clear()
 
     def part_count(self, stage: int) -> int:
         """Number of parts of a stage, held or not."""
@@ -82,7 +90,7 @@ class TorchEngine:
         """Hold `stage` with everything zero."""
         self._settle()
         self.unload()
-        self._state = blank_stage(self._manifest, stage, self._reserve.give(self._layout(stage).size))
+        self._state = blank_stage(self._manifest, stage, self._reserve.give(self._layout(stage).size), self._split)
         self._sums = GradientSums(self._state.layout, self._state.parameters())
         self._digests = Digests(self._state)
 
@@ -355,7 +363,7 @@ class TorchEngine:
 
     def _layout(self, stage: int) -> Layout:
         if stage not in self._layouts:
-            self._layouts[stage] = layout_of(self._manifest, stage)
+            self._layouts[stage] = layout_of(self._manifest, stage, self._split)
         return self._layouts[stage]
 
     def _held(self) -> StageState:

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from swarmfree.protocol.actions import MergeMode
-from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 
 Words = NDArray[np.uint64]
 
@@ -83,11 +83,11 @@ def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=size_bytes).digest()
 
 
-def part_count(manifest: Manifest, stage: int) -> int:
+def part_count(split: BlockSplit, stage: int) -> int:
     """Parts of a stage; of the ends the first `EMBEDDING_PARTS` are the embedding, the others norm
     and head.
     """
-    return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(manifest.blocks_of(stage))
+    return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(split.blocks_of(stage))
 
 
 # ---- forward and backward ------------------------------------------------------------------------
@@ -206,10 +206,10 @@ class PartState:
 State = tuple[PartState, ...]
 
 
-def drawn(manifest: Manifest, salt: int, stage: int) -> State:
+def drawn(seed: int, split: BlockSplit, salt: int, stage: int) -> State:
     """First weights of a stage."""
-    seed, first = manifest.run.seed, manifest.blocks_of(stage).start
-    names = (part_name(stage, first, part) for part in range(part_count(manifest, stage)))
+    first = split.blocks_of(stage).start
+    names = (part_name(stage, first, part) for part in range(part_count(split, stage)))
     return tuple(PartState(mix("draw", seed, salt, name, size_bytes=STATE_BYTES)) for name in names)
 
 

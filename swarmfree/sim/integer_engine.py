@@ -19,6 +19,7 @@ from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
 
@@ -32,17 +33,22 @@ class IntegerEngine:
 
     def __init__(self, manifest: Manifest) -> None:
         """Hold no stage."""
-        self._manifest, self._microbatches = manifest, manifest.batch.most
+        self._manifest, self._split, self._microbatches = manifest, manifest.split, manifest.batch.most
         self.unload()
 
     # -- state
+    def follow(self, split: BlockSplit) -> None:
+        """Hold nothing, and cut stages so from here on."""
+        self.unload()
+        self._split = split
+
     def part_count(self, stage: int) -> int:
         """Number of parts of a stage."""
-        return arithmetic.part_count(self._manifest, stage)
+        return arithmetic.part_count(self._split, stage)
 
     def draw(self, stage: int, salt: int) -> None:
         """Hold drawn weights."""
-        self._hold(stage, arithmetic.drawn(self._manifest, salt, stage))
+        self._hold(stage, arithmetic.drawn(self._manifest.run.seed, self._split, salt, stage))
 
     def reserve(self, stage: int, part: int) -> None:
         """Nothing needs to be taken."""
@@ -58,7 +64,7 @@ class IntegerEngine:
 
     def _hold(self, stage: int, state: State) -> None:
         self._stage, self._state = stage, list(state)
-        self._first = self._manifest.blocks_of(stage).start if stage != NO_STAGE else 0
+        self._first = self._split.blocks_of(stage).start if stage != NO_STAGE else 0
         self._weights_name: tuple[bytes, ...] | None = None
         self._average: dict[int, bytes] = {}
         self._tickets: dict[int, bytes | tuple[Tensor, ...]] = {}

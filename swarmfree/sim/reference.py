@@ -145,7 +145,7 @@ class IntegerReference:
         """
         match action:
             case Fresh(stage=stage, salt=salt):
-                states = [arithmetic.drawn(self._manifest, salt, stage)]
+                states = [arithmetic.drawn(self._manifest.run.seed, self._manifest.split, salt, stage)]
             case Restore() | Stay():
                 # Parts of several iterations, see `is_restored`, and what was trained from such or
                 # from a merge
