@@ -21,6 +21,7 @@ from swarmfree.cli.run_access import RunAccess
 from swarmfree.model.exported_state import ExportedState
 from swarmfree.model.layout import FLOAT_BYTES, layout_of
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.part_batches import state_batch
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import (
@@ -187,6 +188,8 @@ class LiveExport:
         if iteration >= manifest.run.iterations:
             raise RunEnded(_OVER.format(manifest.run.name))
         lineage = GENESIS_LINEAGE if record is None else record.lineage()
+        split = split_after(record, manifest)
+        self._layouts = [layout_of(manifest, stage, split) for stage in range(manifest.stage_count)]
         return ExportTarget(
             iteration, lineage, tuple(self._donors(plan, serving, stage, attempt) for stage in range(manifest.stage_count))
         )

@@ -64,8 +64,9 @@ class TorchEngine:
     # -- state
 
     def follow(self, split: BlockSplit) -> None:
-        """Hold nothing, and cut stages so from here on."""
-        self.unload()
+        """Cut stages so from here on; what has other blocks then is let go."""
+        if self._state is not None and split.blocks_of(self._state.layout.stage) != self._state.layout.blocks:
+            self.unload()
         self._split = split
         self._layouts.clear()
 

@@ -32,7 +32,9 @@ class Engine(Protocol):
 
     # -- state
     def follow(self, split: BlockSplit) -> None:
-        """Let go of what is held, and cut stages so from here on; at first the manifest's way."""
+        """Cut stages so from here on, at first the manifest's way; what is held is let go where the
+        stage has other blocks then.
+        """
         ...
 
     def part_count(self, stage: int) -> int:

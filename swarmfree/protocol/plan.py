@@ -91,6 +91,8 @@ class Plan:
         rebuilt: stages built since the last commit; with the lineage they make the base.
         excluded: peer ids, sorted, of those that an audit has convicted: they have no place in this
             run any more.
+        split: blocks of each body stage, where the model is cut otherwise than the last record
+            says; empty where it is not.
     """
 
     position: Position
@@ -102,6 +104,7 @@ class Plan:
     microbatches: int
     rebuilt: tuple[Rebuilt, ...] = ()
     excluded: tuple[str, ...] = ()
+    split: tuple[int, ...] = ()
 
     @property
     def iteration(self) -> int:

@@ -38,8 +38,9 @@ class IntegerEngine:
 
     # -- state
     def follow(self, split: BlockSplit) -> None:
-        """Hold nothing, and cut stages so from here on."""
-        self.unload()
+        """Cut stages so from here on; what has other blocks then is let go."""
+        if self._stage != NO_STAGE and split.blocks_of(self._stage) != self._split.blocks_of(self._stage):
+            self.unload()
         self._split = split
 
     def part_count(self, stage: int) -> int:

@@ -13,7 +13,7 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, Ru
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.trainer.recovery.recut import parts_of_block, recut, set_aside
+from swarmfree.trainer.recovery.recut import exchange, hold, read_blocks
 
 TORCH = manifest_of(replace(GROUPED, blocks=6))
 INTEGER = Manifest(
@@ -42,20 +42,12 @@ class CutRing(EngineRing):
         """One that holds nothing."""
         return IntegerEngine(self.manifest) if self.integers else TorchEngine(self.manifest, 1)
 
-    def copy(self, stage: int) -> Engine:
-        """As a member of another stage has one that it followed."""
-        engine = self.new_engine()
-        engine.follow(self.split)
-        engine.blank(stage)
-        for part in range(engine.part_count(stage)):
-            engine.write_state(part, self.all[stage].read_state(part, weights_only=False), weights_only=False)
-        return engine
-
     def cut(self, new: BlockSplit) -> None:
         """Have all stages hold their new ranges."""
-        copies = {stage: self.copy(stage) for stage in self.split.in_use}
+        blocks = self.blocks()
         for stage in range(1, self.split.body + 1):
-            recut(self.all[stage], stage, self.split, new, {other: each for other, each in copies.items() if other != stage})
+            parts = [part for block in new.blocks_of(stage) for part in blocks[block]]
+            hold(self.all[stage], new, stage, parts)
         self.split = new
         self.engines = [self.all[0], *(self.all[stage] for stage in new.in_use)]
 
@@ -68,14 +60,10 @@ class CutRing(EngineRing):
             engine.step(scalars_of(number))
             engine.clear()
 
-    def blocks(self) -> list[bytes]:
-        """Weights and moments of each block."""
-        found = []
-        for block in range(self.split.blocks):
-            stage = self.split.stage_of(block)
-            parts = parts_of_block(self.all[stage], self.split, stage, block)
-            found.append(b"".join(self.all[stage].read_state(part, weights_only=False) for part in parts))
-        return found
+    def blocks(self) -> list[list[bytes]]:
+        """Weights and moments of each block, part by part."""
+        places = ((block, self.split.stage_of(block)) for block in range(self.split.blocks))
+        return [read_blocks(self.all[stage], self.split, stage, range(block, block + 1)) for block, stage in places]
 
 
 @pytest.mark.parametrize("integers", [True, False], ids=["integers", "torch"])
@@ -99,13 +87,26 @@ def test_a_run_that_is_cut_anew_is_the_one_that_is_not(integers: bool) -> None: 
     assert digests[:4] == digests[4:]
 
 
-def test_what_is_given_away_is_kept_with_its_average() -> None:
-    """For who has not got it yet."""
-    ring = CutRing(INTEGER, integers=True)
+def test_two_cuts_of_a_stage_are_exchanged() -> None:
+    """And exchanged back, to the bit."""
+    ring, new = CutRing(INTEGER, integers=True), BlockSplit((3, 1, 2))
     ring.train(0, IntegerTokens(INTEGER, 40).microbatch(0))
     ring.step_all(1)
-    digests, averages = ring.all[2].state_digest(), ring.all[2].average_digest()
-    former = ring.new_engine()
-    set_aside(ring.all[2], 2, ring.split, former)
-    ring.cut(BlockSplit((3, 0, 3)))
-    assert (former.state_digest(), former.average_digest()) == (digests, averages)
+    blocks, engine, other = ring.blocks(), ring.all[1], ring.new_engine()
+    hold(other, new, 1, [part for block in range(3) for part in blocks[block]])
+    before, prepared = engine.state_digest(), other.state_digest()
+    exchange(engine, ring.split, other, new, 1)
+    assert (engine.state_digest(), other.state_digest()) == (prepared, before)
+    exchange(engine, new, other, ring.split, 1)
+    assert (engine.state_digest(), other.state_digest()) == (before, prepared)
+
+
+def test_a_stage_whose_blocks_stay_is_held_through_a_cut_of_others() -> None:
+    """One that gets others is let go."""
+    for ring in (CutRing(INTEGER, integers=True), CutRing(TORCH, integers=False)):
+        held = [ring.all[stage].state_digest() for stage in (0, 3)]
+        for stage in (0, 2, 3):
+            ring.all[stage].follow(BlockSplit((3, 1, 2)))
+        assert [ring.all[stage].state_digest() for stage in (0, 3)] == held
+        with pytest.raises((AssertionError, IndexError)):
+            ring.all[2].read_state(0, weights_only=False)

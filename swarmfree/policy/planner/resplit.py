@@ -58,6 +58,7 @@ class SplitOutlook:
         unexplained_s: of an iteration, beyond what devices compute; the same with every split.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
+        waits: nothing is trained while blocks are copied.
     """
 
     held: Mapping[str, range]
@@ -65,6 +66,7 @@ class SplitOutlook:
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class RatedSplit:
         plan: who serves what then, index = stage; nobody in one that is vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
-        transition_s: that the largest copy takes; training goes on.
+        transition_s: that the largest copy takes.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
         gain: its score against that of changing nothing.
@@ -103,8 +105,8 @@ class RatedSplit:
         stages = len(self.split.in_use)
         return (
             f"{self.split.blocks} blocks over {stages} stage{'s' * (stages != 1)} ({counts}): an iteration takes "
-            f"{self.before_s:.2f} s, and {self.after_s:.2f} s after {self.copied_bytes / 1e6:,.1f} MB were copied, "
-            f"{self.transition_s:.1f} s in which training goes on"
+            f"{self.before_s:.2f} s, and {self.after_s:.2f} s once {self.copied_bytes / 1e6:,.1f} MB are copied, which takes "
+            f"{self.transition_s:.1f} s"
         )
 
 
@@ -291,7 +293,7 @@ def _rated(
     ]
     transition_s = max(copies, default=0) / outlook.copy_bytes_per_s
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
-    value = score(transition_s, after_s, outlook.horizon_s, meanwhile_s=before_s, iterations_lost=risk)
+    value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
     return RatedSplit(split, after, block_moves(old, split), sum(copies), transition_s, before_s, after_s, value)
 
 

@@ -1,12 +1,12 @@
-"""Cutting what a peer holds anew: blocks that stay, that were copied, and that are given away.
+"""What a peer holds, cut anew: blocks that stay and blocks that were copied, beside what it was.
 
-All of it is one piece of device work between two iterations, by bytes: nothing is computed, so each
-block is bit for bit what it was. Source: decision 23.
+All of it goes by bytes: nothing is computed, so each block is bit for bit what it was. Source:
+decision 23.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.split import BlockSplit
@@ -26,42 +26,34 @@ def parts_of_block(engine: Engine, split: BlockSplit, stage: int, block: int) ->
     return range(count * (block - blocks.start), count * (block - blocks.start + 1))
 
 
-def recut(engine: Engine, stage: int, old: BlockSplit, new: BlockSplit, copies: Mapping[int, Engine]) -> None:
-    """Hold a stage as another split has it.
+def read_blocks(engine: Engine, split: BlockSplit, stage: int, blocks: range) -> list[bytes]:
+    """Weights and moments of some blocks of a held stage, part by part."""
+    parts = (part for block in blocks for part in parts_of_block(engine, split, stage, block))
+    return [engine.read_state(part, weights_only=False) for part in parts]
 
-    Args:
-        engine: that holds it as `old` has it; afterwards it follows `new`, and holds nothing where
-            the stage is vacant then.
-        stage: of the body.
-        old, new: the splits.
-        copies: stage -> an engine that holds it as `old` has it, at the same iteration: of all
-            stages from which blocks come.
+
+def hold(engine: Engine, split: BlockSplit, stage: int, parts: Sequence[bytes]) -> None:
+    """Have an engine follow a split and hold a stage with these weights and moments, or nothing
+    where the stage is vacant.
     """
-    found: list[bytes] = []
-    for block in new.blocks_of(stage):
-        giver = old.stage_of(block)
-        source = engine if giver == stage else copies[giver]
-        parts = parts_of_block(source, old, giver, block)
-        found += [source.read_state(part, weights_only=False) for part in parts]
-    engine.follow(new)
-    if found:
-        engine.blank(stage)
-    for part, data in enumerate(found):
+    engine.follow(split)
+    if not parts:
+        engine.unload()
+        return
+    engine.blank(stage)
+    for part, data in enumerate(parts):
         engine.write_state(part, data, weights_only=False)
 
 
-def set_aside(engine: Engine, stage: int, old: BlockSplit, former: Engine) -> None:
-    """Have another engine hold what this one does, with its average, so that it can still be given
-    to who needs it.
+def exchange(engine: Engine, split: BlockSplit, other: Engine, other_split: BlockSplit, stage: int) -> None:
+    """Exchange what two engines hold of a stage, each as its split cuts it.
 
     Args:
-        engine: that holds the stage.
+        engine, split: one.
+        other, other_split: the other one.
         stage: of the body.
-        old: that it follows.
-        former: holds it afterwards.
     """
-    former.follow(old)
-    former.blank(stage)
-    for part in range(engine.part_count(stage)):
-        former.write_state(part, engine.read_state(part, weights_only=False), weights_only=False)
-        former.keep_average(part, engine.read_average(part))
+    here = read_blocks(engine, split, stage, split.blocks_of(stage))
+    there = read_blocks(other, other_split, stage, other_split.blocks_of(stage))
+    hold(engine, other_split, stage, there)
+    hold(other, split, stage, here)
