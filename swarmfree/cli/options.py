@@ -165,6 +165,15 @@ Libp2pPortOption = Annotated[
     int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
 ]
 StandbyOption = Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")]
+CutOption = Annotated[
+    float,
+    typer.Option(
+        "--cut-after",
+        min=0.0,
+        help="While this peer coordinates: blocks of the model go to other stages once that has looked faster for so many "
+        "seconds; 0 = they stay.",
+    ),
+]
 AdoptOption = Annotated[
     bool,
     typer.Option(
