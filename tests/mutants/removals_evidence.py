@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from swarmfree.policy import evidence
+from swarmfree.policy import evidence, promises
 from swarmfree.policy.evidence import Voters
+from swarmfree.policy.promises import Held, Promises
 from swarmfree.protocol.evidence import Vote
-from swarmfree.protocol.messages import Sealed
-from swarmfree.protocol.names import Term
+from swarmfree.protocol.messages import Heartbeat, Seal, Sealed
+from swarmfree.protocol.names import Endpoint, Term
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.coordinator import ballot, coordinator, partition_merge
 from swarmfree.trainer.coordinator.ballot import Ballot
+from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member import member as membership
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import Membership
+from tests.mutants import tables_evidence
 
 
 def votes_of_a_record(patch: pytest.MonkeyPatch) -> None:
@@ -76,6 +80,69 @@ def signature_of_a_vote(patch: pytest.MonkeyPatch) -> None:
 def evidence_from_a_disk(patch: pytest.MonkeyPatch) -> None:
     """A coordinator tells of a record that it has from a disk without signing it (evidence)."""
     patch.setattr(coordinator, "vouched", lambda context, record, term: record)
+
+
+def term_of_a_seal(patch: pytest.MonkeyPatch) -> None:
+    """A record is stored, and signed for, in a term that nobody was promised (evidence)."""
+    seal = promises.seal
+
+    def careless(now: Promises, request: Seal, held: Held) -> Promises:
+        if not promises.is_new_term(now, request.position):
+            return seal(now, request, held)
+        return replace(seal(replace(now, promised=request.position), request, held), promised=now.promised)
+
+    patch.setattr(promises, "seal", careless)
+
+
+def heartbeat_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat of a higher term is followed, whoever is heard (evidence)."""
+    patch.setattr(StageMember, "_may_lead_here", lambda self, sender, request: True)
+
+
+def promises_of_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """Whoever shows a promise, of anybody, is followed (evidence)."""
+    patch.setattr(membership, "is_elected", lambda *_: True)
+
+
+def term_of_a_promise(patch: pytest.MonkeyPatch) -> None:
+    """A promise holds in any term (evidence)."""
+    promise_bytes = evidence.promise_bytes
+    patch.setattr(evidence, "promise_bytes", lambda run, _, voter: promise_bytes(run, Term(0, voter), voter))
+    patch.setattr(tables_evidence, "promise_bytes", lambda run, _, voter: promise_bytes(run, Term(0, voter), voter))
+
+
+def signature_of_a_promise(patch: pytest.MonkeyPatch) -> None:
+    """A candidate counts promises that others would not believe (evidence)."""
+    patch.setattr(Election, "_is_signed", lambda self, member, promise, term: True)
+
+
+def promises_in_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator shows nobody what was promised to it (evidence)."""
+    patch.setattr(Roster, "_evidence_for", lambda self, participant: None)
+
+
+def asked_until_led(patch: pytest.MonkeyPatch) -> None:
+    """Whom a peer has asked for a place once it obeys as long as it lives (evidence)."""
+    heartbeat = StageMember.heartbeat
+
+    async def careless(self: StageMember, sender: Endpoint, request: Heartbeat) -> Reply:
+        asked = list(self.context.asked)
+        reply = await heartbeat(self, sender, request)
+        self.context.asked.extend(asked)
+        return reply
+
+    patch.setattr(StageMember, "heartbeat", careless)
+
+
+def own_forced_record(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator does not know its own forced record again (evidence)."""
+    why_unproven = evidence.why_unproven
+
+    def careless(record: Record, voters: Voters, verify: evidence.Verify) -> str:
+        known = {*(voters.known or ())} - {voters.me.peer_id}
+        return why_unproven(record, replace(voters, known=known), verify)
+
+    patch.setattr(membership, "why_unproven", careless)
 
 
 def promise_of_a_liar(patch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,9 @@ def stored_before_open() -> object:
     """
 
     async def story(alone: Alone) -> float | None:
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
+        alone.stage_member.lose_coordinator()
         promise = (await alone.stage_member.open(D, Open(plan(1, LATER)))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
@@ -90,8 +92,10 @@ def stored_before_load() -> object:
     """
 
     async def story(alone: Alone) -> float | None:
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
         await alone.stage_member.install(TERM, 1, 0, record().before, None)
+        alone.stage_member.lose_coordinator()
         promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
@@ -205,6 +209,7 @@ def second_vote() -> object:
     async def story(alone: Alone) -> str:
         await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
         await alone.stage_member.rejoin(D, A)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         return await word(alone.stage_member.seal(Seal(at(2), record())))
 
     return play(story)
@@ -220,6 +225,7 @@ def second_vote_after_coming_and_going() -> object:
         await alone.stage_member.rejoin(SIBLING, A)
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.rejoin(A, D)
+        await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
         return await word(alone.stage_member.seal(Seal(at(2, LATER), record())))
 
     return play(story)
@@ -293,6 +299,7 @@ def overtaken_open() -> object:
         async with asyncio.TaskGroup() as group:
             opening = group.create_task(word(alone.stage_member.open(A, Open(plan(1)))))
             await asyncio.sleep(0.0005)
+            alone.stage_member.lose_coordinator()
             await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
         promised = alone.replica_state.promised
         assert promised is not None

@@ -53,6 +53,7 @@ from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Incarnations
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder as build
+from tests.builders import signed
 from tests.mutants.alone import (
     LATER,
     MANIFEST,
@@ -93,7 +94,7 @@ def _campaign(
         def one(to: Endpoint, request: Request) -> Reply:
             if not isinstance(request, Claim):
                 raise Refused(RefusalKind.GONE, "not here")
-            return Reply(promises(to, request))
+            return Reply(signed(promises(to, request), request, to.member))
 
         async def own(header: object, request: Request, incoming: object) -> Reply:
             assert isinstance(request, Claim)
@@ -442,7 +443,8 @@ def electorate_of_a_missed_record() -> object:
         def further(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, GetRecord):
                 return Reply(RecordAnswer(newest))
-            return Reply(Promise(1, None, None, None, 1, "b0", is_committed_state=True))
+            assert isinstance(request, Claim)
+            return Reply(signed(Promise(1, None, None, None, 1, "b0", is_committed_state=True), request, to.member))
 
         async def step(request: object) -> Reply:
             alone.replica_state.apply(newest)

@@ -414,6 +414,30 @@ ROWS = (
         tables_evidence.places_that_are_offered,
         [(False, False), (False, False), (True, True), (False, False), (True, True), (True, True)],
     ),
+    Row(removals_evidence.term_of_a_seal, tables_evidence.seals_of_terms, [("not_yet", False)] * 2),
+    *(
+        Row(
+            removal,
+            tables_evidence.heartbeats_of_a_higher_term,
+            [
+                ("fresh", "a"),
+                ("not_yet", "a"),
+                ("HeartbeatAnswer", "d"),
+                *[("not_yet", "a")] * 3,
+                ("HeartbeatAnswer", "d"),
+                ("HeartbeatAnswer", "d"),
+            ],
+        )
+        for removal in (
+            removals_evidence.heartbeat_of_a_higher_term,
+            removals_evidence.promises_of_a_majority,
+            removals_evidence.term_of_a_promise,
+        )
+    ),
+    Row(removals_evidence.signature_of_a_promise, tables_evidence.promises_that_are_signed, (["a"], ["a"])),
+    Row(removals_evidence.promises_in_a_heartbeat, tables_evidence.heartbeats_with_promises, [(0, 0), (2, 0)]),
+    Row(removals_evidence.asked_until_led, tables_evidence.whom_it_has_asked_before, []),
+    Row(removals_evidence.own_forced_record, tables_evidence.forced_record_that_comes_back, ["Committed", "unproven"]),
     Row(removals_evidence.evidence_from_a_disk, tables_evidence.record_from_a_disk, ["d"]),
     Row(removals_lead.lead_of_a_stranger, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_names_its_leader, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),

@@ -24,7 +24,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
-from tests.builders import make_entry, make_ports, make_record
+from tests.builders import make_entry, make_ports, make_record, signed
 
 ME, A, B, C, D, E = (
     Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d", "p-e")
@@ -91,9 +91,9 @@ class World:
         assert isinstance(request, Claim)
         if not request.only_asking:
             self.replica_state.promises = replace(self.replica_state.promises, promised=request.position)
-        return Reply(
-            Promise(self.replica_state.iteration, None, plan=self.replica_state.known_plan, stage=1, is_committed_state=True)
-        )
+        plan = self.replica_state.known_plan
+        promise = Promise(self.replica_state.iteration, None, plan=plan, stage=1, is_committed_state=True)
+        return Reply(signed(promise, request, ME.member))
 
     # -- ports
     here = ME
@@ -135,7 +135,7 @@ class World:
         assert isinstance(request, Claim)
         if to not in self._answers:
             raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
-        return Reply(self._answers[to](request))
+        return Reply(signed(self._answers[to](request), request, to.member))
 
     def campaign(self, *dead: Endpoint) -> Takeover | None:
         """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives

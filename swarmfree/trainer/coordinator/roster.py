@@ -17,6 +17,7 @@ from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member, Position
@@ -570,7 +571,8 @@ class Roster(Participants):
             forced = present.record.forced if present.record is not None else ()
             news = (self.waiting_for, self._count_progress(), self._newly_admitted(participant))
             adopted = self._adopted.get(participant.member, NO_STAGE)
-            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted)
+            evidence = self._evidence_for(participant)
+            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence)
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
@@ -588,6 +590,15 @@ class Roster(Participants):
                 participant.hear(answer, self._context.now_s(), self._lead.bases)
                 self._keep_told(participant.member, answer)
                 return answer
+
+    def _evidence_for(self, participant: Participant) -> Evidence | None:
+        """The promises by which this lead stands, for one that has neither given one nor
+        answered.
+        """
+        evidence = self._lead.evidence
+        if evidence is None or participant.answer is not None:
+            return None
+        return None if any(vote.member == participant.member for vote in evidence.votes) else evidence
 
 
 def _amount(answer: HeartbeatAnswer, position: Position) -> tuple[int, Position, bool]:
