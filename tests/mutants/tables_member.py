@@ -53,6 +53,15 @@ def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotatio
     return Roll(0, "b0", 1, partial_sums, members, rotation)
 
 
+def _begin_as_source(alone: Alone) -> IntegerTokens:
+    """Give a member text, which is returned, and the first state of stage 0."""
+    tokens = IntegerTokens(alone.context.manifest, 9)
+    alone.context.ports = replace(alone.context.ports, tokens=tokens)
+    alone.engine.draw(0, 0)
+    alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+    return tokens
+
+
 async def _own_average(alone: Alone) -> str:
     """The digest of an average that the member has made alone."""
     await alone.stage_member.open(A, Open(plan(1)))
@@ -610,10 +619,7 @@ def share_that_a_stage_refused() -> object:
     """
 
     async def story(alone: Alone) -> list[bool]:
-        context = alone.context
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        _begin_as_source(alone)
         alone.line.answer = _past
         found = []
         for revision in (1, 2):
@@ -633,9 +639,7 @@ def share_that_no_open_begins_anew() -> object:
 
     async def story(alone: Alone) -> list[bool]:
         context = alone.context
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        _begin_as_source(alone)
         alone.line.answer = _past
         found = []
         await alone.stage_member.open(A, Open(plan(1)))
@@ -654,10 +658,8 @@ def plans_of_one_base() -> object:
     """
 
     async def story(alone: Alone) -> list[Rank]:
-        context, device = alone.context, alone.stage_member.device
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        device = alone.stage_member.device
+        _begin_as_source(alone)
 
         async def an_hour(work: object) -> None:
             await asyncio.sleep(3600.0)
@@ -678,11 +680,8 @@ def window_of_another_share() -> object:
     """
 
     async def story(alone: Alone) -> tuple[bool, tuple[int, ...]]:
-        context, source = alone.context, alone.stage_member.source
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        source = alone.stage_member.source
+        tokens = _begin_as_source(alone)
         alone.line.answer = lambda to, request: Reply(Trained())
         both = (Share(A.member, (), (0, 1), 2),)
         one_each = (Share(A.member, (), (0,), 2), Share(SIBLING.member, (), (1,), 2))
@@ -703,11 +702,8 @@ def windows_of_a_smaller_share() -> object:
     """
 
     async def story(alone: Alone) -> list[tuple[int, ...]]:
-        context, source = alone.context, alone.stage_member.source
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        source = alone.stage_member.source
+        tokens = _begin_as_source(alone)
         alone.line.answer = lambda to, request: Reply(Trained())
         told = list[tuple[int, ...]]()
         for revision, (offsets, windows) in enumerate((((), (0, 1)), ((0,), (0,)), ((0, 1), ())), 1):
@@ -730,10 +726,8 @@ def share_of_a_plan_that_is_promised() -> object:
     """
 
     async def story(alone: Alone) -> list[bool]:
-        context, state = alone.context, alone.replica_state
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        state.install(0, 0, GENESIS_LINEAGE, None)
+        state = alone.replica_state
+        _begin_as_source(alone)
         await alone.stage_member.open(A, Open(replace(plan(1), shares=(Share(A.member, (), (), 1),))))
         await asyncio.sleep(1.0)
         done = list[bool]()
@@ -830,11 +824,7 @@ def loss_of_another_share() -> object:
     """
 
     async def story(alone: Alone) -> list[str]:
-        context = alone.context
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        tokens = _begin_as_source(alone)
         shares = (Share(A.member, (0, 1, 2), (), 1), Share(SIBLING.member, (3,), (), 1))
         await alone.stage_member.open(A, Open(replace(plan(1), shares=shares)))
 
