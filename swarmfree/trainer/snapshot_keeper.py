@@ -150,9 +150,13 @@ class SnapshotKeeper:
         snapshot = await self._port.read(held)
         split = split_after(snapshot.record, self._context.manifest)
         await stage_member.let_go()
-        if split != stage_member.replica_state.split:
-            await device.run(Rank.BOOKS, 0, lambda: engine.follow(split))
+
+        def follow() -> None:
+            engine.follow(split)
             stage_member.replica_state.split = split
+
+        if split != stage_member.replica_state.split:
+            await device.run(Rank.BOOKS, 0, follow)
         if held.stage >= self._context.manifest.stage_count or snapshot.part_count != engine.part_count(held.stage):
             raise SwarmfreeError(f"one of stage {held.stage} in {snapshot.part_count} parts does not fit this run")
         await device.run(Rank.BOOKS, 0, lambda: engine.blank(held.stage))

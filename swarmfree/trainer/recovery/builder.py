@@ -230,9 +230,13 @@ class Builder:
     async def _follow(self, split: BlockSplit) -> None:
         """Have the engine cut stages so."""
         replica_state, engine = self._stage_member.replica_state, self._context.ports.engine
-        if split != replica_state.split:
-            await self._stage_member.device.run(Rank.BOOKS, 0, lambda: engine.follow(split))
+
+        def follow() -> None:
+            engine.follow(split)
             replica_state.split = split
+
+        if split != replica_state.split:
+            await self._stage_member.device.run(Rank.BOOKS, 0, follow)
 
     def _split_of(self, request: Build) -> BlockSplit:
         """How the model is cut for which a stage is built."""

@@ -26,6 +26,19 @@ def parts_of_block(engine: Engine, split: BlockSplit, stage: int, block: int) ->
     return range(count * (block - blocks.start), count * (block - blocks.start + 1))
 
 
+def cut_part_count(engine: Engine, held: BlockSplit, split: BlockSplit, stage: int) -> int:
+    """Return the number of parts of a stage by a split that the engine need not follow.
+
+    Args:
+        engine: any.
+        held: that it follows.
+        split: by which the parts are counted.
+        stage: of the body.
+    """
+    first = held.in_use[0]
+    return engine.part_count(first) // len(held.blocks_of(first)) * len(split.blocks_of(stage))
+
+
 def read_blocks(engine: Engine, split: BlockSplit, stage: int, blocks: range) -> list[bytes]:
     """Weights and moments of some blocks of a held stage, part by part."""
     parts = (part for block in blocks for part in parts_of_block(engine, split, stage, block))

@@ -32,6 +32,7 @@ from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.activation_log import ActivationLog
+from swarmfree.trainer.recovery.recut import cut_part_count
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
 
@@ -134,7 +135,7 @@ class ShadowKeeper:
                     self._iteration_s = (now_s - since[1]) / (iteration - since[0])
                     since = None
                 since = (iteration, now_s) if since is None or iteration < since[0] else since
-                await self._follow_cut(split_after(plan.last_record, self._context.manifest))
+                self._follow_cut(split_after(plan.last_record, self._context.manifest))
                 due = self._due(plan, recovery.shadow_every)
                 if due is not None and not plan.split:
                     if not await self._renew(plan, due):
@@ -143,7 +144,7 @@ class ShadowKeeper:
             look_s = min(LOOK_MAX_S, max(LOOK_MIN_S, SPREAD * recovery.shadow_every * self._iteration_s))
             await replica_state.moved.wait(look_s if stands_by else None)
 
-    async def _follow_cut(self, split: BlockSplit) -> None:
+    def _follow_cut(self, split: BlockSplit) -> None:
         """What is kept of stages that had other blocks is of no use, once a record says so."""
         if split == self._split:
             return
@@ -156,14 +157,10 @@ class ShadowKeeper:
         for shadow in gone:
             self._drop(shadow)
         self._tell()
-        if self._replica_state.stage == NO_STAGE:
-            await self._device.run(Rank.IDLE, 0, self._cut_for_standbys)
 
-    def _cut_for_standbys(self) -> None:
-        """A standby counts the parts of others by its own engine."""
-        if self._replica_state.stage == NO_STAGE:
-            self._context.ports.engine.follow(self._split)
-            self._replica_state.split = self._split
+    def _part_count(self, stage: int) -> int:
+        """Parts of a stage, however the engine here cuts stages just now."""
+        return cut_part_count(self._context.ports.engine, self._replica_state.split, self._split, stage)
 
     async def _others_plan(self) -> Plan | None:
         """What the coordinator does, as a standby sees it."""
@@ -211,7 +208,7 @@ class ShadowKeeper:
             return await self._renew_full(plan, stage)
         shadow, manifest = self._shadows[stage], self._context.manifest
         begun_at = max(plan.iteration, self._replica_state.iteration)
-        shadow.count, batch = self._context.ports.engine.part_count(stage), shadow_batch(manifest)
+        shadow.count, batch = self._part_count(stage), shadow_batch(manifest)
         pause_s = SPREAD * manifest.recovery.shadow_every * self._iteration_s / -(-shadow.count // batch)
         donors, part = [replica.endpoint for replica in plan.replicas[stage]], 0
         while part < shadow.count:
@@ -374,7 +371,7 @@ class ShadowKeeper:
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
         """Fetch every part of the newest full shadow; whether all came, and are kept."""
         shelf, every = self._context.ports.shelf, self._context.manifest.recovery.shadow_every
-        iteration, count = plan.iteration // every * every, self._context.ports.engine.part_count(stage)
+        iteration, count = plan.iteration // every * every, self._part_count(stage)
         donor, shadow, size_bytes = plan.replicas[stage][0].endpoint, None, 0
         pause_s = SPREAD * every * self._iteration_s / count
         for part in range(count):
