@@ -140,6 +140,14 @@ def is_new_term(promises: Promises, position: Position) -> bool:
     return promises.promised is None or position.term > promises.promised.term
 
 
+def may_be_shown(promises: Promises, term: Term) -> bool:
+    """Whether what was promised in this term may count here: not where its coordinator led, in this
+    term or a later one, a lineage that this member has left. Whoever leaves one takes back what it
+    promised there, and the signatures stay.
+    """
+    return not any(term.member == left.member and term <= left for left in promises.abandoned)
+
+
 def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another: bool) -> Promises:
     """Promise the position of a Build; the caller checks whether the present state may be replaced.
 

@@ -37,7 +37,8 @@ class Evidence:
     Args:
         term: in which they were asked for, or that was promised; votes of several terms prove
             nothing together.
-        votes: of the electorate, senior first, as few as decide; and the coordinator's own.
+        votes: of the electorate, senior first, as few as decide, and the coordinator's own; of
+            promises all that were given.
     """
 
     term: Term

@@ -61,6 +61,7 @@ from tests.mutants.alone import (
     record,
     word,
 )
+from tests.mutants.tables_lead import lead
 
 X = endpoint("x")
 LAST = record()
@@ -310,6 +311,40 @@ def heartbeats_of_a_higher_term() -> object:
     ]
 
 
+def heartbeats_before_the_first_record() -> object:
+    """A member that knows no record hears the founder, and another one shows the promises of three
+    others, or of the founder alone, who decides; then it shows two of four to one that has promised
+    it already: the answers.
+    """
+
+    async def story(alone: Alone, *voters: Endpoint, is_promised: bool = False) -> str:
+        alone.replica_state.known_plan = plan(1)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        if is_promised:
+            alone.replica_state.promises = replace(alone.replica_state.promises, promised=at(1, LATER))
+        return await word(alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0, evidence=_promises(alone, *voters))))
+
+    told = [play(partial(lambda alone, who: story(alone, *who), who=who)) for who in ((ME, SIBLING, D), (A,))]
+    return [*told, play(lambda alone: story(alone, SIBLING, D, is_promised=True))]
+
+
+def answers_to_claims() -> object:
+    """A candidate asks a member whether it would promise, and then for its promise: whether what
+    the member answers shows to others that it has.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        found = []
+        for only_asking in (True, False):
+            promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking))).message
+            assert isinstance(promise, Promise)
+            vote = Vote(ME.member, promise.signature)
+            found.append(proving.is_promised(vote, LATER, alone.context.run, alone.context.ports.network.verify))
+        return found
+
+    return play(story)
+
+
 def promises_that_are_signed() -> object:
     """Of three that promise a candidate one does not sign that, and one signs another term: whose
     promises it has, and what it shows.
@@ -333,18 +368,18 @@ def promises_that_are_signed() -> object:
 
 
 def heartbeats_with_promises() -> object:
-    """A coordinator heartbeats to one that has promised, and to one that has not: how many promises
-    each is shown at first, and later.
+    """A coordinator heartbeats to one that has promised, to one that has not, and to a newcomer:
+    how many promises each is shown at first, and later.
     """
 
     async def story(alone: Alone) -> list[tuple[int, int]]:
-        lead = leading(alone.context, evidence=_promises(alone, ME, D, term=TERM))
+        lead = leading(alone.context, evidence=_promises(alone, ME, A, term=TERM))
         roster = Roster(alone.context, alone.tasks, lead, RecoveryChoice(alone.context, lead))
         alone.line.answer = lambda to, request: Reply(beat_answer(1))
-        for one in (ME, SIBLING):
-            roster.admit(one, Hello(False, False, ""), 1, built=True, opened=at(1))
+        for one in (ME, SIBLING, D):
+            roster.admit(one, Hello(False, False, ""), 1, built=one != D, opened=at(1), is_ours=one != D)
         await asyncio.sleep(1.0)
-        shown: dict[Member, list[int]] = {ME.member: [], SIBLING.member: []}
+        shown: dict[Member, list[int]] = {one.member: [] for one in (ME, SIBLING, D)}
         for member, request in alone.line.asked:
             assert isinstance(request, Heartbeat)
             shown[member].append(len(request.evidence.votes) if request.evidence is not None else 0)
@@ -355,15 +390,16 @@ def heartbeats_with_promises() -> object:
 
 def whom_it_has_asked_before() -> object:
     """A member has asked a stranger for a place, and then hears a coordinator: whom it has asked,
-    as far as it knows.
+    as far as it knows, with the answer there, and on its way.
     """
 
-    async def story(alone: Alone) -> list[str]:
-        alone.context.asked.append(X.member)
+    async def story(alone: Alone, asking: Member | None) -> list[str]:
+        alone.context.asked.extend((D.member, X.member))
+        alone.context.asking = asking
         await _next(alone)
         return [one.peer_id for one in alone.context.asked]
 
-    return play(story)
+    return [play(partial(story, asking=asking)) for asking in (None, X.member)]
 
 
 def forced_record_that_comes_back() -> object:
@@ -379,3 +415,21 @@ def forced_record_that_comes_back() -> object:
         return await word(alone.stage_member.commit(Commit(replace(entry, evidence=Evidence(term, (vote,)))), A))
 
     return [play(partial(story, term=replace(TERM, member=one.member))) for one in (ME, A)]
+
+
+def votes_of_those_that_are_called_for() -> object:
+    """A successor has a record stored, and one of its members has not answered it yet: who is asked
+    to store it, before that one has, and after.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[list[str]]:
+        late = coordinator.roster.get(SIBLING.member)
+        assert late is not None
+        found = []
+        for since_s in (alone.context.now_s(), None):
+            late.silent_since_s, alone.line.asked = since_s, []
+            await coordinator._seal(record())
+            found.append(sorted(member.peer_id for member, request in alone.line.asked if isinstance(request, Seal)))
+        return found
+
+    return lead(story)

@@ -12,6 +12,7 @@ from typing import cast
 
 from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.errors import CallFailed, PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes
 from swarmfree.protocol.messages import (
     Average,
     Build,
@@ -39,6 +40,7 @@ from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, Work
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Executor, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
+from swarmfree.sim import signatures
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.access_control import AccessControl
@@ -254,6 +256,28 @@ def word_of_a_beaten_lineage() -> object:
         ]
 
     return play(story)
+
+
+def promises_of_a_beaten_lineage() -> object:
+    """A coordinator had two terms promised to it, and gave way; then it shows the promises of one
+    of them to a member of its own, and to one of the other side: the answers.
+    """
+
+    async def story(alone: Alone, term: Term, *, was_there: bool) -> str:
+        last, others = record(), (ME, SIBLING, D)
+        alone.replica_state.install(1, 1, last.lineage(), last)
+        if was_there:
+            for number in (4, 5):
+                await alone.stage_member.claim(D, Claim(at(number, Term(number, D.member), 1), only_asking=False))
+            await alone.stage_member.rejoin(D, A)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1, iteration=1), 0, 0.0, lineage=last.lineage()))
+        said = ((one.member, promise_bytes(alone.context.run, term, one.member)) for one in others)
+        votes = tuple(Vote(member, signatures.sign(member.peer_id, data)) for member, data in said)
+        beat = Heartbeat(at(6, term, 1), 0, 0.0, lineage=last.lineage(), evidence=Evidence(term, votes))
+        return await word(alone.stage_member.heartbeat(D, beat))
+
+    four, five = Term(4, D.member), Term(5, D.member)
+    return [play(partial(story, term=term, was_there=was)) for term, was in ((four, True), (five, True), (four, False))]
 
 
 def call_to_come_back_that_comes_twice() -> object:

@@ -818,6 +818,30 @@ def feeder_that_serves_alone() -> object:
     return _assignment(story)
 
 
+def spare_before_the_first_plan() -> object:
+    """Before the first plan a stage has too few replicas for longer than anybody waits: where the
+    youngest of another one's three is then, and of another one's two, which it needs itself.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, count: int) -> int:
+        manifest = alone.context.manifest
+        stages = replace(manifest.stages, replicas_min=2)
+        assignment._context = replace(alone.context, manifest=replace(manifest, stages=stages))
+        assignment._opened = False
+        youngest = None
+        for number in range(count):
+            youngest = roster.admit(endpoint(f"n{number}"), Hello(False, False, ""), 1, built=True)
+        for member in (ME.member, SIBLING.member):
+            roster.fence(member, "nobody listens")
+        alone.line.answer = lambda to, request: Reply(beat_answer(PLACES.get(to.member, 1)))
+        assignment._lost_since_s = {2: -100.0}
+        await assignment._move_spares()
+        assert youngest is not None
+        return youngest.stage
+
+    return [_assignment(partial(story, count=count)) for count in (3, 2)]
+
+
 def feeder_that_coordinates() -> object:
     """The last source is lost, and the coordinator alone can feed, and serves a stage alone: where
     a standby and it are, twice.

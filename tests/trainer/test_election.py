@@ -157,10 +157,15 @@ def at(iteration: int) -> Answer:
 
 
 def test_a_majority_of_the_electorate_leads() -> None:
-    """Two of three, unforced, however many more the plan names."""
+    """Two of three, unforced, however many more the plan names; what they promised can be shown."""
     inheritance = World((ME, A, B), {A: at(1)}).campaign()
     assert inheritance is not None
     assert not inheritance.forced
+    assert inheritance.evidence is not None
+    assert (inheritance.evidence.term, {v.member for v in inheritance.evidence.votes}) == (
+        inheritance.term,
+        {ME.member, A.member},
+    )
     assert inheritance.iteration == 1
 
 
@@ -252,6 +257,7 @@ def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
     inheritance = run_virtual(campaigns)
     assert inheritance is not None
     assert inheritance.forced
+    assert inheritance.evidence is None, "it is promised by too few to count as elected"
 
 
 def test_a_candidate_claims_above_what_anybody_has_promised() -> None:

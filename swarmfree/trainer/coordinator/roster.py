@@ -36,6 +36,10 @@ ASKED_AGAIN = 1
 KNOCK_S = 0.25
 """Between two calls to a silent peer that is waited for."""
 DIFFERS_MAX = 2
+HEARS_ANOTHER = frozenset({RefusalKind.NOT_YET})
+"""With a heartbeat: who refuses it so hears another coordinator still. That is no more than
+silence, as the other one falls silent soon.
+"""
 
 
 class Deposed(Exception):
@@ -423,6 +427,8 @@ class Roster(Participants):
         if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN and not participant.forbids:
             participant.forbid()
             self.rivalry.tell()
+        if self._is_fresh_to_one_elected(error):
+            error = PeerSilent(f"{participant.member}: {error}")
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
             await self.yield_to(participant.member, error)
         elif isinstance(error, Refused) and error.kind is RefusalKind.PAST and self._lead.yields_to(participant.member):
@@ -439,6 +445,12 @@ class Roster(Participants):
             self.fence(participant.member, str(error))
             if not is_over(error):
                 self._remember_standby(participant)
+
+    def _is_fresh_to_one_elected(self, error: CallFailed) -> bool:
+        """Whether a participant hears another coordinator, though a majority has promised this one:
+        whom it hears leads no longer, so that its word deposes nobody, and is no more than silence.
+        """
+        return isinstance(error, Refused) and error.kind is RefusalKind.FRESH and self._lead.evidence is not None
 
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now:
@@ -581,6 +593,8 @@ class Roster(Participants):
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
             except Refused as refusal:
+                if refusal.kind in HEARS_ANOTHER:
+                    raise PeerSilent(f"{participant.member}: {refusal}") from refusal
                 # Perhaps it has only heard first of what this peer decides
                 if refusal.kind is not RefusalKind.PAST or self._deposed or not self._lead.may_have_decided(present):
                     raise
@@ -592,11 +606,11 @@ class Roster(Participants):
                 return answer
 
     def _evidence_for(self, participant: Participant) -> Evidence | None:
-        """The promises by which this lead stands, for one that has neither given one nor
-        answered.
+        """The promises by which this lead stands, for one that has neither given one nor answered;
+        a newcomer, which holds nothing, has asked for a place, and needs none.
         """
         evidence = self._lead.evidence
-        if evidence is None or participant.answer is not None:
+        if evidence is None or participant.answer is not None or not participant.is_ours:
             return None
         return None if any(vote.member == participant.member for vote in evidence.votes) else evidence
 

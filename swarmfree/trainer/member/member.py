@@ -345,7 +345,7 @@ class StageMember:
         if promises.is_new_term(replica_state.promises, request.position):
             replica_state.require_following(request.position.iteration, request.lineage, request.forced)
         replica_state.promises = after
-        self.context.asked.clear()  # whom this peer asks from now on may tell it something, and no one else
+        self.context.forget_asked()
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress
@@ -397,6 +397,8 @@ class StageMember:
         if sender.member in self.context.asked:
             return True
         if request.evidence is None or not promises.is_new_term(replica_state.promises, request.position):
+            return False
+        if not promises.may_be_shown(replica_state.promises, term):
             return False
         electorate = electorate_of(replica_state.record_of(NEWEST), replica_state.known_plan)
         if not is_elected(request.evidence, term, electorate, self.context.run, self.context.ports.network.verify):
