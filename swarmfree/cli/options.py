@@ -201,6 +201,7 @@ CutOption = Annotated[
     float,
     typer.Option(
         "--cut-after",
+        metavar="SECONDS",
         min=0.0,
         help="While this peer coordinates: blocks of the model go to other stages once that has looked faster for so many "
         "seconds; 0 = they stay.",
