@@ -24,6 +24,7 @@ from swarmfree.policy.planner.measured_fleet import FORWARD_SHARE
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.engine_probe import EngineProbe
 
 if TYPE_CHECKING:
@@ -72,7 +73,12 @@ class _PacedEngine(EngineProbe):
 
     def __init__(self, engine: Engine, manifest: Manifest, path: Path, name: str) -> None:
         super().__init__(engine)
-        self._manifest, self._path, self._name = manifest, path, name
+        self._split, self._path, self._name = manifest.split, path, name
+
+    def follow(self, split: BlockSplit) -> None:
+        """Cut stages so from here on, as the engine does."""
+        self._split = split
+        self._engine.follow(split)
 
     def forward(self, ticket: int, activations: bytes) -> bytes:
         """Run the blocks, in a third of the time."""
@@ -97,7 +103,7 @@ class _PacedEngine(EngineProbe):
 
     @property
     def _blocks_s(self) -> float:
-        return Pace.read(self._path).block_s * len(self._manifest.blocks_of(self._stage))
+        return Pace.read(self._path).block_s * len(self._split.blocks_of(self._stage))
 
     def _rest(self, begun_s: float, seconds: float) -> None:
         factor = Pace.read(self._path).slower.get(self._name, 1.0)

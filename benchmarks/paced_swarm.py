@@ -93,8 +93,9 @@ class Knowledge:
 class PacedSwarm:
     """A live swarm, and the file that says how slow its devices are."""
 
-    def __init__(self, swarm: LiveSwarm, manifest: Manifest, pace_file: Path, pace: Pace) -> None:
-        """Nobody is started."""
+    def __init__(self, swarm: LiveSwarm, manifest: Manifest, pace_file: Path, pace: Pace, folder: Path) -> None:
+        """Nobody is started; the run and its text lie in `folder`."""
+        self.folder = folder
         self.swarm, self._manifest, self._pace_file, self.pace = swarm, manifest, pace_file, pace
 
     def slow(self, slower: Mapping[str, float], *, moves: bool | None = None) -> float:
@@ -105,11 +106,11 @@ class PacedSwarm:
         self.pace.write(self._pace_file)
         return time.time()
 
-    async def start(self, sources: int, bodies: int) -> None:
-        """Start peers, one after the other, until all are members."""
+    async def start(self, sources: int, bodies: int, more: Sequence[str] = ()) -> None:
+        """Start peers with these arguments besides, one after the other, until all are members."""
         names = [*(f"source-{n + 1}" for n in range(sources)), *(f"peer-{n + 1}" for n in range(bodies))]
         for name in names:
-            await self.swarm.start(name, feeds=name.startswith("source"))
+            await self.swarm.start(name, feeds=name.startswith("source"), more=more)
         await self.swarm.until("all are members", lambda: all(map(self.swarm.is_member, names)), WITHIN_S)
 
     def of_stage(self, stage: int) -> list[str]:
@@ -172,4 +173,4 @@ async def paced(manifest: Manifest, pace: Pace) -> AsyncIterator[PacedSwarm]:
         pace_file = Path(name) / "pace.json"
         pace.write(pace_file)
         async with LiveSwarm(job.folder, job.run_file, job.text_file, paced_fork_server(pace_file)) as swarm:
-            yield PacedSwarm(swarm, job.manifest, pace_file, pace)
+            yield PacedSwarm(swarm, job.manifest, pace_file, pace, job.folder)

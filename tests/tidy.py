@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
     "policy": (
         {"answer_checks", "audit", "batch", "data_order", "deadline", "election", "fault_attribution", "fork_choice", "founder"}
         | {
+            "block_split",
             "halt",
             "patience",
             "permissions",

@@ -22,6 +22,7 @@ from swarmfree.cockpit.text import PAUSE_ORDERED
 from swarmfree.model.exported_state import ExportedState
 from swarmfree.model.layout import FLOAT_BYTES, layout_of
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.policy.part_batches import state_batch
 from swarmfree.protocol.announcement import Announcement, PeerState
@@ -197,6 +198,8 @@ class LiveExport:
         if iteration >= manifest.run.iterations:
             raise RunEnded(_OVER.format(manifest.run.name))
         lineage = GENESIS_LINEAGE if record is None else record.lineage()
+        split = split_after(record, manifest)
+        self._layouts = [layout_of(manifest, stage, split) for stage in range(manifest.stage_count)]
         return ExportTarget(
             iteration, lineage, tuple(self._donors(plan, serving, stage, attempt) for stage in range(manifest.stage_count))
         )

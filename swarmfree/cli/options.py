@@ -197,6 +197,16 @@ Libp2pPortOption = Annotated[
 ]
 StandbysOption = Annotated[int, typer.Option("--standbys", metavar="N", min=0, help="Further peers that wait for a lost stage.")]
 StandbyOption = Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")]
+CutOption = Annotated[
+    float,
+    typer.Option(
+        "--cut-after",
+        metavar="SECONDS",
+        min=0.0,
+        help="While this peer coordinates: blocks of the model go to other stages once that has looked faster for so many "
+        "seconds; 0 = they stay.",
+    ),
+]
 AdoptOption = Annotated[
     bool,
     typer.Option(

@@ -14,6 +14,7 @@ from swarmfree.cli.options import (
     KEPT_MB_MAX,
     AdoptOption,
     AnnounceOption,
+    CutOption,
     DieOption,
     DiskOption,
     EngineOption,
@@ -41,6 +42,7 @@ from swarmfree.cli.options import (
 from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
 
 if TYPE_CHECKING:
+    from swarmfree.cli.peer_start import PeerStart
     from swarmfree.wire.own_address import Reach
 
 
@@ -53,6 +55,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     feed: FeedOption = True,
     standby: StandbyOption = False,
     adopt: AdoptOption = True,
+    cut_after: CutOption = 0.0,
     threads: ThreadsOption = 1,
     host: HostOption = "auto",
     port: GrpcPortOption = 0,
@@ -82,7 +85,6 @@ def peer(  # noqa: PLR0913 - one parameter per option
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
@@ -98,6 +100,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
         can_feed=feed,
         standby=standby,
         adopt=adopt,
+        cut_after_s=cut_after,
         threads=threads,
         host=reach.host,
         announced_host=reach.announced,
@@ -112,8 +115,13 @@ def peer(  # noqa: PLR0913 - one parameter per option
         relay=relay,
         relay_port=relay_port,
     )
-    start = PeerStart(PeerOrder(decoded, local, log, engine, is_watched=watch_engine))
-    raise typer.Exit(run_until_told(start.run, start.leave))
+    raise typer.Exit(_run(PeerStart(PeerOrder(decoded, local, log, engine, is_watched=watch_engine))))
+
+
+def _run(start: PeerStart) -> int:
+    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
+
+    return run_until_told(start.run, start.leave)
 
 
 def _require_files(folder: str, data: str, init_from: str) -> None:

@@ -15,7 +15,7 @@ class EngineChoice(enum.StrEnum):
     TORCH = "torch"
 
 
-def rehearse(
+def rehearse(  # noqa: PLR0913 - what a person may choose
     *,
     seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="How many rehearsals.")] = 60,
     first_seed: Annotated[
@@ -37,6 +37,7 @@ def rehearse(
     guests: Annotated[
         bool, typer.Option("--guests", help="Nobody stands by, few come, and peers have room for guests; integers alone.")
     ] = False,
+    cuts: Annotated[bool, typer.Option("--cuts", help="The model is cut anew on the way; integers alone.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -52,9 +53,10 @@ def rehearse(
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
     from swarmfree.sim.setup import Drawn  # noqa: PLC0415 - help is fast
 
-    kinds = [kind for kind, asked in ((Drawn.LIARS, liars), (Drawn.BATCHES, batches), (Drawn.GUESTS, guests)) if asked]
+    choices = ((Drawn.LIARS, liars), (Drawn.BATCHES, batches), (Drawn.GUESTS, guests), (Drawn.CUTS, cuts))
+    kinds = [kind for kind, asked in choices if asked]
     if kinds and engine is EngineChoice.TORCH:
-        raise typer.BadParameter("liars, other batches and guests are rehearsed in integers: leave out --engine torch")
+        raise typer.BadParameter("liars, other batches, guests and cuts are rehearsed in integers: leave out --engine torch")
     if len(kinds) > 1:
         raise typer.BadParameter(f"a rehearsal is of one kind: give one of {', '.join(f'--{kind}' for kind in kinds)}")
     interrupt_by_exception()

@@ -50,6 +50,7 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    ModelCut,
     MoveDecided,
     MoveFailed,
     MoveMeasured,
@@ -147,7 +148,7 @@ def _who(state: SwarmState, told: PeerEvent) -> str:
             return state.name_of(member)
         case MemberLost() | MemberLeft() | StageLost() | RecoveryDecided() | StageBuilt() | Waiting() | EndsDrawnAnew():
             return ""
-        case MoveDecided() | MoveMeasured() | MoveFailed() | AdoptionAsked() | StageAdopted():
+        case MoveDecided() | MoveMeasured() | MoveFailed() | AdoptionAsked() | StageAdopted() | ModelCut():
             return ""
     return told.name
 
@@ -256,7 +257,7 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
             return state
         case Repaired() | RoundRetried() | DirectoryReplaced() | PeersBanned() | Ended() | Note():
             return state
-        case PeerExcluded() | PeersSuspected():
+        case PeerExcluded() | PeersSuspected() | ModelCut():
             return state
         case AdoptionAsked():
             return _amend(state, event.stage, lambda story: replace(story, asked_host=state.name_of(event.host)))

@@ -23,6 +23,7 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    ModelCut,
     MoveDecided,
     MoveFailed,
     MoveMeasured,
@@ -226,7 +227,7 @@ def _words(event: Event, name_of: Callable[[str], str], bytes_per_token: float) 
             return f"stage {event.stage} is lost in iteration {event.iteration}: {last} was its last replica"
         case AdoptionAsked() | StageAdopted():
             return _adopted(event, name_of)
-        case RecoveryDecided() | MoveDecided() | MoveMeasured() | MoveFailed():
+        case RecoveryDecided() | MoveDecided() | MoveMeasured() | MoveFailed() | ModelCut():
             return _decided(event, name_of)
         case StageBuilt():
             return _built(event, name_of)
@@ -289,7 +290,9 @@ def _committed(event: IterationCommitted, bytes_per_token: float) -> str:
     return f"iteration {event.iteration}: {bits}, {event.seconds:.2f} s, {speed}{again}{redone}{forced}"
 
 
-def _decided(event: RecoveryDecided | MoveDecided | MoveMeasured | MoveFailed, name_of: Callable[[str], str]) -> str:
+def _decided(event: RecoveryDecided | MoveDecided | MoveMeasured | MoveFailed | ModelCut, name_of: Callable[[str], str]) -> str:
+    if isinstance(event, ModelCut):
+        return event.words
     if not isinstance(event, RecoveryDecided):
         return f"{name_of(event.member)} {event.words}"
     weights = ""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from swarmfree.model import passes
+from swarmfree.model.block_digests import block_ranges, stage_digest
 from swarmfree.model.codec import float_bytes, floats, write_floats
 from swarmfree.model.layout import FLOAT_BYTES, Layout, Part, layout_of
 from swarmfree.model.memory import Digests, Reserve, vector_digest
@@ -31,6 +32,7 @@ from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 
 
 class TorchEngine:
@@ -48,6 +50,7 @@ class TorchEngine:
         self._manifest = manifest
         self._threads = threads
         self._shape = passes.BatchShape.of(manifest)
+        self._split = manifest.split
         self._layouts: dict[int, Layout] = {}
         self._state: StageState | None = None
         self._sums: GradientSums | None = None
@@ -59,6 +62,13 @@ class TorchEngine:
         self._reserve = Reserve()
 
     # -- state
+
+    def follow(self, split: BlockSplit) -> None:
+        """Cut stages so from here on; what has other blocks then is let go."""
+        if self._state is not None and split.blocks_of(self._state.layout.stage) != self._state.layout.blocks:
+            self.unload()
+        self._split = split
+        self._layouts.clear()
 
     def part_count(self, stage: int) -> int:
         """Number of parts of a stage, held or not."""
@@ -81,7 +91,7 @@ class TorchEngine:
         """Hold `stage` with everything zero."""
         self._settle()
         self.unload()
-        self._state = blank_stage(self._manifest, stage, self._reserve.give(self._layout(stage).size))
+        self._state = blank_stage(self._manifest, stage, self._reserve.give(self._layout(stage).size), self._split)
         self._sums = GradientSums(self._state.layout, self._state.parameters())
         self._digests = Digests(self._state)
 
@@ -148,7 +158,7 @@ class TorchEngine:
             merge_floats(before, after, weight_before, weight_after, target)
 
     def state_digest(self) -> str:
-        """BLAKE3 over the parts' BLAKE3."""
+        """BLAKE3 over the blocks' BLAKE3."""
         return self._held_digests().whole()
 
     def digest_part(self, part: int) -> tuple[str, str, str]:
@@ -304,12 +314,14 @@ class TorchEngine:
         return float_bytes(self._average[where.start : where.stop])
 
     def average_digest(self) -> str:
-        """BLAKE3 over all parts in order.
+        """BLAKE3 over the blocks' BLAKE3.
 
         Raises:
             KeyError: a part is missing.
         """
-        return vector_digest(self._whole_average()).hexdigest()
+        average = self._whole_average()
+        ranges = block_ranges(self._held().layout)
+        return stage_digest([vector_digest(average[start:stop]).digest() for start, stop in ranges])
 
     def step(self, scalars: StepScalars) -> None:
         """One canonical AdamW step with the kept average.
@@ -352,7 +364,7 @@ class TorchEngine:
 
     def _layout(self, stage: int) -> Layout:
         if stage not in self._layouts:
-            self._layouts[stage] = layout_of(self._manifest, stage)
+            self._layouts[stage] = layout_of(self._manifest, stage, self._split)
         return self._layouts[stage]
 
     def _held(self) -> StageState:

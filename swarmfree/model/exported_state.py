@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from blake3 import blake3
 
+from swarmfree.model.block_digests import block_digests, stage_digest
 from swarmfree.model.layout import FLOAT_BYTES, Layout
 from swarmfree.protocol.errors import ProtocolViolation
 
@@ -48,9 +49,8 @@ class ExportedState:
         self._digests[part] = (blake3(content).digest(), first, second)
 
     def state_digest(self) -> str:
-        """As a record names it: BLAKE3 over those of all weights, first and second moments."""
-        parts = [self._digests[part] for part in range(len(self._layout.parts))]
-        return blake3(b"".join(part[vector] for vector in range(3) for part in parts)).hexdigest()
+        """As a record names it."""
+        return stage_digest(block_digests(self._layout, [self._digests[part] for part in range(len(self._layout.parts))]))
 
     def tensors(self) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """Hugging Face name -> (shape, float32 bytes)."""

@@ -14,6 +14,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from swarmfree.model.block_digests import block_digests, stage_digest
 from swarmfree.model.layout import FLOAT_BYTES, Layout, layout_of
 from swarmfree.protocol.manifest import INIT_DIGEST_DIGITS, Manifest
 
@@ -56,9 +57,11 @@ class FirstWeightsOf:
         return ",".join(self._state_digest(layout)[:INIT_DIGEST_DIGITS] for layout in layouts)
 
     def _state_digest(self, layout: Layout) -> str:
-        weights = b"".join(blake3(self.part(layout, part)).digest() for part in range(len(layout.parts)))
-        moments = b"".join(_zeros_digest(part.floats * FLOAT_BYTES) for part in layout.parts)
-        return blake3(weights + moments * MOMENTS).hexdigest()
+        parts = [
+            (blake3(self.part(layout, part)).digest(), *[_zeros_digest(where.floats * FLOAT_BYTES)] * MOMENTS)
+            for part, where in enumerate(layout.parts)
+        ]
+        return stage_digest(block_digests(layout, parts))
 
 
 @functools.cache

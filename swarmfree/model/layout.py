@@ -1,8 +1,8 @@
 """Where every parameter of a stage lies in the stage's flat vector, and how that vector is cut into
 parts.
 
-A pure function of the manifest and the stage number, without torch, so that a peer knows the parts
-of a stage that it does not hold. It allocates nothing and moves nothing.
+A pure function of the manifest, the split and the stage number, without torch, so that a peer knows
+the parts of a stage that it does not hold. It allocates nothing and moves nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.protocol.weight_shapes import block_shapes, ends_shapes
 
 LINE_FLOATS = 16
@@ -79,12 +80,14 @@ class Layout:
         parts: in order; all blocks of all stages are cut alike: part p is range ``p % n`` of block
             ``p // n``, n parts a block.
         size: floats of the vector.
+        blocks: of the whole model that it has.
     """
 
     stage: int
     slots: tuple[Slot, ...]
     parts: tuple[Part, ...]
     size: int
+    blocks: range = range(0)
 
 
 def _up_to_line(floats: int) -> int:
@@ -107,12 +110,13 @@ def _cut(block: int, start: int, stop: int, floats_max: int) -> list[Part]:
     return [Part(block, at, min(at + each, stop)) for at in range(start, stop, each)]
 
 
-def layout_of(manifest: Manifest, stage: int) -> Layout:
+def layout_of(manifest: Manifest, stage: int, split: BlockSplit | None = None) -> Layout:
     """Lay out one stage.
 
     Args:
         manifest: the run's.
         stage: 0 for the ends, 1..L for the body.
+        split: how the model is cut; None = as the run begins.
 
     Returns:
         Slots and parts; no part holds more than ``ring.part_bytes`` of weights or straddles two
@@ -126,9 +130,10 @@ def layout_of(manifest: Manifest, stage: int) -> Layout:
     all_slots: list[Slot] = []
     parts: list[Part] = []
     size = 0
-    for index, block in enumerate(manifest.blocks_of(stage)):
+    blocks = (split or manifest.split).blocks_of(stage)
+    for index, block in enumerate(blocks):
         slots, stop = _place(block_shapes(manifest.model, block).items(), size)
         all_slots += slots
         parts += _cut(index, size, stop, floats_max)
         size = stop
-    return Layout(stage, tuple(all_slots), tuple(parts), size)
+    return Layout(stage, tuple(all_slots), tuple(parts), size, blocks)

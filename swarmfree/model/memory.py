@@ -14,6 +14,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from swarmfree.model.block_digests import block_digests, stage_digest
 from swarmfree.model.codec import zero_floats
 from swarmfree.model.layout import Layout
 from swarmfree.model.stages import StageState
@@ -95,8 +96,6 @@ class Digests:
         return self._parts[part]
 
     def whole(self) -> str:
-        """Hex BLAKE3 over those of the parts: of all weights, then of the first moments, then of
-        the second ones.
-        """
-        parts = [self.of(part) for part in range(len(self._state.layout.parts))]
-        return blake3(b"".join(part[vector] for vector in range(STATE_VECTORS) for part in parts)).hexdigest()
+        """Hex BLAKE3 over those of the blocks; see `block_digests`."""
+        layout = self._state.layout
+        return stage_digest(block_digests(layout, [self.of(part) for part in range(len(layout.parts))]))

@@ -23,6 +23,7 @@ from swarmfree.model.layers import Block, RMSNorm, rotary_angles
 from swarmfree.model.layout import Layout, Slot, layout_of
 from swarmfree.protocol.manifest import Manifest, ModelSection
 from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.split import BlockSplit
 
 
 class Ends(nn.Module):
@@ -69,20 +70,19 @@ class BodyStage(nn.Module):
         return x
 
 
-def build_stage(manifest: Manifest, stage: int, weights: Tensor) -> Ends | BodyStage:
+def build_stage(manifest: Manifest, layout: Layout, weights: Tensor) -> Ends | BodyStage:
     """Make a stage's module on top of its flat vector.
 
     Args:
         manifest: the run's.
-        stage: 0 for the ends, 1..L for the body.
-        weights: flat float32 vector of ``layout_of(manifest, stage).size``; the parameters become
-            views into it.
+        layout: of the stage.
+        weights: flat float32 vector of its size; the parameters become views into it.
     """
     cos, sin = rotary_angles(manifest.model)
     # No memory and no random draws for weights that are replaced at once
     with torch.device("meta"):
-        module = Ends(manifest.model) if stage == ENDS_STAGE else BodyStage(manifest.model, manifest.blocks_of(stage), cos, sin)
-    attach(module, layout_of(manifest, stage), weights)
+        module = Ends(manifest.model) if layout.stage == ENDS_STAGE else BodyStage(manifest.model, layout.blocks, cos, sin)
+    attach(module, layout, weights)
     return module
 
 
@@ -119,16 +119,17 @@ class StageState:
         return [self.module.get_parameter(slot.name) for slot in self.layout.slots]
 
 
-def blank_stage(manifest: Manifest, stage: int, memory: Sequence[Tensor] = ()) -> StageState:
+def blank_stage(manifest: Manifest, stage: int, memory: Sequence[Tensor] = (), split: BlockSplit | None = None) -> StageState:
     """Hold a stage with everything zero.
 
     Args:
+        manifest, stage, split: as for `layout_of`.
         memory: three vectors of zeros, of the stage's length, to be used; taken anew where there
             are none.
     """
-    layout = layout_of(manifest, stage)
+    layout = layout_of(manifest, stage, split)
     weights, first_moment, second_moment = memory or [zero_floats(layout.size) for _ in range(3)]
-    return StageState(layout, build_stage(manifest, stage, weights), weights, first_moment, second_moment)
+    return StageState(layout, build_stage(manifest, layout, weights), weights, first_moment, second_moment)
 
 
 def _generator(*name: object) -> torch.Generator:

@@ -31,6 +31,7 @@ from swarmfree.protocol.messages import (
     Loss,
     Meet,
     Open,
+    Prepare,
     Pull,
     Redo,
     ReleaseMember,
@@ -178,6 +179,7 @@ TABLE: Mapping[str, Row] = MappingProxyType(
     {
         "Hello": Row(ANYBODY),
         "Build": _IN_ITS_TERM,
+        "Prepare": _IN_ITS_TERM,
         "Claim": _IN_ITS_TERM,
         "Claim, only asking": Row(ANYBODY, (Match.OWN_TERM, Match.NEAR_TERM)),
         "Open": _IN_ITS_TERM,
@@ -296,6 +298,8 @@ def term_of(request: Request) -> Term | None:
         case Build(position=position) | Claim(position=position) | Heartbeat(position=position) | Seal(position=position):
             return position.term
         case Redo(position=position) | TakeRoll(position=position) | GetAccount(position=position) | Audit(position=position):
+            return position.term
+        case Prepare(position=position):
             return position.term
         case Open(plan=plan):
             return plan.position.term

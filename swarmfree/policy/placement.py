@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
+from swarmfree.protocol.split import BlockSplit
 
 RICH = 3
 """A stage with so many replicas can give one to a stage that has one."""
@@ -44,7 +45,13 @@ def neediest_stage(stages: Collection[int], counts: Sequence[int], speeds: Seque
 
 
 def choose_stage(
-    counts: Sequence[int], manifest: Manifest, *, can_feed: bool, standby: bool, speeds: Sequence[float] | None = None
+    counts: Sequence[int],
+    manifest: Manifest,
+    *,
+    can_feed: bool,
+    standby: bool,
+    speeds: Sequence[float] | None = None,
+    split: BlockSplit | None = None,
 ) -> Placement:
     """Choose the place of a newcomer.
 
@@ -58,6 +65,7 @@ def choose_stage(
         can_feed: only a peer that holds the corpus may serve stage 0.
         standby: the newcomer would rather wait for a lost stage.
         speeds: index = stage; of those that count, together; None = all are taken to be equal.
+        split: how the model is cut; None = as the run began.
     """
     if standby:
         return Placement(NO_STAGE, "asked to wait for a lost stage")
@@ -69,7 +77,7 @@ def choose_stage(
     if not open_stages:
         return Placement(NO_STAGE, "every stage has its replicas_max")
     lacking = [stage for stage in open_stages if counts[stage] < wanted(stage, manifest)]
-    work = [max(1.0, float(len(manifest.blocks_of(stage)))) for stage in range(len(counts))]
+    work = [1.0, *(max(1.0, float(blocks)) for blocks in (split or manifest.split).counts)]
     stage = neediest_stage(lacking or open_stages, counts, counts if speeds is None else speeds, work)
     return Placement(stage, f"stage {stage} has {counts[stage]} of at most {manifest.replicas_max(stage)} replicas")
 

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from swarmfree.policy.batch import next_batch, rate_factor, sum_scale
+from swarmfree.policy.block_split import recorded_split
 from swarmfree.policy.retention import replays_exactly
 from swarmfree.policy.schedule import clip_factors, learning_rate, step_scalars
 from swarmfree.protocol.events import IterationCommitted
@@ -197,6 +198,7 @@ def make_record(plan: Plan, averages: Sequence[StageAverage], manifest: Manifest
         order=order.number if order is not None else last.order if last is not None else 0,
         halt=order.halt if order is not None else Halting.NOT,
         batch=next_batch(last, plan.iteration, plan.microbatches, order, manifest),
+        split=recorded_split(plan, manifest),
     )
 
 

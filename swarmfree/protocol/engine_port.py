@@ -12,6 +12,7 @@ from typing import Protocol
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.manifest import LogDtype
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 
 Pieces = Sequence[bytes | memoryview]
 """Bytes that follow one another, as they came."""
@@ -24,14 +25,20 @@ class Engine(Protocol):
     time.
 
     Only `read_state` and `unpack` may be called from elsewhere, beside a forward or backward pass.
-    State is weights and two moments of the stage, cut into parts; part sizes depend on the manifest
-    and stage alone, and parts never straddle blocks. Tickets are numbers chosen by the caller that
-    name a microbatch's kept graph. Partial sums are numbered gradient sums.
+    State is weights and two moments of the stage, cut into parts; the sizes of a block's parts
+    depend on the manifest alone, and parts never straddle blocks. Tickets are numbers chosen by the
+    caller that name a microbatch's kept graph. Partial sums are numbered gradient sums.
     """
 
     # -- state
+    def follow(self, split: BlockSplit) -> None:
+        """Cut stages so from here on, at first the manifest's way; what is held is let go where the
+        stage has other blocks then.
+        """
+        ...
+
     def part_count(self, stage: int) -> int:
-        """Return the number of parts of a stage."""
+        """Return the number of parts of a stage; all blocks have equally many."""
         ...
 
     def draw(self, stage: int, salt: int) -> None:

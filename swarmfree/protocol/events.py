@@ -280,6 +280,35 @@ class MoveMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCut:
+    """Blocks are in other stages from this iteration on, once a record says so.
+
+    Args:
+        iteration: the first one that is cut so.
+        blocks: of each body stage.
+        reason: for people.
+        seconds: that the swarm waited while members prepared it.
+        predicted_s: that was expected.
+        iteration_s, predicted_iteration_s: of an iteration before and afterwards, as expected; 0 =
+            nothing was.
+    """
+
+    iteration: int
+    blocks: list[int]
+    reason: str
+    seconds: float
+    predicted_s: float = 0.0
+    iteration_s: float = 0.0
+    predicted_iteration_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """A sentence."""
+        stages = " + ".join(map(str, self.blocks))
+        return f"the model is cut anew from iteration {self.iteration} on, {stages} blocks: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class MoveFailed:
     """A peer that was to move never served its new stage, or not for long enough to measure it."""
 
@@ -457,6 +486,7 @@ Event = (
     | MoveDecided
     | MoveMeasured
     | MoveFailed
+    | ModelCut
     | StageBuilt
     | EndsDrawnAnew
     | Evaluated

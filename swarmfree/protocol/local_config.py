@@ -53,6 +53,8 @@ class LocalConfig:
         relay: whether others reach this peer by way of relays: auto, always or never.
         move_after_s: where this peer coordinates, how many seconds another plan has to be the
             better one before a peer is moved to another stage for it; 0 = none is moved for that.
+        cut_after_s: where this peer coordinates, how many seconds another cut of the model has to
+            be the better one before blocks go from stages to others for it; 0 = none go.
         relay_port: port of the relay that this peer offers to others; 0 = given by the system,
             `NO_RELAY` = it offers none.
     """
@@ -78,12 +80,13 @@ class LocalConfig:
     relay: str = RelayChoice.AUTO
     relay_port: int = NO_RELAY
     move_after_s: float = 20.0
+    cut_after_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("port", "dht_port"):
             if not 0 <= getattr(self, name) < 65536:
                 raise ConfigError(f"{name} = {getattr(self, name)}: a port lies between 0 and 65535")
-        for name in ("memory_mb_max", "disk_mb_max", "move_after_s"):
+        for name in ("memory_mb_max", "disk_mb_max", "move_after_s", "cut_after_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
         if self.relay not in set(RelayChoice):

@@ -18,6 +18,7 @@ from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.mixture import mixture_parts
 from swarmfree.protocol.names import PROTOCOL_REVISION
+from swarmfree.protocol.split import BlockSplit, even_split
 
 PAPERS_LEASES = 4
 BYTES = 256
@@ -462,15 +463,16 @@ class Manifest:
         """Predicted tokens of one iteration: M * B * T."""
         return self.batch.microbatches * self.batch.rows * self.model.tokens_per_row
 
+    @property
+    def split(self) -> BlockSplit:
+        """How many blocks each stage has."""
+        return even_split(self.model.blocks, self.stages.body)
+
     def blocks_of(self, stage: int) -> range:
         """Global numbers of the blocks of a body stage; the first ``blocks % body`` stages have one
         more.
         """
-        if stage == 0:
-            return range(0)
-        each, extra = divmod(self.model.blocks, self.stages.body)
-        start = (stage - 1) * each + min(stage - 1, extra)
-        return range(start, start + each + (1 if stage <= extra else 0))
+        return self.split.blocks_of(stage)
 
     def replicas_max(self, stage: int) -> int:
         """How many replicas a stage takes."""

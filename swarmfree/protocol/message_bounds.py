@@ -54,6 +54,7 @@ class MessageBounds:
     Args:
         stage_count: all stages, the ends included.
         is_exact: plans and records have exactly so many stages; else at most.
+        blocks: of the model.
         microbatches: of one iteration.
         windows: of held-out text.
         iterations: of the run.
@@ -65,6 +66,7 @@ class MessageBounds:
 
     stage_count: int = 1 << 12
     is_exact: bool = False
+    blocks: int = 1 << 16
     microbatches: int = 1 << 16
     windows: int = 1 << 16
     iterations: int = 1 << 40
@@ -81,6 +83,7 @@ class MessageBounds:
         return cls(
             stage_count=manifest.stage_count,
             is_exact=True,
+            blocks=manifest.model.blocks,
             microbatches=batch.most,
             windows=manifest.run.evaluate_windows,
             iterations=manifest.run.iterations,

@@ -678,6 +678,8 @@ class GetState:
             given), this or a later one to join (`lineage` empty).
         weights_only: weights (merge) or weights and both moments, one after the other (copy).
         to_export: with weights alone: to take them out of the run, so with what proves them.
+        split: by which parts are counted, of whoever holds its stage as it is cut otherwise none
+            is wanted; empty = as the donor has it.
     """
 
     stage: int
@@ -687,6 +689,43 @@ class GetState:
     weights_only: bool
     count: int = 1
     to_export: bool = False
+    split: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Asks a member to have its stage as another split cuts it, beside what it holds.
+
+    Nothing changes by it; a plan that is cut so makes it what the member holds.
+
+    Args:
+        position: the claim of the coordinator that asks.
+        stage: of the member.
+        iteration: that the state is ready for.
+        lineage: of the last committed record.
+        split: blocks of each body stage.
+    """
+
+    position: Position
+    stage: int
+    iteration: int
+    lineage: str
+    split: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Answers Prepare: it is there.
+
+    Args:
+        state_digest: of what was prepared.
+        seconds: it took.
+        received_bytes: that came from other stages.
+    """
+
+    state_digest: str
+    seconds: float
+    received_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -960,6 +999,7 @@ class Farewell:
 BooksRequest = (
     Hello
     | Build
+    | Prepare
     | Claim
     | Open
     | Heartbeat
@@ -980,6 +1020,7 @@ and its average.
 Request = (
     Hello
     | Build
+    | Prepare
     | Claim
     | Open
     | Heartbeat
@@ -1006,6 +1047,7 @@ Request = (
 Response = (
     Place
     | Built
+    | Prepared
     | Promise
     | HeartbeatAnswer
     | Redone

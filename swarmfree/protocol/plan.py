@@ -92,6 +92,8 @@ class Plan:
         rebuilt: stages built since the last commit; with the lineage they make the base.
         excluded: peer ids, sorted, of those that an audit has convicted: they have no place in this
             run any more.
+        split: blocks of each body stage, where the model is cut otherwise than the last record
+            says; empty where it is not.
     """
 
     position: Position
@@ -103,6 +105,7 @@ class Plan:
     microbatches: int
     rebuilt: tuple[Rebuilt, ...] = ()
     excluded: tuple[str, ...] = ()
+    split: tuple[int, ...] = ()
     # Made once: it is looked into for every call and every answer
     _places: Mapping[Member, tuple[int, Endpoint]] | None = field(default=None, init=False, repr=False, compare=False)
 

@@ -431,6 +431,8 @@ class Ports:
         snapshot_store: None where the run has none.
         first_weights: None where first weights are drawn, or this peer's disk has not got them.
         guests: None for a peer that takes in no guest.
+        cuts: where this peer coordinates, iterations from which on the model is cut anew, each with
+            the blocks of its body stages; rehearsals alone have any.
     """
 
     network: Network
@@ -447,3 +449,4 @@ class Ports:
     snapshot_store: SnapshotStore | None = None
     first_weights: FirstWeights | None = None
     guests: GuestPorts | None = None
+    cuts: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -249,6 +249,19 @@ class SetBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class SetSplit:
+    """How the model is cut in a record's iteration and those that follow, once it was cut anew.
+
+    Args:
+        counts: blocks of each body stage, as in `protocol.split`.
+        since: the first iteration that is cut so.
+    """
+
+    counts: tuple[int, ...]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What is sealed about one committed iteration.
 
@@ -269,6 +282,7 @@ class Record:
         order: number of the newest order that was obeyed so far; 0 for none.
         halt: whether this is the last record, by that order.
         batch: of the iterations that follow; None as long as the manifest says it.
+        split: of this iteration and those that follow; None as long as the manifest says it.
         evidence: who has stored it, signed; None until it is decided. Records with other evidence
             are equal.
 
@@ -289,6 +303,7 @@ class Record:
     order: int = 0
     halt: Halting = Halting.NOT
     batch: SetBatch | None = None
+    split: SetSplit | None = None
     evidence: Evidence | None = field(default=None, compare=False)
     _lineage: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
@@ -323,7 +338,7 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
     `record_from_json` is the inverse.
     """
-    batch = record.batch
+    batch, split = record.batch, record.split
     return {
         "iteration": record.iteration,
         "before": record.before,
@@ -351,7 +366,13 @@ def record_to_json(record: Record) -> dict[str, Any]:
         "order": record.order,
         "halt": str(record.halt),
         **({} if batch is None else {"batch": [batch.microbatches, batch.fed, batch.since, batch.factor_bits]}),
+        **({} if split is None else {"split": [list(split.counts), split.since]}),
     }
+
+
+def _split_from_json(content: Any) -> SetSplit:
+    counts, since = content
+    return SetSplit(tuple(int(count) for count in counts), int(since))
 
 
 def record_from_json(content: Mapping[str, Any]) -> Record:
@@ -390,6 +411,7 @@ def record_from_json(content: Mapping[str, Any]) -> Record:
         order=int(content["order"]),
         halt=Halting(content["halt"]),
         batch=SetBatch(*[int(number) for number in content["batch"]]) if "batch" in content else None,
+        split=_split_from_json(content["split"]) if "split" in content else None,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -307,6 +307,18 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
         _within("microbatches that were fed", record.batch.fed, 1, (record.iteration + 1) * bounds.microbatches)
         _within("iteration since which", record.batch.since, 1, record.iteration + 1)
         _within("factor of the rate", bits_float32(record.batch.factor_bits), 0, bounds.microbatches)
+    if record.split is not None:
+        _split(record.split.counts, bounds)
+        _within("iteration since which the model is cut so", record.split.since, 1, record.iteration)
+
+
+def _split(counts: Sequence[int], bounds: MessageBounds) -> None:
+    """Every body stage has a block, and all together those of the model."""
+    _count("stages of a split", counts, bounds.stage_count - 1, bounds.stage_count - 1 if bounds.is_exact else 1)
+    for count in counts:
+        _within("blocks of a stage", count, 1, bounds.blocks)
+    if bounds.is_exact and sum(counts) != bounds.blocks:
+        raise ProtocolViolation(f"a split into {sum(counts)} blocks; {bounds.blocks} expected")
 
 
 def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
@@ -335,6 +347,8 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
         _within("credits", share.credits, 1, most.COUNTER_MAX)
     _within("microbatches", plan.microbatches, 0, bounds.microbatches)
     _record(plan.last_record, bounds, plan.iteration - 1)
+    if plan.split:
+        _split(plan.split, bounds)
     _count("excluded peers", plan.excluded, most.EXCLUDED_MAX)
     for peer_id in plan.excluded:
         _name("peer id", peer_id)
@@ -416,6 +430,20 @@ def _built(built: says.Built, bounds: MessageBounds) -> None:
     _within("seconds", built.seconds, 0, most.SECONDS_MAX)
     _within("bytes", built.received_bytes, 0, most.TALLY_MAX)
     _iteration(built.iteration, bounds)
+
+
+def _prepare(prepare: says.Prepare, bounds: MessageBounds) -> None:
+    _position(prepare.position, bounds)
+    _stage(prepare.stage, bounds, 1)
+    _iteration(prepare.iteration, bounds)
+    _hash("lineage", prepare.lineage)
+    _split(prepare.split, bounds)
+
+
+def _prepared(prepared: says.Prepared, _: MessageBounds) -> None:
+    _hash("digest of a state", prepared.state_digest)
+    _within("seconds", prepared.seconds, 0, most.SECONDS_MAX)
+    _within("bytes", prepared.received_bytes, 0, most.TALLY_MAX)
 
 
 # ---- claims, heartbeats, records -----------------------------------------------------------------
@@ -626,6 +654,8 @@ def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -
     _within("count of parts", request.count, 0, most.PARTS_MAX)
     if isinstance(request, says.GetState):
         _hash("lineage", request.lineage)
+        if request.split:
+            _split(request.split, bounds)
 
 
 def _state(state: says.State, bounds: MessageBounds) -> None:
@@ -754,6 +784,8 @@ _CHECKS: dict[type[Any], Check] = {
     says.Place: _place,
     says.Build: _build,
     says.Built: _built,
+    says.Prepare: _prepare,
+    says.Prepared: _prepared,
     says.Claim: _claim,
     says.Open: _open,
     says.Promise: _promise,

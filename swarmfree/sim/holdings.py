@@ -215,6 +215,9 @@ class Holdings:
         action, record = build.action, build.record
         is_poor = isinstance(action, (Fresh, Merge, CopyNeighbour))
         is_drawn = action.stage == ENDS_STAGE and isinstance(action, Fresh)
+        # One step before the model was cut anew a body stage had other blocks
+        is_cut = record is not None and record.split is not None and record.split.since == record.iteration
+        is_cut &= action.stage != ENDS_STAGE
         for member, held in sorted(self._held.items()):
             settled = held.is_known or (held.is_copy and now_s - held.since_s >= bounds.HELD_MIN_S)
             settled &= held.is_vouched or held.term == build.position.term
@@ -229,7 +232,7 @@ class Holdings:
                     yield member, "what was made with less loss"
             elif held.lineage == build.lineage:
                 yield member, "the present state"
-            elif is_poor and record is not None and held.lineage == record.before:
+            elif is_poor and not is_cut and record is not None and held.lineage == record.before:
                 if held.made is None or lost_now_and_later(action, build.iteration) > lost_now_and_later(
                     held.made, build.iteration
                 ):

@@ -2,10 +2,11 @@
 tensors are hashes.
 
 Every function depends on all of its arguments and on nothing else, so that any mix-up of weights,
-microbatches, stages or iterations changes the bytes. Sums are the one exception to hashing: they
-are 64-bit integers that wrap, so that every order of summation gives the same bytes, and each part
-of a sum carries one count per microbatch of the iteration, so that a wrong sum says which
-microbatch is in it how often.
+microbatches, blocks or iterations changes the bytes. A stage is a chain of blocks, each named by
+its number in the whole model, so that nothing depends on where the model is cut. Sums are the one
+exception to hashing: they are 64-bit integers that wrap, so that every order of summation gives the
+same bytes, and each part of a sum carries one count per microbatch of the iteration, so that a
+wrong sum says which microbatch is in it how often.
 
 Used twice: by `integer_engine`, driven by the trainer, and by `checks`, which computes what should
 have come out. Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are exact
@@ -16,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swarmfree.protocol.actions import MergeMode
-from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 
 Words = NDArray[np.uint64]
 
@@ -81,11 +83,11 @@ def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
     return hashlib.blake2b(b"".join(parts), digest_size=size_bytes).digest()
 
 
-def part_count(manifest: Manifest, stage: int) -> int:
+def part_count(split: BlockSplit, stage: int) -> int:
     """Parts of a stage; of the ends the first `EMBEDDING_PARTS` are the embedding, the others norm
     and head.
     """
-    return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(manifest.blocks_of(stage))
+    return ENDS_PARTS if stage == 0 else PARTS_PER_BLOCK * len(split.blocks_of(stage))
 
 
 # ---- forward and backward ------------------------------------------------------------------------
@@ -103,10 +105,19 @@ def embed(weights: bytes, tokens: bytes) -> Tensor:
     return Tensor(ACTIVATION, kind, number, mix("embed", weights, tokens))
 
 
-def forward(stage: int, weights: bytes, activations: Tensor) -> Tensor:
-    """Output of a body stage."""
-    content = mix("forward", stage, weights, activations.encode())
-    return Tensor(ACTIVATION, activations.kind, activations.number, content)
+def forward(first: int, weights: Sequence[bytes], activations: Tensor) -> tuple[Tensor, ...]:
+    """What enters each block of a body stage, and then what comes out of the last one.
+
+    Args:
+        first: number of its first block in the whole model.
+        weights: of each block, see `block_weights`.
+        activations: that enter the stage.
+    """
+    chain = [activations]
+    for block, held in enumerate(weights, start=first):
+        content = mix("forward", block, held, chain[-1].encode())
+        chain.append(Tensor(ACTIVATION, activations.kind, activations.number, content))
+    return tuple(chain)
 
 
 def loss(weights: bytes, activations: Tensor, tokens: bytes) -> tuple[Tensor, float]:
@@ -116,22 +127,42 @@ def loss(weights: bytes, activations: Tensor, tokens: bytes) -> tuple[Tensor, fl
     return Tensor(GRADIENT, activations.kind, activations.number, content), (1 + number) / (1 << 20)
 
 
-def backward(stage: int, weights: bytes, activations: Tensor, gradient: Tensor) -> Tensor:
-    """Gradient of a body stage's input."""
-    content = mix("backward", stage, weights, activations.encode(), gradient.encode())
-    return Tensor(GRADIENT, gradient.kind, gradient.number, content)
+def backward(first: int, weights: Sequence[bytes], entering: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
+    """Gradient of what enters each block of a body stage, and then that of what comes out.
+
+    Args:
+        first, weights: as for `forward`.
+        entering: what entered each block.
+        gradient: of the stage's output.
+    """
+    chain = [gradient]
+    for index in reversed(range(len(weights))):
+        content = mix("backward", first + index, weights[index], entering[index].encode(), chain[-1].encode())
+        chain.append(Tensor(GRADIENT, gradient.kind, gradient.number, content))
+    return tuple(reversed(chain))
 
 
-def weight_gradient(stage: int, part: int, microbatches: int, number: int, pieces: tuple[bytes, ...]) -> Words:
+def part_name(stage: int, first: int, part: int) -> str:
+    """Name of a part of a stage that begins with this block, the same in whatever stage it is."""
+    return f"ends.{part}" if stage == 0 else f"{first + part // PARTS_PER_BLOCK}.{part % PARTS_PER_BLOCK}"
+
+
+def parts_of_block(index: int) -> range:
+    """Parts of the block at this place of a stage."""
+    return range(PARTS_PER_BLOCK * index, PARTS_PER_BLOCK * (index + 1))
+
+
+def weight_gradient(name: str, microbatches: int, number: int, pieces: tuple[bytes, ...]) -> Words:
     """What one microbatch adds to one part: `VALUE_WORDS` words that depend on everything, then one
     count per offset.
 
     Args:
+        name: of the part, see `part_name`.
         microbatches: most of an iteration, M; the offset is ``number % M``.
         pieces: weights and tensors of which this is the gradient.
     """
     words = np.zeros(VALUE_WORDS + microbatches, dtype="<u8")
-    words[:VALUE_WORDS] = np.frombuffer(mix("gradient", stage, part, *pieces, size_bytes=8 * VALUE_WORDS), dtype="<u8")
+    words[:VALUE_WORDS] = np.frombuffer(mix("gradient", name, *pieces, size_bytes=8 * VALUE_WORDS), dtype="<u8")
     words[VALUE_WORDS + number % microbatches] = 1
     return words
 
@@ -152,9 +183,12 @@ def squared_norm(part: bytes) -> float:
     return (1 + int.from_bytes(mix("norm", part)[:4], "little") % (1 << 20)) / (1 << 10)
 
 
-def sum_digest(parts: tuple[bytes, ...]) -> str:
-    """Hex digest of a whole sum."""
-    return mix("sum", *parts, size_bytes=32).hex()
+def sum_digest(parts: Sequence[bytes]) -> str:
+    """Hex digest of a whole sum, over those of its blocks."""
+    blocks = (
+        mix("sum", *parts[start : start + PARTS_PER_BLOCK], size_bytes=32) for start in range(0, len(parts), PARTS_PER_BLOCK)
+    )
+    return mix("sums", *blocks, size_bytes=32).hex()
 
 
 # ---- state ---------------------------------------------------------------------------------------
@@ -172,10 +206,11 @@ class PartState:
 State = tuple[PartState, ...]
 
 
-def drawn(manifest: Manifest, salt: int, stage: int) -> State:
+def drawn(seed: int, split: BlockSplit, salt: int, stage: int) -> State:
     """First weights of a stage."""
-    seed, parts = manifest.run.seed, range(part_count(manifest, stage))
-    return tuple(PartState(mix("draw", seed, salt, stage, part, size_bytes=STATE_BYTES)) for part in parts)
+    first = split.blocks_of(stage).start
+    names = (part_name(stage, first, part) for part in range(part_count(split, stage)))
+    return tuple(PartState(mix("draw", seed, salt, name, size_bytes=STATE_BYTES)) for name in names)
 
 
 def stepped(state: PartState, average: bytes, scalars: StepScalars) -> PartState:
@@ -196,6 +231,22 @@ def weights_of(state: State) -> bytes:
     return b"".join(part.weights for part in state)
 
 
+def block_weights(state: State) -> tuple[bytes, ...]:
+    """All weights of each block of a body stage, as names for hashing."""
+    return tuple(weights_of(state[start : start + PARTS_PER_BLOCK]) for start in range(0, len(state), PARTS_PER_BLOCK))
+
+
+def block_digests(state: State) -> tuple[str, ...]:
+    """Hex digest of weights and moments of each block; of the ends of two parts, and of the
+    third.
+    """
+    blocks = (state[start : start + PARTS_PER_BLOCK] for start in range(0, len(state), PARTS_PER_BLOCK))
+    return tuple(
+        mix("block", *[piece for part in block for piece in (part.weights, part.first, part.second)], size_bytes=32).hex()
+        for block in blocks
+    )
+
+
 def state_digest(state: State) -> str:
-    """Hex digest over weights and moments."""
-    return mix("state", *[piece for part in state for piece in (part.weights, part.first, part.second)], size_bytes=32).hex()
+    """Hex digest over those of the blocks."""
+    return mix("state", *block_digests(state), size_bytes=32).hex()

@@ -19,6 +19,7 @@ from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
 from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.records import StepScalars
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, STATE_BYTES, PartState, State, Tensor, Words
 
@@ -32,17 +33,23 @@ class IntegerEngine:
 
     def __init__(self, manifest: Manifest) -> None:
         """Hold no stage."""
-        self._manifest, self._microbatches = manifest, manifest.batch.most
+        self._manifest, self._split, self._microbatches = manifest, manifest.split, manifest.batch.most
         self.unload()
 
     # -- state
+    def follow(self, split: BlockSplit) -> None:
+        """Cut stages so from here on; what has other blocks then is let go."""
+        if self._stage != NO_STAGE and split.blocks_of(self._stage) != self._split.blocks_of(self._stage):
+            self.unload()
+        self._split = split
+
     def part_count(self, stage: int) -> int:
         """Number of parts of a stage."""
-        return arithmetic.part_count(self._manifest, stage)
+        return arithmetic.part_count(self._split, stage)
 
     def draw(self, stage: int, salt: int) -> None:
         """Hold drawn weights."""
-        self._hold(stage, arithmetic.drawn(self._manifest, salt, stage))
+        self._hold(stage, arithmetic.drawn(self._manifest.run.seed, self._split, salt, stage))
 
     def reserve(self, stage: int, part: int) -> None:
         """Nothing needs to be taken."""
@@ -58,9 +65,10 @@ class IntegerEngine:
 
     def _hold(self, stage: int, state: State) -> None:
         self._stage, self._state = stage, list(state)
-        self._weights_name: bytes | None = None
+        self._first = self._split.blocks_of(stage).start if stage != NO_STAGE else 0
+        self._weights_name: tuple[bytes, ...] | None = None
         self._average: dict[int, bytes] = {}
-        self._tickets: dict[int, bytes | Tensor] = {}
+        self._tickets: dict[int, bytes | tuple[Tensor, ...]] = {}
         self._sums: dict[int, list[Words]] = {}
 
     @property
@@ -113,10 +121,17 @@ class IntegerEngine:
         self._weights_name = None
 
     @property
-    def _weights(self) -> bytes:
+    def _blocks(self) -> tuple[bytes, ...]:
+        """Weights of each block; of the ends all in one."""
         if self._weights_name is None:
-            self._weights_name = arithmetic.weights_of(self.state)
+            weights = arithmetic.block_weights(self.state) if self._stage else (arithmetic.weights_of(self.state),)
+            self._weights_name = weights
         return self._weights_name
+
+    @property
+    def _weights(self) -> bytes:
+        assert self._stage == 0, "only the ends are one"
+        return self._blocks[0]
 
     def state_digest(self) -> str:
         """Hex digest over weights and moments."""
@@ -139,24 +154,27 @@ class IntegerEngine:
         assert self._stage > 0, "only a body stage goes forward"
         tensor = Tensor.decode(activations)
         assert ticket not in self._tickets, f"ticket {ticket} is in use"
-        self._tickets[ticket] = tensor
-        return arithmetic.forward(self._stage, self._weights, tensor).encode()
+        chain = arithmetic.forward(self._first, self._blocks, tensor)
+        self._tickets[ticket] = chain
+        return chain[-1].encode()
 
     def backward(self, ticket: int, gradient: bytes, partial_sum: int) -> bytes:
         """Add the weight gradient, return the input gradient."""
-        activations, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
-        assert isinstance(activations, Tensor), f"ticket {ticket} is an embedding's"
-        assert (returned.kind, returned.number) == (activations.kind, activations.number), (
-            f"the gradient of microbatch {returned.number} came back for microbatch {activations.number}"
+        entered, returned = self._tickets.pop(ticket), Tensor.decode(gradient)
+        assert not isinstance(entered, bytes), f"ticket {ticket} is an embedding's"
+        assert (returned.kind, returned.number) == (entered[0].kind, entered[0].number), (
+            f"the gradient of microbatch {returned.number} came back for microbatch {entered[0].number}"
         )
-        pieces = (self._weights, activations.encode(), gradient)
-        self._add(partial_sum, range(self.part_count(self._stage)), returned.number, pieces)
-        return arithmetic.backward(self._stage, self._weights, activations, returned).encode()
+        chain = arithmetic.backward(self._first, self._blocks, entered, returned)
+        for index, weights in enumerate(self._blocks):
+            pieces = (weights, entered[index].encode(), chain[index + 1].encode())
+            self._add(partial_sum, arithmetic.parts_of_block(index), returned.number, pieces)
+        return chain[0].encode()
 
     def forward_only(self, activations: bytes) -> bytes:
         """The same output, nothing kept."""
         assert self._stage > 0, "only a body stage goes forward"
-        return arithmetic.forward(self._stage, self._weights, Tensor.decode(activations)).encode()
+        return arithmetic.forward(self._first, self._blocks, Tensor.decode(activations))[-1].encode()
 
     def packed_bytes(self, size_bytes: int, dtype: LogDtype) -> int:
         """Return the packed length in bytes: the data and a mark that names `dtype`."""
@@ -220,7 +238,7 @@ class IntegerEngine:
     @property
     def kept_numbers(self) -> tuple[int, ...]:
         """Microbatches whose input is kept, of all tickets."""
-        return tuple(t.number if isinstance(t, Tensor) else arithmetic.tokens_name(t)[1] for t in self._tickets.values())
+        return tuple(arithmetic.tokens_name(t)[1] if isinstance(t, bytes) else t[0].number for t in self._tickets.values())
 
     # -- sums
     def _add(self, partial_sum: int, parts: range, number: int, pieces: tuple[bytes, ...]) -> None:
@@ -228,7 +246,8 @@ class IntegerEngine:
         if held is None:
             held = self._sums[partial_sum] = [self._zero() for _ in range(self.part_count(self._stage))]
         for part in parts:
-            held[part] += arithmetic.weight_gradient(self._stage, part, self._microbatches, number, pieces)
+            name = arithmetic.part_name(self._stage, self._first, part)
+            held[part] += arithmetic.weight_gradient(name, self._microbatches, number, pieces)
 
     def _zero(self) -> Words:
         return np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8")

@@ -14,11 +14,12 @@ sizes of tables (`sizes`), I8 (`many`), I5 (real processes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from swarmfree.policy.batch import fed_before, microbatches_after, microbatches_of, sum_scale
+from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, PeerExcluded
 from swarmfree.protocol.manifest import Manifest
@@ -49,6 +50,7 @@ from swarmfree.protocol.names import NO_ITERATION, Endpoint, Member, Position, W
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.holdings import Everybody, Holdings, LifeHistory
 from swarmfree.sim.integer_arithmetic import State
@@ -118,7 +120,7 @@ class Checks:
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
         self.is_exact = reference is not None
         self.violation: Violation | None = None
-        self.made_count = 0
+        self.made_count = self.cut_count = 0
         self.liars: LiarWatch | None = None
         self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
@@ -438,7 +440,9 @@ class Checks:
                 loader = self._rebuilds.odd_copies[entry.state_digest]
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from what {loader} copied wrongly")
             states.append(self._states[entry.state_digest])
-        expected = reference.iteration(record.iteration, states, places)
+        split = split_after(record, self._manifest)
+        self._check_cut(reference, record, states, split)
+        expected = reference.iteration(record.iteration, states, places, split)
         for stage, (entry, right) in enumerate(zip(record.stages, expected.sums, strict=True)):
             where = f"iteration {record.iteration}, stage {stage}"
             if entry.sum_digest != right.digest:
@@ -449,8 +453,25 @@ class Checks:
         loss = sum_scale(len(places), self._manifest) * expected.loss
         if record.loss != loss:
             self.violated("I1", f"iteration {record.iteration}: loss {record.loss} recorded, {loss} expected")
-        if record.evaluation is not None and abs(record.evaluation - reference.evaluation(states)) > 1e-9:
+        if record.evaluation is not None and abs(record.evaluation - reference.evaluation(states, split)) > 1e-9:
             self.violated("I5", f"iteration {record.iteration}: evaluation {record.evaluation} recorded, another expected")
+
+    def _check_cut(self, reference: IntegerReference, record: Record, states: Sequence[State], split: BlockSplit) -> None:
+        """Where the model is cut anew each block is what it was after the record before."""
+        before = self._records.get(record.before)
+        old = split_after(before, self._manifest)
+        if old == split or before is None:
+            return
+        known = [self._rebuilds.states_of(record.before, stage) for stage in range(self._manifest.stage_count)]
+        if not all(len(found) == 1 for found in known):
+            return  # rebuilt besides, or never seen
+        cut = reference.cut([found[0] for found in known], old, split)
+        self.cut_count += 1
+        wrong = [stage for stage, (found, right) in enumerate(zip(states, cut, strict=True)) if found != right]
+        if wrong:
+            self.violated(
+                "I2", f"record {record.iteration} cuts the model anew, and blocks of stages {wrong} are not what they were"
+            )
 
     # -- the end
     def called_over(self, written: Iterable[tuple[int, object]]) -> None:

@@ -10,6 +10,7 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Replay, Rest
 from swarmfree.protocol.messages import Build, Built
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.commit_chain import Chain
 from swarmfree.sim.integer_arithmetic import State
 from swarmfree.sim.reference import IntegerReference
@@ -115,7 +116,9 @@ class Rebuilds:
         if isinstance(action, Stay):
             return set(self._past(lineage, action.stage))
         if record is None or not (isinstance(action, (CopyKept, Replay))):
-            return reference.built(action, lambda stage: self.states_of(lineage, stage))
+            counts = record.split.counts if record is not None and record.split is not None else None
+            split = BlockSplit(counts) if counts is not None else None
+            return reference.built(action, lambda stage: self.states_of(lineage, stage), split)
         # Behind: as it was when that iteration began
         if isinstance(action, CopyKept) and action.iteration <= record.iteration:
             began = self._chain.back_from(lineage).get(action.iteration)

@@ -14,6 +14,7 @@ from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbou
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.records import StepScalars
 from swarmfree.protocol.routes import routes_of
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim import integer_arithmetic as arithmetic
 from swarmfree.sim.integer_arithmetic import EMBEDDING_PARTS, PartState, State, Tensor, Words
 from swarmfree.sim.integer_tokens import IntegerTokens
@@ -56,39 +57,46 @@ class IntegerReference:
         decoded = Tensor.decode(tensor)
         return decoded.kind == arithmetic.TRAINING, decoded.number
 
-    def iteration(self, iteration: int, states: Sequence[State], places: range) -> IterationSums:
+    def iteration(self, iteration: int, states: Sequence[State], places: range, split: BlockSplit | None = None) -> IterationSums:
         """Sums and loss of an iteration that starts from these states, index = stage, and has the
-        microbatches at these places of the data.
+        microbatches at these places of the data; `split` is how the model is cut, None = the
+        manifest's way.
         """
+        split = split or self._manifest.split
         totals: list[list[Words]] = [
             [np.zeros(arithmetic.VALUE_WORDS + self._microbatches, dtype="<u8") for _ in state] for state in states
         ]
         first = iteration * self._microbatches
         loss = 0.0
         for number, place in enumerate(places, start=first):
-            loss += self._microbatch(number, place, states, totals)
+            loss += self._microbatch(number, place, states, totals, split)
         return IterationSums(tuple(_stage_sum(stage) for stage in totals), loss)
 
-    def _microbatch(self, number: int, place: int, states: Sequence[State], totals: list[list[Words]]) -> float:
+    def _microbatch(
+        self, number: int, place: int, states: Sequence[State], totals: list[list[Words]], split: BlockSplit
+    ) -> float:
         """Add one microbatch to the totals; returns its loss."""
-        weights = [arithmetic.weights_of(state) for state in states]
+        ends, body = arithmetic.weights_of(states[0]), [arithmetic.block_weights(state) for state in states]
         tokens = self._tokens.microbatch(number, place)
 
         def count(stage: int, parts: range, *pieces: bytes) -> None:
             for part in parts:
-                gradient = arithmetic.weight_gradient(stage, part, self._microbatches, number, (weights[stage], *pieces))
-                totals[stage][part] += gradient
+                name = arithmetic.part_name(stage, split.blocks_of(stage).start, part)
+                totals[stage][part] += arithmetic.weight_gradient(name, self._microbatches, number, pieces)
 
-        inputs, route = [arithmetic.embed(weights[0], tokens)], self._routes.route(number)
+        output, route = arithmetic.embed(ends, tokens), self._routes.route(number)
+        entered: dict[int, tuple[Tensor, ...]] = {}
         for stage in route.stages:
-            inputs.append(arithmetic.forward(stage, weights[stage], inputs[-1]))
-        returned, loss = arithmetic.loss(weights[0], inputs[-1], tokens)
-        count(0, range(EMBEDDING_PARTS, len(states[0])), inputs[-1].encode(), tokens)
-        for position, stage in reversed(list(enumerate(route.stages))):
-            entering = inputs[position]
-            count(stage, range(len(states[stage])), entering.encode(), returned.encode())
-            returned = arithmetic.backward(stage, weights[stage], entering, returned)
-        count(0, range(EMBEDDING_PARTS), tokens, returned.encode())
+            entered[stage] = arithmetic.forward(split.blocks_of(stage).start, body[stage], output)
+            output = entered[stage][-1]
+        returned, loss = arithmetic.loss(ends, output, tokens)
+        count(0, range(EMBEDDING_PARTS, len(states[0])), ends, output.encode(), tokens)
+        for stage in reversed(route.stages):
+            chain = arithmetic.backward(split.blocks_of(stage).start, body[stage], entered[stage], returned)
+            for index, weights in enumerate(body[stage]):
+                count(stage, arithmetic.parts_of_block(index), weights, entered[stage][index].encode(), chain[index + 1].encode())
+            returned = chain[0]
+        count(0, range(EMBEDDING_PARTS), ends, tokens, returned.encode())
         return loss
 
     def difference(self, iteration: int, wrong: tuple[bytes, ...] | None, right: StageSum) -> str:
@@ -119,26 +127,28 @@ class IntegerReference:
                 shown.add(int(sequence))
         return ""
 
-    def evaluation(self, states: Sequence[State]) -> float:
-        """Mean held-out loss of these states."""
-        weights = [arithmetic.weights_of(state) for state in states]
+    def evaluation(self, states: Sequence[State], split: BlockSplit | None = None) -> float:
+        """Mean held-out loss of these states; `split` as for `iteration`."""
+        split = split or self._manifest.split
+        ends, body = arithmetic.weights_of(states[0]), [arithmetic.block_weights(state) for state in states]
         count = self._manifest.run.evaluate_windows
         total = 0.0
         for number in range(count):
             tokens = self._tokens.window(number)
-            tensor = arithmetic.embed(weights[0], tokens)
+            tensor = arithmetic.embed(ends, tokens)
             for stage in range(1, len(states)):
-                tensor = arithmetic.forward(stage, weights[stage], tensor)
-            total += arithmetic.loss(weights[0], tensor, tokens)[1]
+                tensor = arithmetic.forward(split.blocks_of(stage).start, body[stage], tensor)[-1]
+            total += arithmetic.loss(ends, tensor, tokens)[1]
         return total / count
 
-    def built(self, action: BuildAction, versions: Callable[[int], Iterable[State]]) -> set[str]:
+    def built(self, action: BuildAction, versions: Callable[[int], Iterable[State]], split: BlockSplit | None = None) -> set[str]:
         """Digests that a rebuilt stage may have, given the known states of a stage; empty where
-        nothing is known of the donors.
+        nothing is known of the donors. `split` as for `iteration`.
         """
+        split = split or self._manifest.split
         match action:
             case Fresh(stage=stage, salt=salt):
-                states = [arithmetic.drawn(self._manifest, salt, stage)]
+                states = [arithmetic.drawn(self._manifest.run.seed, split, salt, stage)]
             case Restore() | Stay():
                 # Parts of several iterations, see `is_restored`, and what was trained from such or
                 # from a merge
@@ -147,12 +157,12 @@ class IntegerReference:
                 states = list(versions(stage))
             case CopyNeighbour(donor_stage=donor_stage):
                 states = [
-                    tuple(PartState(part.weights) for part in self._aligned(action.stage, donor_stage, state))
+                    tuple(PartState(part.weights) for part in self._aligned(split, action.stage, donor_stage, state))
                     for state in versions(donor_stage)
                 ]
             case Merge():
                 states = [
-                    self._merged(action, before, after)
+                    self._merged(split, action, before, after)
                     for before in versions(action.before_stage)
                     for after in versions(action.after_stage)
                 ]
@@ -169,23 +179,31 @@ class IntegerReference:
         parts = zip(state, average, strict=True)
         return arithmetic.state_digest(tuple(arithmetic.stepped(part, total, scalars) for part, total in parts))
 
-    def _merged(self, action: Merge, before: State, after: State) -> State:
+    def _merged(self, split: BlockSplit, action: Merge, before: State, after: State) -> State:
         pairs = zip(
-            self._aligned(action.stage, action.before_stage, before),
-            self._aligned(action.stage, action.after_stage, after),
+            self._aligned(split, action.stage, action.before_stage, before),
+            self._aligned(split, action.stage, action.after_stage, after),
             strict=True,
         )
         weights, mode = (action.weight_before, action.weight_after), self._manifest.recovery.merge
         return tuple(arithmetic.merged(b.weights, a.weights, *weights, mode) for b, a in pairs)
 
-    def _aligned(self, stage: int, donor_stage: int, donor: State) -> State:
+    def _aligned(self, split: BlockSplit, stage: int, donor_stage: int, donor: State) -> State:
         """The donor's parts at the same relative depth, one for each part of the stage."""
-        blocks, donor_blocks = len(self._manifest.blocks_of(stage)), len(self._manifest.blocks_of(donor_stage))
+        blocks, donor_blocks = len(split.blocks_of(stage)), len(split.blocks_of(donor_stage))
         found: list[PartState] = []
         for block in range(blocks):
             first = arithmetic.PARTS_PER_BLOCK * donor_block(block, blocks, donor_blocks)
             found.extend(donor[first : first + arithmetic.PARTS_PER_BLOCK])
         return tuple(found)
+
+    def cut(self, states: Sequence[State], old: BlockSplit, new: BlockSplit) -> tuple[State, ...]:
+        """The same blocks as another split has them; index = stage."""
+        parts = [part for state in states[1:] for part in state]
+        count = arithmetic.PARTS_PER_BLOCK
+        assert len(parts) == count * old.blocks, f"{len(parts)} parts of {old.blocks} blocks"
+        ranges = (new.blocks_of(stage) for stage in range(1, new.body + 1))
+        return states[0], *(tuple(parts[count * r.start : count * r.stop]) for r in ranges)
 
     def exported(self, stage: int, state: State) -> dict[str, tuple[tuple[int, ...], bytes]]:
         """What a stage with this state writes at the end."""

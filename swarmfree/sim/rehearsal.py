@@ -24,6 +24,7 @@ from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.batch_setup import draw_batch_setup
+from swarmfree.sim.cut_setup import draw_cut_setup
 from swarmfree.sim.directory import DirectoryHub
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import Fate
@@ -127,6 +128,7 @@ DRAWS: Mapping[Drawn, Callable[..., Setup]] = {
     Drawn.LIARS: draw_liar_setup,
     Drawn.BATCHES: draw_batch_setup,
     Drawn.GUESTS: draw_guest_setup,
+    Drawn.CUTS: draw_cut_setup,
 }
 
 

@@ -53,6 +53,8 @@ class Setup:
         batches: when the organiser sets another batch.
         move_after_s: how long a better plan has to be the better one before a peer is moved for it.
         room_share: of lives that have room for a guest.
+        cuts: iterations from which on the model is cut anew, each with the blocks of the body
+            stages.
     """
 
     manifest: Manifest
@@ -74,17 +76,19 @@ class Setup:
     batches: tuple[BatchChange, ...] = ()
     move_after_s: float = 20.0
     room_share: float = 0.0
+    cuts: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class Drawn(StrEnum):
     """Which kind of rehearsal a seed draws: the usual one, one with a liar, one with other batches
-    on the way, one with guests; the option of `swarmfree rehearse`.
+    on the way, one with guests, one that cuts the model anew; the option of `swarmfree rehearse`.
     """
 
     USUAL = ""
     LIARS = "liars"
     BATCHES = "batches"
     GUESTS = "guests"
+    CUTS = "cuts"
 
 
 CLIPPED_SHARE = 0.1

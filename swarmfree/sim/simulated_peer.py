@@ -224,4 +224,5 @@ class Life:
             snapshots=MemorySnapshots(disk, is_alive, self.pace),
             snapshot_store=MemorySnapshotStore(stage.store, disk, is_alive, self.pace) if has_store else None,
             guests=None if is_guest or not setup.room_share else self._guests,
+            cuts=setup.cuts,
         )

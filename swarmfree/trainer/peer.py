@@ -51,6 +51,7 @@ from swarmfree.protocol.messages import (
     Met,
     Open,
     Place,
+    Prepare,
     Pull,
     Redo,
     Reduce,
@@ -237,6 +238,8 @@ class Peer:
                 return await queries.get_plan(stage_member, self.fetcher.offered(), last_move)
             case Build():
                 return await self.builder.build(header.sender, request)
+            case Prepare():
+                return await stage_member.preparation.prepare(request)
             case Hello():
                 return Reply(await self._hello(header.sender, request))
             case Meet():

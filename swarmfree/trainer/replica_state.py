@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from swarmfree.policy.batch import fed_before
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
@@ -57,6 +58,8 @@ class ReplicaState:
         past: iteration -> lineage that a state ready for it stands on, for as far back as this peer
             knows it.
         has_given_up: this peer has said hello as one that hopes no more that its lineage is led.
+        split: how the model is cut that the state is of: as the last record says, or the plan in
+            force.
         moved: told whenever any of this changes.
         ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION`
             without a complete one; see `recovery.ends_copy`.
@@ -82,6 +85,7 @@ class ReplicaState:
         self.promises = Promises()
         self.records: list[Record] = []
         self.past: dict[int, str] = {0: GENESIS_LINEAGE}
+        self.split = context.manifest.split
         self.has_given_up = False
         self.known_in: Term | None = None
         self.kept_from: tuple[int, str, list[Record], dict[int, str]] | None = None
@@ -192,6 +196,7 @@ class ReplicaState:
         self.is_paused = False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
+        self.split = split_after(record, self._context.manifest)
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
         self.moved.tell()
 
@@ -267,6 +272,11 @@ class ReplicaState:
     def held(self) -> Held:
         """The value by which `policy.promises` knows this state."""
         return Held(self._context.me, self.stage, self.iteration, self.lineage, self.records)
+
+    @property
+    def is_cut_as_recorded(self) -> bool:
+        """Whether the state is cut as the last record says, and not only by a plan."""
+        return self.split == split_after(self.record_of(NEWEST), self._context.manifest)
 
     def record_of(self, iteration: int) -> Record | None:
         """Return the applied record of an iteration, or of the `NEWEST`; None if it is not kept.

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.resume import worth_keeping
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -147,9 +148,17 @@ class SnapshotKeeper:
         assert self._port is not None, "something is held on a disk"
         engine, device, stage_member = self._context.ports.engine, self._stage_member.device, self._stage_member
         snapshot = await self._port.read(held)
+        split = split_after(snapshot.record, self._context.manifest)
+        await stage_member.let_go()
+
+        def follow() -> None:
+            engine.follow(split)
+            stage_member.replica_state.split = split
+
+        if split != stage_member.replica_state.split:
+            await device.run(Rank.BOOKS, 0, follow)
         if held.stage >= self._context.manifest.stage_count or snapshot.part_count != engine.part_count(held.stage):
             raise SwarmfreeError(f"one of stage {held.stage} in {snapshot.part_count} parts does not fit this run")
-        await stage_member.let_go()
         await device.run(Rank.BOOKS, 0, lambda: engine.blank(held.stage))
         for part in range(snapshot.part_count):
             data = await self._port.read_part(held, part)

@@ -85,6 +85,7 @@ def _shape_of(name: str) -> CallShape:
 _TABLE: tuple[tuple[str, type[Any], Any], ...] = (
     ("Hello", says.Hello, says.Place),
     ("Build", says.Build, says.Built),
+    ("Prepare", says.Prepare, says.Prepared),
     ("Claim", says.Claim, says.Promise),
     ("Open", says.Open, says.Promise),
     ("Heartbeat", says.Heartbeat, says.HeartbeatAnswer),

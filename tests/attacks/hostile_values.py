@@ -76,6 +76,8 @@ REQUESTS: tuple[Request, ...] = (
     BUILD,
     replace(BUILD, action=actions.Fresh(0, 1, "nobody has it")),
     *(replace(LATER_BUILD, action=action, position=at(3, iteration=1)) for action in BUILT_OF),
+    messages.Prepare(at(2), 1, 0, GENESIS_LINEAGE, (1, 2)),
+    messages.Prepare(at(2, LATER), 2, 1, LINEAGE, (2, 1)),
     messages.Claim(at(1, LATER), only_asking=False),
     messages.Claim(at(1, LATER), only_asking=True),
     messages.Open(plan(2)),
@@ -127,6 +129,7 @@ BEAT = replace(
 ANSWERS: dict[type[Any], tuple[Response, ...]] = {
     messages.Hello: (messages.Place(A, -1, "", accepted=True), messages.Place(D, 1, "a replica", accepted=False)),
     messages.Build: (messages.Built("state", 0.1, 10, 0), messages.Built("other", 0.1, 10, 1, exact=True)),
+    messages.Prepare: (messages.Prepared("state", 0.1, 10),),
     messages.Claim: (messages.Promise(0, None), messages.Promise(1, RECORD, at(2), NEXT, 1, "b0", True, (ME.member,))),
     messages.Open: (messages.Promise(0, None, stage=1), messages.Promise(0, RECORD, at(2), None, 1, "b0")),
     messages.Heartbeat: (beat_answer(1), BEAT, replace(BEAT, stage=2), replace(BEAT, stage=0)),

@@ -8,6 +8,7 @@ import torch
 from model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 from swarmfree.lab.reference_training import Alone
+from swarmfree.model.layout import layout_of
 from swarmfree.model.stages import BodyStage, Ends, build_stage
 from swarmfree.protocol.manifest import ModelSection
 
@@ -50,7 +51,7 @@ def test_exported_weights_give_the_same_logits(model: ModelSection) -> None:
     tokens = Alone(manifest, corpus).microbatch(1)[:, :-1]
     with torch.no_grad():
         x: torch.Tensor | None = None
-        modules = [build_stage(manifest, s, torch.zeros(10**6)) for s in range(manifest.stage_count)]
+        modules = [build_stage(manifest, layout_of(manifest, s), torch.zeros(10**6)) for s in range(manifest.stage_count)]
         for module in modules:
             module.load_state_dict({name: state[name] for name in module.state_dict()})
         ends = modules[0]

@@ -134,10 +134,10 @@ class Alone:
         builder: builds in them.
     """
 
-    def __init__(self, group: asyncio.TaskGroup, here: Endpoint = ME) -> None:
+    def __init__(self, group: asyncio.TaskGroup, here: Endpoint = ME, manifest: Manifest = MANIFEST) -> None:
         """Its device works, and its books are kept."""
         self.line, machine = Line(here), Machine()
-        self.engine = IntegerEngine(MANIFEST)
+        self.engine = IntegerEngine(manifest)
         self.engine.draw(1, 0)
         line = self.line
         ports = make_ports(
@@ -147,9 +147,9 @@ class Alone:
             executor=machine,
             engine=self.engine,
             journal=line,
-            spare_engine=lambda: IntegerEngine(MANIFEST),
+            spare_engine=lambda: IntegerEngine(manifest),
         )
-        self.context = Context(ports, MANIFEST, LocalConfig("x"), random.Random(0), "run")
+        self.context = Context(ports, manifest, LocalConfig("x"), random.Random(0), "run")
         self.stage_member = StageMember(self.context, group)
         self.replica_state = self.stage_member.replica_state
         self.replica_state.install(1, 0, GENESIS_LINEAGE, None)
@@ -181,12 +181,12 @@ def assigning(context: Context, tasks: Tasks, lead: Leadership) -> tuple[Assignm
     return Assignment(context, lead, roster, tasks, choice, quorum, merge), roster
 
 
-def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME) -> T:
+def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME, manifest: Manifest = MANIFEST) -> T:
     """What comes of a story, in virtual time."""
 
     async def main() -> T:
         async with asyncio.TaskGroup() as group:
-            alone = Alone(group, here)
+            alone = Alone(group, here, manifest)
             try:
                 return await story(alone)
             finally:

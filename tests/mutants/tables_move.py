@@ -62,7 +62,7 @@ def move_among(
     context = SimpleNamespace(
         now_s=lambda: 0.0, local=SimpleNamespace(move_after_s=20.0), manifest=manifest, me=endpoint("s").member
     )
-    lead = SimpleNamespace(iteration=PRESENT, may_decide=may_decide)
+    lead = SimpleNamespace(iteration=PRESENT, may_decide=may_decide, present=SimpleNamespace(record=None))
     watch = MoveWatch(cast("Any", context), cast("Any", lead), roster, cast("Any", None))
     mover = there.get(endpoint("a").member)
     return mover is not None and watch._may_move(mover, MovePeer(endpoint("a").member.peer_id, 1, 2))

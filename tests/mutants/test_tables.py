@@ -17,6 +17,7 @@ from tests.mutants import (
     removals_audit,
     removals_batch,
     removals_begin,
+    removals_cuts,
     removals_data,
     removals_end,
     removals_evidence,
@@ -29,6 +30,7 @@ from tests.mutants import (
     tables_audit,
     tables_batch,
     tables_copies,
+    tables_cuts,
     tables_data,
     tables_end,
     tables_evidence,
@@ -47,6 +49,7 @@ REMOVALS = (
     removals_audit,
     removals_batch,
     removals_begin,
+    removals_cuts,
     removals_data,
     removals_end,
     removals_evidence,
@@ -478,6 +481,17 @@ ROWS = (
     Row(removals_adoption.guest_of_an_excluded_host, tables_adoption.hello_of_an_excluded_host_s_guest, ["excluded", "placed"]),
     Row(removals_adoption.guest_that_nobody_replaces, tables_adoption.guest_that_is_let_go, [False, True]),
     Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
+    # a model that is cut anew
+    Row(removals_cuts.prepared_before_it_counts, tables_cuts.opened_unprepared, ("gone", 1)),
+    Row(removals_cuts.prepared_before_it_counts, tables_cuts.stored_unprepared, ["gone", "Sealed"]),
+    Row(removals_cuts.way_back_from_a_cut, tables_cuts.opened_and_taken_back, ["Promise", True, "Promise", True]),
+    Row(removals_cuts.cut_of_a_state, tables_cuts.asked_for_another_cut, ["gone", "State", True]),
+    Row(removals_cuts.cut_of_a_plain_shadow, tables_cuts.shadow_of_a_cut_that_no_record_has, ["ShadowPart", "gone"]),
+    Row(removals_cuts.cut_of_a_shadow, tables_cuts.shadows_of_older_cuts, [5]),
+    Row(removals_cuts.prepared_by_everybody, tables_cuts.prepared_by_some, [(3, 1), (), ()]),
+    Row(removals_cuts.stage_that_is_lost_meanwhile, tables_cuts.lost_after_it_was_prepared, ()),
+    Row(removals_cuts.joiners_of_a_cut, tables_cuts.joiner_of_a_cut, [True, False]),
+    Row(removals_cuts.cut_of_a_successor, tables_cuts.successor_of_a_cut, [(), ()]),
 )
 
 

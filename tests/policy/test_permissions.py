@@ -46,6 +46,7 @@ from swarmfree.protocol.messages import (
     Loss,
     Meet,
     Open,
+    Prepare,
     Pull,
     Redo,
     Reduce,
@@ -92,6 +93,7 @@ def messages(at: Position) -> dict[str, Request]:
     return {
         "Hello": Hello(can_feed=True, standby=False, corpus_hash=""),
         "Build": Build(at, Fresh(1, 0, "first"), 0, GENESIS_LINEAGE, None),
+        "Prepare": Prepare(at, 1, 0, GENESIS_LINEAGE, (1, 1, 1)),
         "Claim": Claim(at, only_asking=False),
         "Claim, only asking": Claim(at, only_asking=True),
         "Open": Open(plan(at)),

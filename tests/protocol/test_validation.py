@@ -17,7 +17,7 @@ from swarmfree.protocol.message_bounds import ADDRESSES_MAX, TERM_MAX, TEXT_LETT
 from swarmfree.protocol.messages import Request, Response
 from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Replica, Share
-from swarmfree.protocol.records import MicrobatchSet, Microloss, PartialSum, Roll, float32_bits, float64_bits
+from swarmfree.protocol.records import MicrobatchSet, Microloss, PartialSum, Roll, SetSplit, float32_bits, float64_bits
 from swarmfree.protocol.validation import check_fit, check_names, check_request, check_response, payload_bytes_max
 from tests.wire.wire_samples import (
     ALICE,
@@ -36,7 +36,7 @@ from tests.wire.wire_samples import (
 
 MANIFEST = Manifest(
     run=RunSection(iterations=20, evaluate_windows=4),
-    model=ModelSection(blocks=4),
+    model=ModelSection(blocks=6),
     stages=StagesSection(body=4, replicas_max=2),
     batch=BatchSection(microbatches=12),
 )
@@ -56,6 +56,7 @@ REPLAY = actions.Replay(2, 2, (AT_BOB,), 5, (AT_BOB,), (AT_BOB,), "borders were 
 NAN = float64_bits(math.nan)
 TAKE_ROLL = messages.TakeRoll(AT, ROLL)
 REDO = messages.Redo(AT, BASE, (SEGMENT,))
+CUT = (1, 2, 1, 2)
 
 SOUND: tuple[Request, ...] = (
     HEARTBEAT,
@@ -65,6 +66,10 @@ SOUND: tuple[Request, ...] = (
     messages.Open(PLAN),
     messages.Seal(AT, RECORD_6),
     messages.Commit(RECORD_6),
+    messages.Commit(replace(RECORD_6, split=SetSplit(CUT, 6))),
+    messages.Open(replace(PLAN, split=CUT)),
+    messages.Prepare(AT, 2, 7, LINEAGE, CUT),
+    messages.GetState(2, 7, LINEAGE, 0, weights_only=False, split=CUT),
     TAKE_ROLL,
     REDO,
     messages.Train(KEY, 0, AT_ALICE),
@@ -130,6 +135,14 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (with_plan(replicas=((Replica(MANY),), *PLACES[1:])), "9 addresses"),
     (with_plan(last_record=replace(RECORD_6, iteration=5)), "the record of iteration 5; that of 6 expected"),
     (with_plan(microbatches=13), "microbatches 13"),
+    (with_plan(split=(1, 2, 1)), "3 stages of a split; 4 to 4 expected"),
+    (with_plan(split=(1, 2, 0, 3)), "blocks of a stage 0; 1 to 6 expected"),
+    (with_plan(split=(1, 2, 1, 3)), "a split into 7 blocks; 6 expected"),
+    (messages.Commit(replace(RECORD_6, split=SetSplit(CUT, 7))), "iteration since which the model is cut so 7; 1 to 6"),
+    (messages.Commit(replace(RECORD_6, split=SetSplit((), 6))), "0 stages of a split"),
+    (messages.Prepare(AT, 0, 7, LINEAGE, CUT), "stage 0; 1 to 4 expected"),
+    (messages.Prepare(AT, 2, 7, LINEAGE, ()), "0 stages of a split"),
+    (messages.GetState(2, 7, LINEAGE, 0, weights_only=False, split=(6,)), "1 stages of a split"),
     (with_share(offsets=(12,)), "offsets of a share 12"),
     (with_share(offsets=(1, 1)), "offsets of a share: one of them twice"),
     (with_share(windows=(2**40,)), "windows of a share"),

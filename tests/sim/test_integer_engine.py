@@ -151,6 +151,27 @@ def test_the_reference_computes_what_the_engines_do() -> None:
     assert reference.evaluation([engine.state for engine in made]) == total / 2
 
 
+@pytest.mark.parametrize("body", [1, 2, 4, 5])
+def test_it_is_the_same_model_wherever_it_is_cut(body: int) -> None:
+    """Losses, and weights and sums of each block, are those of three stages."""
+
+    def trained(stages: int) -> tuple[list[float], list[bytes], list[bytes], list[bytes]]:
+        manifest = replace(MANIFEST, stages=StagesSection(body=stages))
+        made = [IntegerEngine(manifest) for _ in range(manifest.stage_count)]
+        for stage, engine in enumerate(made):
+            engine.draw(stage, 0)
+        losses = [drive(made, number) for number in range(MICROBATCHES)]
+        sums = [part for engine in made for part in sum_of(engine)]
+        for engine in made:
+            for part, data in enumerate(sum_of(engine)):
+                engine.keep_average(part, data)
+            engine.step(SCALARS)
+        states = [part.weights + part.first + part.second for engine in made for part in engine.state]
+        return losses, sums, states, [drive(made, MICROBATCHES).hex().encode()]
+
+    assert trained(body) == trained(3)
+
+
 def test_a_wrong_sum_names_its_microbatches() -> None:
     """The reference says which microbatch of a wrong sum counts how often, or that the counts are
     right and the bytes are not.

@@ -48,7 +48,7 @@ class Story:
         self.found: list[Violation] = []
         self.tokens = IntegerTokens(MANIFEST, sequence_count)
         self.checks = Checks(MANIFEST, IntegerReference(MANIFEST, self.tokens), lambda: 1.5, self.found.append)
-        self.states = [arithmetic.drawn(MANIFEST, 0, stage) for stage in range(3)]
+        self.states = [arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 0, stage) for stage in range(3)]
         self.averages: list[tuple[bytes, ...]] = []
         self.lineage = GENESIS_LINEAGE
         for state in self.states:
@@ -258,11 +258,15 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
     """
     story = Story()
     story.whole(0)
-    newcomer, other = Endpoint(Member("new", "1"), ()), arithmetic.drawn(MANIFEST, 5, 2)
-    for state in (arithmetic.drawn(MANIFEST, 4, 2), other):
+    newcomer, other = Endpoint(Member("new", "1"), ()), arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 5, 2)
+    for state in (arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 4, 2), other):
         story.checks.state_seen(arithmetic.state_digest(state), state)
     build = Build(POSITION, Fresh(2, 4, ""), 1, story.lineage, None)
-    story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(arithmetic.drawn(MANIFEST, 4, 2)), 0.1, 9, 1)))
+    story.checks.answered(
+        newcomer,
+        build,
+        Reply(Built(arithmetic.state_digest(arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 4, 2)), 0.1, 9, 1)),
+    )
     assert story.found == []
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
     assert (story.the_one().invariant, "by fresh: wrong bytes" in story.the_one().text) == ("I2", True)
@@ -277,7 +281,7 @@ def test_a_copy_with_wrong_bytes_is_found_where_it_counts() -> None:
     build = Build(POSITION, Copy(2, (EVERYONE[2],), ""), 1, story.lineage, None)
     newcomer = Endpoint(Member("new", "1"), ())
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 9, 1)))
-    other = arithmetic.drawn(MANIFEST, 5, 2)
+    other = arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 5, 2)
     story.checks.state_seen(arithmetic.state_digest(other), other)
     story.checks.answered(newcomer, build, Reply(Built(arithmetic.state_digest(other), 0.1, 9, 1)))
     assert story.found == []

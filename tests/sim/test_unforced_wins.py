@@ -228,7 +228,7 @@ def test_a_rebuilt_stage_is_of_its_own_lineage(kind: type[Restore | Stay]) -> No
     past = story.states[2]
     for iteration in range(2):
         story.whole(iteration)
-    foreign = arithmetic.drawn(MANIFEST, 7, 2)
+    foreign = arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 7, 2)
     story.checks._rebuilds.add("f" * 64, 2, arithmetic.state_digest(foreign))
     action = Restore(2, EVERYONE[1], 0, "", full=True) if kind is Restore else Stay(2, 0, "")
     newcomer = Endpoint(Member("new", "1"), ())
@@ -244,7 +244,7 @@ def test_a_plain_shadow_is_of_its_own_lineage() -> None:
     """Its parts may be of several iterations, each of them of this lineage."""
     story = Story()
     story.whole(0)
-    foreign = tuple(arithmetic.PartState(part.weights) for part in arithmetic.drawn(MANIFEST, 7, 2))
+    foreign = tuple(arithmetic.PartState(part.weights) for part in arithmetic.drawn(MANIFEST.run.seed, MANIFEST.split, 7, 2))
     digest = arithmetic.state_digest(foreign)
     story.checks.state_seen(digest, foreign)
     story.checks._rebuilds.add("f" * 64, 2, digest)

@@ -194,7 +194,7 @@ def test_parts_come_from_the_donors_block_at_the_same_depth(stage: int, donor_st
     engine = IntegerEngine(manifest)
     context = cast("Any", SimpleNamespace(manifest=manifest, ports=SimpleNamespace(engine=engine)))
     builder = Builder(context, cast("Any", None), cast("Any", None), cast("Any", None))
-    request = SimpleNamespace(action=SimpleNamespace(stage=stage), iteration=7, lineage="l")
+    request = SimpleNamespace(action=SimpleNamespace(stage=stage), iteration=7, lineage="l", record=None)
     building = cast("Any", SimpleNamespace(request=request))
     asked = [builder._weights_of(building, donor_stage, range(part, part + 1)) for part in range(engine.part_count(stage))]
     assert [one.part for one in asked] == parts

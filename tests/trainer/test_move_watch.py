@@ -94,7 +94,12 @@ class World:
         )
         self.electorate = [endpoint(name).member for stage in stages for name in stage]
         self.lead = SimpleNamespace(
-            iteration=1, attempt=0, plan=None, term=Term(1, endpoint(COORDINATOR).member), may_decide=self._may_decide
+            iteration=1,
+            attempt=0,
+            plan=None,
+            term=Term(1, endpoint(COORDINATOR).member),
+            may_decide=self._may_decide,
+            present=SimpleNamespace(record=None),
         )
         for number, (name, stage) in enumerate((name, stage) for stage, names in enumerate(stages) for name in names):
             seconds = 0.003 if stage == 0 else usual_s * (SLOWED if name in slow else 1)
@@ -144,7 +149,8 @@ class World:
     def open(self) -> None:
         """The plan is of all that hold their stage."""
         groups = ([g for g in self.roster.of_stage(s) if g.is_member] for s in range(self.manifest.stage_count))
-        self.lead.plan = SimpleNamespace(replicas=[[Replica(g.endpoint) for g in group] for group in groups])
+        replicas = [[Replica(g.endpoint) for g in group] for group in groups]
+        self.lead.plan = SimpleNamespace(replicas=replicas, split=(), last_record=None)
 
     def arrive(self, name: str, stage: int, seconds: float = USUAL_S) -> None:
         """A peer that was moved has copied its stage, and is in the plan."""

@@ -17,6 +17,7 @@ from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.protocol.split import even_split
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.membership import FOUND_ROUNDS, Membership
 from swarmfree.trainer.peer import Peer
@@ -86,11 +87,12 @@ class Loading:
             work()
 
         engine = SimpleNamespace(part_count=lambda _: 0, blank=lambda _: None)
-        manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50), stage_count=3)
+        split = even_split(2, 2)
+        manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50), stage_count=3, split=split)
         context = SimpleNamespace(
             ports=SimpleNamespace(snapshots=self.disk, engine=engine), manifest=manifest, tell=lambda _: None
         )
-        state = SimpleNamespace(coordinator=coordinator, is_from_disk=is_from_disk)
+        state = SimpleNamespace(coordinator=coordinator, is_from_disk=is_from_disk, split=split)
         member = SimpleNamespace(
             replica_state=state,
             hears_coordinator=hears,

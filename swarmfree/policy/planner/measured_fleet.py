@@ -15,6 +15,7 @@ from swarmfree.policy.planner.estimator import stage_work
 from swarmfree.policy.planner.fleet import Fleet, PeerProfile
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.split import BlockSplit
 
 FORWARD_SHARE = 1 / 3
 """Of the compute of a microbatch; the way back takes twice as long."""
@@ -41,7 +42,9 @@ class MeasuredPeer:
     microbatch_s: float = 0.0
 
 
-def measured_fleet(peers: Sequence[MeasuredPeer], manifest: Manifest, failures_per_hour: float = 0.0) -> Fleet | None:
+def measured_fleet(
+    peers: Sequence[MeasuredPeer], manifest: Manifest, failures_per_hour: float = 0.0, split: BlockSplit | None = None
+) -> Fleet | None:
     """Make a fleet of what was measured; None where no replica of the body was.
 
     A peer that was not measured counts as the median of the others, as the router has it.
@@ -50,8 +53,9 @@ def measured_fleet(peers: Sequence[MeasuredPeer], manifest: Manifest, failures_p
         peers: all that serve a stage, or are to.
         manifest: of the run.
         failures_per_hour: of each peer, see `failure_rate`.
+        split: how the model is cut; None = as the run began.
     """
-    work = stage_work(manifest, [len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count)])
+    work = stage_work(manifest, (0, *(split or manifest.split).counts))
     block_s = {peer.name: max(LEAST_BLOCK_S, peer.microbatch_s / work[peer.stage]) for peer in peers if peer.microbatch_s > 0}
     body_s = [block_s[peer.name] for peer in peers if peer.name in block_s and peer.stage != ENDS_STAGE]
     if not body_s:

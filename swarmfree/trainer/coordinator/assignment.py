@@ -12,9 +12,10 @@ import asyncio
 import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
@@ -26,6 +27,7 @@ from swarmfree.protocol.messages import Build, Built, Hello, Place
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
 from swarmfree.protocol.records import Record, bits_float32
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.adoption import StageAdoption
 from swarmfree.trainer.coordinator.broadcast import Broadcast
@@ -83,14 +85,24 @@ class Assignment:
         self._opened = lead.plan is not None
         self._begun_s = context.now_s()
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
+        self._cut = dict[int, Rebuilt]()  # counts as long as the lead has a cut
         self._lost_since_s: dict[int, float] = {}
         self._last_holder: dict[int, Endpoint] = {}
         self.copied_s: dict[Member, float] = {}
         self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
-        """Stages built from something else than a sibling since the last commit."""
-        return tuple(self._rebuilt[stage] for stage in sorted(self._rebuilt))
+        """Stages built from something else than a sibling since the last commit, and those that are
+        cut anew.
+        """
+        rebuilt = self._rebuilt | (self._cut if self._lead.cut else {})
+        return tuple(rebuilt[stage] for stage in sorted(rebuilt))
+
+    def cut(self, digests: Mapping[int, str]) -> None:
+        """Members have prepared these stages as the next plan cuts them."""
+        self._cut = {
+            stage: Rebuilt(stage, digest, rate_scaled=False, steps=AS_RECORDED) for stage, digest in sorted(digests.items())
+        }
 
     def dispute(self, stage: int, state_digest: str) -> None:
         """Of two states that a stage's replicas had, this one counts: the base changes, and what
@@ -102,6 +114,15 @@ class Assignment:
                 stage, state_digest, rate_scaled=False, steps=AS_RECORDED, disputes=known.disputes if known is not None else 0
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
+
+    @property
+    def _split(self) -> BlockSplit:
+        return split_after(self._lead.present.record, self._context.manifest)
+
+    @property
+    def has_rebuilt(self) -> bool:
+        """Whether a stage was built from something else than a sibling since the last commit."""
+        return bool(self._rebuilt)
 
     def committed(self) -> None:
         """An iteration is committed: what was rebuilt before it has become a state like any
@@ -133,7 +154,8 @@ class Assignment:
                 manifest,
                 can_feed=self._may_feed(hello),
                 standby=hello.standby or is_barred,
-                speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id),
+                speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id, split=self._split),
+                split=self._split,
             )
             if place.stage == NO_STAGE and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
@@ -294,8 +316,9 @@ class Assignment:
         for participant in self._roster.participants():
             if participant.stage == NO_STAGE and not (participant.hello.standby or self._roster.is_barred(participant.member)):
                 manifest, can_feed = self._context.manifest, self._may_feed(participant.hello)
-                speeds = stage_speeds(self._roster, manifest)
-                place = choose_stage(self._counts(), manifest, can_feed=can_feed, standby=False, speeds=speeds)
+                speeds = stage_speeds(self._roster, manifest, split=self._split)
+                counts, split = self._counts(), self._split
+                place = choose_stage(counts, manifest, can_feed=can_feed, standby=False, speeds=speeds, split=split)
                 if place.stage != NO_STAGE:
                     self._place(participant, place.stage)
 
@@ -497,6 +520,8 @@ class Assignment:
         """Whether a joiner that holds its stage's state is where the swarm is; one that has fallen
         behind loads it anew, unless it is called for: nobody else holds the stage then.
         """
+        if self._lead.cut and participant.opened is None:
+            return False  # it has not prepared what the present plan has
         if participant.is_heard and 0 <= participant.iteration < self._lead.iteration - FALLEN_BEHIND:
             participant.lose()
         if participant.iteration != self._lead.iteration:

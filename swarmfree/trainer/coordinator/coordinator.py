@@ -16,6 +16,7 @@ from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.policy.batch import microbatches_after
+from swarmfree.policy.block_split import uncut
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.halt import is_stopped
@@ -48,6 +49,7 @@ from swarmfree.trainer.coordinator.handoff import Written, end_run, tell_all_wri
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.losses import all_losses, told
 from swarmfree.trainer.coordinator.meetings import is_whole
+from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
@@ -80,6 +82,8 @@ class Coordinator:
         if inherited is not None and inherited.record is not None:
             # From a disk it comes without evidence
             inherited = dataclasses.replace(inherited, record=vouched(context, inherited.record, inherited.term))
+        if inherited is not None and inherited.plan is not None:
+            inherited = dataclasses.replace(inherited, plan=uncut(inherited.plan))
         self.lead = lead = Leadership(context.incarnations, Term(founders_term(genesis), context.me), inherited)
         choice = RecoveryChoice(context, lead)
         self.roster = roster = Roster(context, tasks, lead, choice)
@@ -87,6 +91,7 @@ class Coordinator:
         self.partition_merge = PartitionMerge(context, lead, roster)
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
         self._moves = MoveWatch(context, lead, roster, self.assignment)
+        self._cuts = ModelCuts(context, lead, roster, self.assignment, self._moves)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._audits = Audits(context, lead, roster)
@@ -245,17 +250,23 @@ class Coordinator:
     async def _one_iteration(self) -> None:
         begun_s, is_begun = self._context.now_s(), False
         while True:
+            self._cuts.look()
             await self.assignment.fill()
+            self._cuts.look()
             if not is_begun:
+                is_begun = True
                 await self._moves.consider()
-            is_begun = True
+                await self._cuts.consider()
+                if self.roster.lost():
+                    continue  # a stage was lost meanwhile
             plan = self._make_plan(self._microbatches)
             try:
                 record = await self._attempt_once(plan)
             except StageGone:
                 await self._give_up_attempt()
             except StatesDiffer as found:
-                self.assignment.dispute(found.stage, found.state_digest)
+                if not self.lead.cut:  # else it is cut as it was, and they agree
+                    self.assignment.dispute(found.stage, found.state_digest)
                 self.lead.give_up()
                 if isinstance(found, LiarFound) and found.is_own:
                     await self._resign()
@@ -380,6 +391,7 @@ class Coordinator:
             microbatches=microbatches,
             rebuilt=rebuilt,
             excluded=self.lead.excluded,
+            split=self.lead.cut,
         )
         members = [[r.endpoint.member.peer_id for r in stage] for stage in replicas]
         self.lead.follow(plan)
@@ -390,7 +402,7 @@ class Coordinator:
     def _deal(self, sources: tuple[Replica, ...], microbatches: int) -> tuple[Share, ...]:
         manifest = self._context.manifest
         due = microbatches == 0 or bool(manifest.run.evaluate_every and self.lead.iteration % manifest.run.evaluate_every == 0)
-        rebuilt = self.lead.decided is not None and bool(self.assignment.rebuilt_stages())
+        rebuilt = self.lead.decided is not None and self.assignment.has_rebuilt  # a cut changes nothing that is learned
         windows = range(manifest.run.evaluate_windows) if due or rebuilt else range(0)
         offsets = deal_shares(sources, microbatches)
         return tuple(
@@ -490,7 +502,7 @@ class Coordinator:
         loss = mean_evaluation(told(self.roster, plan, *sources))
         if loss is not None and self._evaluated_base != plan.base:
             self._evaluated_base = plan.base
-            rebuilt = [stage.stage for stage in plan.rebuilt] if self.lead.decided is not None else []
+            rebuilt = [stage.stage for stage in plan.rebuilt] if self.lead.decided is not None and not plan.split else []
             self._context.tell(Evaluated(plan.iteration, bits_float64(loss), rebuilt))
 
     def _look_for_joiners(self, asked: Sequence[Participant] = ()) -> None:

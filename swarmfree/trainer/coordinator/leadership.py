@@ -53,6 +53,8 @@ class Leadership:
         evidence: the promises by which its claim stands, signed; None for a founder.
         is_sealing: a record of the present iteration was sent out: there is no way back.
         past: iteration -> lineage of the last record before it, as far as is known here.
+        cut: blocks of each body stage in the present iteration, where members have prepared another
+            cut than the last record says; else empty.
         excluded: peer ids, sorted, of those that audits have convicted, under this coordinator or
             those before.
         named: peer id -> the last iteration whose record or plan named it, as far as is known here
@@ -69,6 +71,7 @@ class Leadership:
         self.sealed: Record | None = None
         self.attempt, self.may_force, self.is_sealing = 0, False, False
         self.excluded: tuple[str, ...] = ()
+        self.cut: tuple[int, ...] = ()
         self.named: dict[str, int] = {}
         self.evidence: Evidence | None = None
         self._whole_after: Record | None = None
@@ -176,8 +179,15 @@ class Leadership:
         self.named = {peer_id: last for peer_id, last in self.named.items() if last > iteration - PAST_MAX}
 
     def give_up(self) -> None:
-        """The present attempt cannot commit: the next one begins."""
+        """The present attempt cannot commit: the next one begins, and the model is cut as it
+        was.
+        """
         self.attempt += 1
+        self.cut = ()
+
+    def cut_anew(self, counts: tuple[int, ...]) -> None:
+        """The next plan of this iteration is cut so."""
+        self.cut = counts
 
     def seal(self) -> None:
         """A record of the present iteration is sent out."""
@@ -195,4 +205,4 @@ class Leadership:
     def commit(self, record: Record) -> None:
         """Everybody was told of a decided record: the next iteration begins."""
         self.present = Present(record.iteration + 1, record.lineage(), record)
-        self.attempt, self.may_force, self.is_sealing, self.sealed = 0, False, False, None
+        self.attempt, self.may_force, self.is_sealing, self.sealed, self.cut = 0, False, False, None, ()

@@ -9,12 +9,8 @@ from collections.abc import Sequence
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.coordinator.participant import Participant, Participants
-
-
-def blocks_of(manifest: Manifest) -> tuple[int, ...]:
-    """Index = stage; how many blocks it has."""
-    return tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
 
 
 def known_peers(there: Participants, manifest: Manifest) -> tuple[MeasuredPeer, ...]:
@@ -23,33 +19,38 @@ def known_peers(there: Participants, manifest: Manifest) -> tuple[MeasuredPeer, 
     return tuple(MeasuredPeer(g.member.peer_id, stage, microbatch_s(g)) for stage, group in enumerate(placed) for g in group)
 
 
-def known_fleet(there: Participants, manifest: Manifest, failures_per_hour: float = 0.0) -> tuple[Fleet, ExecutionPlan] | None:
+def known_fleet(
+    there: Participants, manifest: Manifest, failures_per_hour: float = 0.0, split: BlockSplit | None = None
+) -> tuple[Fleet, ExecutionPlan] | None:
     """The peers of `known_peers` as a fleet, and the plan that they come to; None where no replica
-    of the body was measured yet.
+    of the body was measured yet. `split` is how the model is cut, None = as the run began.
     """
     peers = known_peers(there, manifest)
-    fleet = measured_fleet(peers, manifest, failures_per_hour)
+    fleet = measured_fleet(peers, manifest, failures_per_hour, split)
     if fleet is None:
         return None
-    return fleet, plan_of(peers, manifest)
+    return fleet, plan_of(peers, manifest, split)
 
 
-def plan_of(peers: Sequence[MeasuredPeer], manifest: Manifest) -> ExecutionPlan:
-    """The plan of peers that serve one stage each."""
+def plan_of(peers: Sequence[MeasuredPeer], manifest: Manifest, split: BlockSplit | None = None) -> ExecutionPlan:
+    """The plan of peers that serve one stage each; `split` as for `known_fleet`."""
     members: list[list[str]] = [[] for _ in range(manifest.stage_count)]
     for peer in peers:
         members[peer.stage].append(peer.name)
-    return ExecutionPlan(blocks_of(manifest), tuple(tuple(sorted(names)) for names in members))
+    return ExecutionPlan((0, *(split or manifest.split).counts), tuple(tuple(sorted(names)) for names in members))
 
 
-def stage_speeds(there: Participants, manifest: Manifest, without: str = "") -> list[float] | None:
+def stage_speeds(
+    there: Participants, manifest: Manifest, without: str = "", split: BlockSplit | None = None
+) -> list[float] | None:
     """Index = stage; blocks a second of those that serve it, or are to; None where nothing was
     measured.
 
     Args:
         without: a peer id that does not count.
+        split: as for `known_fleet`.
     """
-    known = known_fleet(there, manifest)
+    known = known_fleet(there, manifest, split=split)
     if known is None:
         return None
     fleet, plan = known

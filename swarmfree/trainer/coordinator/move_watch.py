@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from swarmfree.policy.block_split import split_after, split_of_plan
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
@@ -33,10 +34,11 @@ from swarmfree.policy.planner.single_moves import (
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
 from swarmfree.protocol.names import ENDS_STAGE, Member
 from swarmfree.protocol.records import Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
-from swarmfree.trainer.coordinator.measured_peers import blocks_of, known_fleet
+from swarmfree.trainer.coordinator.measured_peers import known_fleet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
@@ -175,7 +177,7 @@ class MoveWatch:
         if plan is None:
             return None
         names = [tuple(sorted(replica.endpoint.member.peer_id for replica in stage)) for stage in plan.replicas]
-        return ExecutionPlan(blocks_of(self._context.manifest), tuple(names))
+        return ExecutionPlan((0, *split_of_plan(plan, self._context.manifest).counts), tuple(names))
 
     # -- what is decided
     async def consider(self) -> None:
@@ -207,25 +209,45 @@ class MoveWatch:
             self._move(mover, best)
 
     def _best(self) -> RatedMove | None:
+        found = self.outlook()
+        return None if found is None else best_move(found[0], found[1], self._context.manifest, found[2])
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a peer moves, or what that brings is being measured."""
+        return self._pending is not None
+
+    def outlook(self) -> tuple[Fleet, ExecutionPlan, MoveOutlook] | None:
+        """Who is there, who serves what, and what a change depends on; None where too little was
+        measured.
+        """
         manifest = self._context.manifest
         found = self._known()
-        if found is None:
+        if found is None or len(self._unexplained_s) < PACES_MIN:
             return None
         fleet, plan = found
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
-        outlook = MoveOutlook(
-            movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
-            limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
-            copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
-            unexplained_s=statistics.median(self._unexplained_s),
-            recovery=StageRecovery(self._context.timing.join_wait_s),
-            horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
+        return (
+            fleet,
+            plan,
+            MoveOutlook(
+                movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
+                limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
+                copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
+                unexplained_s=statistics.median(self._unexplained_s),
+                recovery=StageRecovery(self._context.timing.join_wait_s),
+                horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
+            ),
         )
-        return best_move(fleet, plan, manifest, outlook)
 
     def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
-        return known_fleet(self._roster, self._context.manifest, failure_rate(self._lost, self._peer_hours))
+        rate = failure_rate(self._lost, self._peer_hours)
+        return known_fleet(self._roster, self._context.manifest, rate, self._split)
+
+    @property
+    def _split(self) -> BlockSplit:
+        return split_after(self._lead.present.record, self._context.manifest)
 
     def _may_move(self, mover: Participant, move: MovePeer) -> bool:
         """Whether it still holds that nobody is needed where it is: those it leaves, and those it
@@ -239,9 +261,7 @@ class MoveWatch:
         is_one_lost = not all(map(self._roster.holders, range(len(ready))))
         if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker] or is_one_lost or room <= 0:
             return False
-        plan = ExecutionPlan(
-            blocks_of(self._context.manifest), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready)
-        )
+        plan = ExecutionPlan((0, *self._split.counts), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready))
         voters = {g.member for stage in ready for g in stage} - {mover.member}
         return is_safe_move(plan, move) and self._lead.may_decide({*voters, self._context.me})
 

@@ -167,6 +167,8 @@ class Participant:
         if not (self.is_joiner and self.stage != NO_STAGE and self.built_digest and self.built_at == record.iteration):
             return True
         digest, self.built_digest = self.built_digest, ""
+        if record.split is not None and record.split.since == record.iteration:
+            return True  # it has copied its stage as it was before it was cut anew
         return digest == record.stages[self.stage].state_digest
 
     def vouch_again(self, hello: Hello) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from swarmfree.policy.batch import microbatches_after
+from swarmfree.policy.block_split import cut_since
 from swarmfree.policy.patience import patience_s
 from swarmfree.policy.recovery import Logs, choose_recovery, signed_norms, weights_between
 from swarmfree.policy.retention import KeptCopy, StageShadow, log_dtype
@@ -93,14 +94,17 @@ class RecoveryChoice:
 
     def shadows(self, there: Participants) -> list[StageShadow]:
         """Those of this lineage that members say they keep, of holders that have not failed to give
-        theirs; far back nothing is known of lineages.
+        theirs; far back nothing is known of lineages. What is older than the present cut of the
+        model is of other blocks.
         """
+        cut = cut_since(self._lead.present.record)
         return [
             StageShadow(participant.endpoint, shadow.stage, shadow.iteration, shadow.full)
             for participant in there.participants()
             if participant.answer is not None and self._failed_copies[participant.member] < FAILED_COPIES_MAX
             for shadow in participant.answer.shadows
             if shadow.iteration <= self._lead.iteration
+            and (not cut or shadow.iteration > cut)
             and self._lead.past.get(shadow.iteration, shadow.lineage) == shadow.lineage
         ]
 

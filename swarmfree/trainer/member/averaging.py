@@ -120,10 +120,10 @@ class Averaging:
     async def digest_when_idle(self) -> None:
         """Compute the state's digest ahead of its use, part by part as idle device work."""
         replica_state, engine = self._replica_state, self._context.ports.engine
-        stage, iteration = replica_state.stage, replica_state.iteration
+        stage, iteration, split = replica_state.stage, replica_state.iteration, replica_state.split
 
         def digest(parts: range) -> None:
-            for part in parts if replica_state.stage == stage else ():
+            for part in parts if (replica_state.stage, replica_state.split) == (stage, split) else ():
                 engine.digest_part(part)
 
         parts = range(engine.part_count(stage))
@@ -138,10 +138,10 @@ class Averaging:
 
     async def state_digest(self, rank: Rank = Rank.BOOKS) -> str:
         """Return the digest of the state at the present iteration, computed once per iteration."""
-        iteration = self._replica_state.iteration
+        iteration, split = self._replica_state.iteration, self._replica_state.split
         if self._state_digest is None or self._state_digest[0] != iteration:
             digest = await self._device.run(rank, 0, self._context.ports.engine.state_digest)
-            if self._replica_state.iteration == iteration:
+            if (self._replica_state.iteration, self._replica_state.split) == (iteration, split):
                 self._state_digest = (iteration, digest)
             return digest
         return self._state_digest[1]

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from swarmfree.policy import promises
+from swarmfree.policy.block_split import split_after, split_of_plan
 from swarmfree.policy.election import electorate_of
 from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
@@ -41,11 +42,13 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.member.auditor import Auditor
 from swarmfree.trainer.member.averaging import Averaging
+from swarmfree.trainer.member.preparation import Preparation
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.source import Source
@@ -81,6 +84,7 @@ class StageMember:
         activation_log: this peer's activation log.
         after_step: called in the same device work as a step, right after it.
         guest_room: what it offers a guest.
+        preparation: the stage that it holds, as another split cuts it.
     """
 
     def __init__(self, context: Context, group: asyncio.TaskGroup) -> None:
@@ -110,6 +114,7 @@ class StageMember:
         )
         self.source = Source(context, self.replica_state, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.replica_state, self.device, self.book, averaging)
+        self.preparation = Preparation(context, self.replica_state, self.device)
         self.auditor = Auditor(context, self.replica_state, self.device, self.table, self.averaging)
         self.waiting_for = ""
         self.heartbeat_came, self.tied = Signal(), Signal()
@@ -260,6 +265,7 @@ class StageMember:
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.activation_log.set_aside(self.replica_state.stage)
+            self.preparation.drop()
             self.replica_state.stage, self.replica_state.plan = NO_STAGE, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))
@@ -435,6 +441,9 @@ class StageMember:
             self._require_proven(plan.last_record, sender)
             await self._apply(plan.last_record)
         promises.begin(replica_state.promises, request, replica_state.held())
+        if await self._cut(split_of_plan(plan, self.context.manifest), "another cut was opened"):
+            # A higher promise may have come
+            promises.begin(replica_state.promises, request, replica_state.held())
         await self._require_known(plan)
         if plan != replica_state.plan:
             new_base = plan.base != replica_state.base
@@ -473,6 +482,25 @@ class StageMember:
             )
         )
 
+    async def _cut(self, split: BlockSplit, why: str) -> bool:
+        """Have what is held cut so, whatever is under way; whether it was cut otherwise before.
+
+        Raises:
+            Refused: `gone`, it was not prepared.
+        """
+        replica_state = self.replica_state
+        if replica_state.stage == NO_STAGE or split == replica_state.split:
+            return False
+        self.preparation.require(split)
+        self._idle.cancel_all()
+        await self._end_work(Refused(RefusalKind.STALE, why))
+        has_others = replica_state.split.blocks_of(replica_state.stage) != split.blocks_of(replica_state.stage)
+        await self.preparation.follow(split)
+        if has_others:
+            self.stage_replica.forget_pace()
+            self.averaging.forget()
+        return True
+
     async def _require_known(self, plan: Plan) -> None:
         """Whether the plan's coordinator knows what is held here: it was opened in this base
         before, is what the plan says was built, or where the stage was not rebuilt it is a
@@ -496,7 +524,11 @@ class StageMember:
 
     async def _seal(self, request: Seal) -> Reply:
         replica_state = self.replica_state
-        replica_state.promises = promises.seal(replica_state.promises, request, replica_state.held())
+        stored = promises.seal(replica_state.promises, request, replica_state.held())
+        if request.record.iteration == replica_state.iteration:
+            # Else nobody could step with it, and what the run has learned would be lost
+            self.preparation.require(split_after(request.record, self.context.manifest))
+        replica_state.promises = stored
         lineage = request.record.lineage()
         vote = vote_bytes(self.context.run, lineage, request.position.term, self.context.me)
         return Reply(Sealed(lineage, self.context.ports.network.sign(vote)))
@@ -527,6 +559,7 @@ class StageMember:
     async def _apply(self, record: Record) -> None:
         replica_state, engine = self.replica_state, self.context.ports.engine
         promises.follow(record, replica_state.held())
+        await self._cut(split_after(record, self.context.manifest), "the model is cut otherwise")
         entry = record.stages[replica_state.stage]
         if await self.averaging.state_digest() != entry.state_digest:
             if record.base == base_of(record.before, ()):
@@ -542,6 +575,8 @@ class StageMember:
             siblings = self._siblings()
             if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
                 raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
+        if record.split is not None and record.split.since == record.iteration:
+            self.activation_log.clear()  # what crossed other boundaries is of no use to a replay
         self._log(record, activations)
 
         def step() -> None:
@@ -550,6 +585,7 @@ class StageMember:
             self.after_step()
 
         await self.device.run(Rank.BOOKS, 0, step)
+        self.preparation.drop()
         replica_state.promises = promises.forget_vote(replica_state.promises, replica_state.iteration)
         replica_state.moved.tell()
         self.context.tell(Stepped(replica_state.iteration, replica_state.lineage))

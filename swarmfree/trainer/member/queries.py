@@ -12,6 +12,7 @@ from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import FirstWeights, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
@@ -34,6 +35,8 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
         await replica_state.moved.wait(stage_member.context.timing.hold_s)
     if replica_state.stage != request.stage:
         raise Refused(RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, not {request.stage}")
+    if request.split and BlockSplit(request.split).blocks_of(request.stage) != replica_state.split.blocks_of(request.stage):
+        return await stage_member.preparation.get_state(request)
     if replica_state.iteration < request.iteration:
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}")
     engine = stage_member.context.ports.engine
@@ -44,7 +47,11 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
         replica_state.wanted = replica_state.lineage
         replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
 
+    split = replica_state.split
+
     def read() -> tuple[int, str, list[bytes]]:
+        if replica_state.split != split:
+            raise Refused(RefusalKind.GONE, "the model was cut anew")
         data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
         return replica_state.iteration, replica_state.lineage, data
 

@@ -238,6 +238,10 @@ class StageReplica:
         except (PeerUnreachable, PeerSilent):
             return (await self._context.call(holder, Pull(key, side))).payload
 
+    def forget_pace(self) -> None:
+        """What was measured is of other blocks."""
+        self.seconds_per_microbatch = 0.0
+
     def _measure(self, seconds: float) -> None:
         last = self.seconds_per_microbatch
         self.seconds_per_microbatch = seconds if last == 0 else last + SMOOTHING * (seconds - last)

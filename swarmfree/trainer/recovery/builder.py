@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.part_batches import batches, state_batch
 from swarmfree.policy.promises import Promises
@@ -29,6 +30,7 @@ from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.recovery.activation_log import ActivationLog
@@ -185,9 +187,11 @@ class Builder:
         try:
             if not isinstance(request.action, Stay):
                 await self._stage_member.let_go()
+                await self._follow(self._split_of(request))
             level, record = await self._make(request, building)
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
+            await self._follow(split_after(record, self._context.manifest))  # a copy may have gone through a cut of others
             await self._stage_member.install(request.position.term, request.action.stage, level, lineage, record, building.past)
             self._stage_member.activation_log.forget_former()
         except CallFailed as error:
@@ -211,7 +215,8 @@ class Builder:
         match request.action:
             case Stay() as action:
                 held = self._stage_member.replica_state
-                if held.stage != stage or not self._is_kept(request, action):
+                is_cut_so = held.split.blocks_of(stage) == self._split_of(request).blocks_of(stage)
+                if held.stage != stage or not is_cut_so or not self._is_kept(request, action):
                     raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
             case Fresh(salt=salt):
                 await self._begin(building, stage, salt)
@@ -221,6 +226,21 @@ class Builder:
             case _ as action:
                 assert_never(action)
         return request.iteration, request.record
+
+    async def _follow(self, split: BlockSplit) -> None:
+        """Have the engine cut stages so."""
+        replica_state, engine = self._stage_member.replica_state, self._context.ports.engine
+
+        def follow() -> None:
+            engine.follow(split)
+            replica_state.split = split
+
+        if split != replica_state.split:
+            await self._stage_member.device.run(Rank.BOOKS, 0, follow)
+
+    def _split_of(self, request: Build) -> BlockSplit:
+        """How the model is cut for which a stage is built."""
+        return split_after(request.record, self._context.manifest)
 
     async def _begin(self, building: Building, stage: int, salt: int) -> None:
         """Hold first weights: those that the manifest names the digests of, else drawn ones.
@@ -254,10 +274,11 @@ class Builder:
         )
         others = [a.endpoint for a in announced if a.endpoint.member != self._context.me][:GIVERS_MAX]
         expected, last = self._context.manifest.init_digest(stage), "nobody else is announced"
+        split = self._split_of(building.request)
         for giver in (*((self._context.here,) if ports.first_weights is not None else ()), *others):
             await device.run(Rank.BOOKS, 0, lambda: engine.blank(stage))
             try:
-                await self._parts(stage, lambda parts, giver=giver: self._first_parts(building, giver, stage, parts))  # type: ignore[misc]
+                await self._parts(split, stage, lambda parts, giver=giver: self._first_parts(building, giver, stage, parts))  # type: ignore[misc]
             except CallFailed as error:
                 last = str(error)
                 continue
@@ -274,6 +295,7 @@ class Builder:
         self, request: Build, building: Building, action: Copy | CopyKept | CopyNeighbour | Merge | Replay | Restore
     ) -> tuple[int, Record | None]:
         engine, device, stage = self._context.ports.engine, self._stage_member.device, action.stage
+        split = self._split_of(request)
         match action:
             case Copy(donors=donors):
                 copying = StateCopy(self._context, CopyTarget(engine, device), stage, donors, request.iteration, request.record)
@@ -287,24 +309,28 @@ class Builder:
                 building.received_bytes, building.exact = replaying.received_bytes, replaying.exact
             case CopyKept():
                 building.exact = action.iteration == request.iteration
-                await self._parts(stage, lambda parts: self._kept_parts(building, action, parts), weights_only=False)
+                await self._parts(split, stage, lambda parts: self._kept_parts(building, action, parts), weights_only=False)
             case Restore():
                 await each(
                     range(engine.part_count(stage)), lambda part: self._shadow_part(building, action, part), PARTS_IN_FLIGHT
                 )
             case CopyNeighbour(donor=donor, donor_stage=donor_stage):
-                await self._parts(stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
+                await self._parts(split, stage, lambda parts: self._neighbour_parts(building, donor, donor_stage, parts))
             case Merge():
-                await self._parts(stage, lambda parts: self._merge_parts(building, action, parts))
+                await self._parts(split, stage, lambda parts: self._merge_parts(building, action, parts))
                 # Whoever gave weights has announced its norm by now
                 await check_weights(self._context, request, action)
             case _:
                 assert_never(action)
         return request.iteration, request.record
 
-    async def _parts(self, stage: int, some: Callable[[range], Awaitable[None]], *, weights_only: bool = True) -> None:
+    async def _parts(
+        self, split: BlockSplit, stage: int, some: Callable[[range], Awaitable[None]], *, weights_only: bool = True
+    ) -> None:
         batch = state_batch(self._context.manifest, weights_only=weights_only)
-        await each(batches(self._context.ports.engine.part_count(stage), self._per_block(stage), batch), some, CALLS_IN_FLIGHT)
+        await each(
+            batches(self._context.ports.engine.part_count(stage), self._per_block(split, stage), batch), some, CALLS_IN_FLIGHT
+        )
 
     async def _fill(self, parts: range, write: Callable[[int], None]) -> None:
         """Write some parts, and make their digests while their bytes are at hand."""
@@ -379,19 +405,21 @@ class Builder:
         except CallFailed as error:
             return error
 
-    def _per_block(self, stage: int) -> int:
+    def _per_block(self, split: BlockSplit, stage: int) -> int:
         """Parts of one block: they never straddle blocks and all blocks have equally many. The ends
         have no blocks.
         """
-        return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(self._context.manifest.blocks_of(stage))))
+        return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(split.blocks_of(stage))))
 
     def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:
         """The donor's parts at the same relative depth."""
-        request, manifest = building.request, self._context.manifest
-        stage, per_block = request.action.stage, self._per_block(request.action.stage)
-        blocks, donor_blocks = len(manifest.blocks_of(stage)), len(manifest.blocks_of(donor_stage))
+        request, split = building.request, self._split_of(building.request)
+        stage, per_block = request.action.stage, self._per_block(split, request.action.stage)
+        blocks, donor_blocks = len(split.blocks_of(stage)), len(split.blocks_of(donor_stage))
         there = donor_block(parts.start // per_block, blocks, donor_blocks) * per_block + parts.start % per_block
-        return GetState(donor_stage, request.iteration, request.lineage, there, weights_only=True, count=len(parts))
+        return GetState(
+            donor_stage, request.iteration, request.lineage, there, weights_only=True, count=len(parts), split=split.counts
+        )
 
     async def _get_parts(self, building: Building, donor: Endpoint, asked: GetState) -> list[Pieces]:
         """All parts that are asked for, in as many answers as the donor makes of them."""

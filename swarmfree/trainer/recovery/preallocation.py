@@ -26,16 +26,17 @@ PAUSE_S = 0.01
 async def keep_room(context: Context, replica_state: ReplicaState, device: Device) -> None:
     """Run for ever: reserve memory for the largest body stage while this peer serves none."""
     engine, manifest = context.ports.engine, context.manifest
-    stage = max(range(1, manifest.stage_count), key=lambda body: len(manifest.blocks_of(body)))
     while True:
         while replica_state.stage != NO_STAGE:
             await replica_state.moved.wait()
         await asyncio.sleep(STANDS_BY_S)
         if replica_state.coordinator is None:
             continue
+        split = replica_state.split
+        stage = max(range(1, manifest.stage_count), key=lambda body: len(split.blocks_of(body)))
         try:
             for part in range(engine.part_count(stage)):
-                if replica_state.stage != NO_STAGE:
+                if replica_state.stage != NO_STAGE or replica_state.split != split:
                     break
                 await device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
                 await asyncio.sleep(PAUSE_S)

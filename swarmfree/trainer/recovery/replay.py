@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.recovery import NORM_OFF_MAX, norm_off
 from swarmfree.policy.retention import replays_exactly
 from swarmfree.protocol.actions import Replay
@@ -129,6 +130,7 @@ class StageReplay:
         if stage == self._action.stage:
             return self._context.ports.engine
         engine = await self._device.run(Rank.BOOKS, 0, self._context.ports.spare_engine)
+        await self._work(partial(engine.follow, split_after(self._request.record, self._context.manifest)))
         await self._work(partial(engine.blank, stage))
         return engine
 

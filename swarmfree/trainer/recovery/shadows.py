@@ -19,6 +19,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.part_batches import given
 from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
@@ -27,9 +28,11 @@ from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE
 from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.activation_log import ActivationLog
+from swarmfree.trainer.recovery.recut import cut_part_count
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
 
@@ -115,6 +118,7 @@ class ShadowKeeper:
         self._own_bytes = 0
         self._shelved = Signal()
         self._is_full = has_full_shadows(context.manifest)
+        self._split = context.manifest.split
 
     async def keep(self) -> None:
         """Run for ever: renew each assigned shadow when it is due."""
@@ -131,13 +135,32 @@ class ShadowKeeper:
                     self._iteration_s = (now_s - since[1]) / (iteration - since[0])
                     since = None
                 since = (iteration, now_s) if since is None or iteration < since[0] else since
+                self._follow_cut(split_after(plan.last_record, self._context.manifest))
                 due = self._due(plan, recovery.shadow_every)
-                if due is not None:
+                if due is not None and not plan.split:
                     if not await self._renew(plan, due):
                         await replica_state.moved.wait(RETRY_S)
                     continue
             look_s = min(LOOK_MAX_S, max(LOOK_MIN_S, SPREAD * recovery.shadow_every * self._iteration_s))
             await replica_state.moved.wait(look_s if stands_by else None)
+
+    def _follow_cut(self, split: BlockSplit) -> None:
+        """What is kept of stages that had other blocks is of no use, once a record says so."""
+        if split == self._split:
+            return
+        self._split = split
+        for stage in list(self._shadows):
+            self._forget(stage)
+        gone = [shadow for held in self._full.values() for shadow in held]
+        gone += [self._own] if self._own is not None else []
+        self._full, self._own, self._own_bytes, self._put_by = {}, None, 0, None
+        for shadow in gone:
+            self._drop(shadow)
+        self._tell()
+
+    def _part_count(self, stage: int) -> int:
+        """Parts of a stage, however the engine here cuts stages just now."""
+        return cut_part_count(self._context.ports.engine, self._replica_state.split, self._split, stage)
 
     async def _others_plan(self) -> Plan | None:
         """What the coordinator does, as a standby sees it."""
@@ -185,7 +208,7 @@ class ShadowKeeper:
             return await self._renew_full(plan, stage)
         shadow, manifest = self._shadows[stage], self._context.manifest
         begun_at = max(plan.iteration, self._replica_state.iteration)
-        shadow.count, batch = self._context.ports.engine.part_count(stage), shadow_batch(manifest)
+        shadow.count, batch = self._part_count(stage), shadow_batch(manifest)
         pause_s = SPREAD * manifest.recovery.shadow_every * self._iteration_s / -(-shadow.count // batch)
         donors, part = [replica.endpoint for replica in plan.replicas[stage]], 0
         while part < shadow.count:
@@ -348,7 +371,7 @@ class ShadowKeeper:
     async def _renew_full(self, plan: Plan, stage: int) -> bool:
         """Fetch every part of the newest full shadow; whether all came, and are kept."""
         shelf, every = self._context.ports.shelf, self._context.manifest.recovery.shadow_every
-        iteration, count = plan.iteration // every * every, self._context.ports.engine.part_count(stage)
+        iteration, count = plan.iteration // every * every, self._part_count(stage)
         donor, shadow, size_bytes = plan.replicas[stage][0].endpoint, None, 0
         pause_s = SPREAD * every * self._iteration_s / count
         for part in range(count):
@@ -409,6 +432,8 @@ class ShadowKeeper:
         if request.iteration != NO_ITERATION:
             return await self._get_full(request)
         replica_state, engine = self._replica_state, self._context.ports.engine
+        if replica_state.stage == request.stage and not replica_state.is_cut_as_recorded:
+            raise Refused(RefusalKind.GONE, "the model is cut otherwise here than the last record says")
         if replica_state.stage == request.stage and replica_state.is_committed_state:
             batch, count = shadow_batch(self._context.manifest), engine.part_count(request.stage)
             parts = given(request.count, batch, request.part, count)

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
+from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint
+from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_ITERATION, Endpoint
 from swarmfree.protocol.records import Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 
@@ -87,7 +89,9 @@ class StateCopy:
         self.received_bytes = 0
         self.past: dict[int, str] = {}
         self._asked = 0
-        self._is_other = False
+        self._is_other = self._is_cut = False
+        # The ends are the same however the body is cut
+        self._split = () if stage == ENDS_STAGE else split_after(record, context.manifest).counts
 
     async def run(self) -> None:
         """Download all parts and step them until all are at the newest committed iteration.
@@ -113,6 +117,8 @@ class StateCopy:
                 raise Refused(
                     RefusalKind.DISPUTED, f"a donor of stage {self._stage} is of another lineage than whoever ordered the copy"
                 )
+            if self._is_cut:
+                raise Refused(RefusalKind.GONE, "the model was cut anew meanwhile")
             # A part may have come from a donor that was already further than what this peer has
             # heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
@@ -137,7 +143,7 @@ class StateCopy:
         last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
         for ask in range(ASKS * len(self.donors)):
             donor = self.donors[(turn + part + ask) % len(self.donors)]
-            request = GetState(self._stage, self.level, "", part, weights_only=False)
+            request = GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
             try:
                 reply = await self._context.call(donor, request)
                 iteration = reply.expect(State).iteration
@@ -172,6 +178,12 @@ class StateCopy:
             record = newest if newest.iteration == self.level else await self._record(self.level)
             if record is None:
                 return
+            if self._split:
+                split = split_after(record, self._context.manifest)
+                if split.blocks_of(self._stage) != BlockSplit(self._split).blocks_of(self._stage):
+                    self._is_cut = True
+                    return
+                self._split = split.counts
             await self._step_by(record)
             if self.past.get(record.iteration) != record.before:
                 self.past.clear()  # the donors are of another lineage than whoever ordered the copy

@@ -1560,6 +1560,75 @@ class GetContributionResponse(google.protobuf.message.Message):
 global___GetContributionResponse = GetContributionResponse
 
 @typing.final
+class PrepareRequest(google.protobuf.message.Message):
+    """Have a stage as another split cuts it, beside what is held."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
+    stage: builtins.int
+    """The receiver's; zero is refused."""
+    iteration: builtins.int
+    """The iteration that the state is ready for; zero is the first."""
+    lineage: builtins.str
+    """64 hex digits: lineage of the last committed record."""
+    @property
+    def header(self) -> global___Header:
+        """Required."""
+
+    @property
+    def position(self) -> swarmfree.wire.v1.names_pb2.Position:
+        """The claim of the coordinator that asks; required."""
+
+    @property
+    def split(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Blocks of each body stage, in order; zero is refused."""
+
+    def __init__(
+        self,
+        *,
+        header: global___Header | None = ...,
+        position: swarmfree.wire.v1.names_pb2.Position | None = ...,
+        stage: builtins.int = ...,
+        iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
+        split: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "lineage", b"lineage", "position", b"position", "split", b"split", "stage", b"stage"]) -> None: ...
+
+global___PrepareRequest = PrepareRequest
+
+@typing.final
+class PrepareResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STATE_DIGEST_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    state_digest: builtins.str
+    """64 hex digits: of what was prepared."""
+    seconds: builtins.float
+    """How long it took; zero means no time."""
+    received_bytes: builtins.int
+    """Bytes that came from other stages; zero means none did."""
+    def __init__(
+        self,
+        *,
+        state_digest: builtins.str = ...,
+        seconds: builtins.float = ...,
+        received_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
+
+global___PrepareResponse = PrepareResponse
+
+@typing.final
 class GetStateRequest(google.protobuf.message.Message):
     """One part of a stage's state: at exactly this iteration where a lineage is given, at this or a later one where it is empty."""
 
@@ -1573,6 +1642,7 @@ class GetStateRequest(google.protobuf.message.Message):
     WEIGHTS_ONLY_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
     TO_EXPORT_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     iteration: builtins.int
@@ -1591,6 +1661,10 @@ class GetStateRequest(google.protobuf.message.Message):
     def header(self) -> global___Header:
         """Required."""
 
+    @property
+    def split(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Blocks of each body stage, by which parts are counted; empty means as the donor has it."""
+
     def __init__(
         self,
         *,
@@ -1602,9 +1676,10 @@ class GetStateRequest(google.protobuf.message.Message):
         weights_only: builtins.bool = ...,
         count: builtins.int = ...,
         to_export: builtins.bool = ...,
+        split: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "stage", b"stage", "to_export", b"to_export", "weights_only", b"weights_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "split", b"split", "stage", b"stage", "to_export", b"to_export", "weights_only", b"weights_only"]) -> None: ...
 
 global___GetStateRequest = GetStateRequest
 

@@ -250,6 +250,7 @@ class Record(google.protobuf.message.Message):
     HALT_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     EVIDENCE_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Its number; zero is the first."""
     before: builtins.str
@@ -292,6 +293,10 @@ class Record(google.protobuf.message.Message):
     def evidence(self) -> global___Evidence:
         """Who has stored it, signed; absent until it is decided; not part of the lineage."""
 
+    @property
+    def split(self) -> global___SetSplit:
+        """How the model is cut in this iteration and those that follow; absent as long as the manifest says it."""
+
     def __init__(
         self,
         *,
@@ -310,9 +315,10 @@ class Record(google.protobuf.message.Message):
         halt: swarmfree.wire.v1.names_pb2.Halting.ValueType = ...,
         batch: global___SetBatch | None = ...,
         evidence: global___Evidence | None = ...,
+        split: global___SetSplit | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "batch", b"batch", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "term", b"term"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "batch", b"batch", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "batch", b"batch", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "split", b"split", "term", b"term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_evaluation_bits", b"_evaluation_bits", "attempt", b"attempt", "base", b"base", "batch", b"batch", "before", b"before", "electorate", b"electorate", "evaluation_bits", b"evaluation_bits", "evidence", b"evidence", "forced", b"forced", "halt", b"halt", "iteration", b"iteration", "loss_bits", b"loss_bits", "order", b"order", "split", b"split", "stages", b"stages", "term", b"term", "tokens", b"tokens"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_evaluation_bits", b"_evaluation_bits"]) -> typing.Literal["evaluation_bits"] | None: ...
 
 global___Record = Record
@@ -398,6 +404,30 @@ class SetBatch(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["factor_bits", b"factor_bits", "fed", b"fed", "microbatches", b"microbatches", "since", b"since"]) -> None: ...
 
 global___SetBatch = SetBatch
+
+@typing.final
+class SetSplit(google.protobuf.message.Message):
+    """How the model is cut in the iteration of a record and those that follow, once it was cut anew."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COUNTS_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
+    since: builtins.int
+    """The first iteration that is cut so; zero is refused."""
+    @property
+    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Blocks of each body stage, in order; zero is refused."""
+
+    def __init__(
+        self,
+        *,
+        counts: collections.abc.Iterable[builtins.int] | None = ...,
+        since: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counts", b"counts", "since", b"since"]) -> None: ...
+
+global___SetSplit = SetSplit
 
 @typing.final
 class TensorDigests(google.protobuf.message.Message):
@@ -649,6 +679,7 @@ class Plan(google.protobuf.message.Message):
     MICROBATCHES_FIELD_NUMBER: builtins.int
     REBUILT_FIELD_NUMBER: builtins.int
     EXCLUDED_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
     base: builtins.str
     """16 hex digits that name what the work starts from."""
     lineage: builtins.str
@@ -679,6 +710,10 @@ class Plan(google.protobuf.message.Message):
     def excluded(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Peer ids, sorted, of those that an audit has convicted."""
 
+    @property
+    def split(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Blocks of each body stage, where the model is cut otherwise than the last record says; empty where it is not."""
+
     def __init__(
         self,
         *,
@@ -691,9 +726,10 @@ class Plan(google.protobuf.message.Message):
         microbatches: builtins.int = ...,
         rebuilt: collections.abc.Iterable[global___Rebuilt] | None = ...,
         excluded: collections.abc.Iterable[builtins.str] | None = ...,
+        split: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["last_record", b"last_record", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "excluded", b"excluded", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "rebuilt", b"rebuilt", "replicas", b"replicas", "shares", b"shares"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "excluded", b"excluded", "last_record", b"last_record", "lineage", b"lineage", "microbatches", b"microbatches", "position", b"position", "rebuilt", b"rebuilt", "replicas", b"replicas", "shares", b"shares", "split", b"split"]) -> None: ...
 
 global___Plan = Plan
 

@@ -1,0 +1,41 @@
+"""Rehearsals in which the model is cut anew on the way: those of every seed, and cuts besides.
+
+They are drawn from a stream of their own: a seed without them plays what it has always played.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+from swarmfree.sim.hardships import draw_setup
+from swarmfree.sim.setup import Setup
+
+CUTS_MAX = 4
+
+
+def draw_cut_setup(seed: int, *, iterations: int | None = None) -> Setup:
+    """The rehearsal of this seed with one to four cuts on the way.
+
+    Args:
+        seed: of everything.
+        iterations: of the run; None = drawn as well.
+    """
+    setup, rng = draw_setup(seed, iterations=iterations), random.Random(f"{seed}/cuts")
+    manifest = setup.manifest
+    body = manifest.stages.body
+    blocks = manifest.model.blocks + rng.randint(1, body)
+    mode = "auto" if manifest.recovery.swaps else manifest.recovery.mode
+    optimizer = replace(manifest.optimizer, clip="global" if manifest.optimizer.clip == "stage" else manifest.optimizer.clip)
+    last = max(1, manifest.run.iterations - 1)
+    at = sorted(rng.sample(range(1, last + 1), min(last, rng.randint(1, CUTS_MAX))))
+    model, recovery = replace(manifest.model, blocks=blocks), replace(manifest.recovery, mode=mode)
+    changed = replace(manifest, model=model, recovery=recovery, optimizer=optimizer)
+    return replace(setup, manifest=changed, cuts=tuple((iteration, draw_counts(blocks, body, rng)) for iteration in at))
+
+
+def draw_counts(blocks: int, body: int, rng: random.Random) -> tuple[int, ...]:
+    """Blocks of each stage, at least one; each way to cut is as likely."""
+    ends = [0, *sorted(rng.sample(range(1, blocks), body - 1)), blocks]
+    return tuple(after - before for before, after in itertools.pairwise(ends))

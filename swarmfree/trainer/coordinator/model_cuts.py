@@ -1,0 +1,147 @@
+"""Has the model cut anew between two iterations: all members of the stages that change prepare the
+other cut beside what they hold, and only if each of them has it the next plan is cut so.
+
+Whatever fails before that costs nothing but the wait; what fails afterwards, before a record of
+that plan is sent out, costs an attempt, and the model is cut as it was. Source: decision 23.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+
+from swarmfree.policy.block_split import split_after
+from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit
+from swarmfree.protocol.errors import CallFailed
+from swarmfree.protocol.events import ModelCut, Note
+from swarmfree.protocol.messages import Prepare, Prepared, Response
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.move_watch import LOOKS, RESTS, MoveWatch
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import each
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """How the model should be cut, why, and what is expected of that."""
+
+    split: BlockSplit
+    reason: str
+    predicted_s: float = 0.0
+    iteration_s: float = 0.0
+    predicted_iteration_s: float = 0.0
+
+
+class ModelCuts:
+    """Decides when the model is cut anew, and has it prepared."""
+
+    def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment, moves: MoveWatch) -> None:
+        """Nothing is prepared."""
+        self._context, self._lead, self._roster = context, lead, roster
+        self._assignment, self._moves = assignment, moves
+        self._watch = ChangeWatch()
+        self._looked_s = -math.inf
+
+    def _wish(self) -> _Wish | None:
+        """How the model should be cut from the present iteration on; None = as it is."""
+        due = [counts for iteration, counts in self._context.ports.cuts if iteration <= self._lead.iteration]
+        if due:
+            return _Wish(BlockSplit(due[-1]), "the rehearsal says so")
+        return self._planned() if self._context.local.cut_after_s else None
+
+    def _planned(self) -> _Wish | None:
+        """What the planner has held for better for long enough."""
+        hold_s, now_s = self._context.local.cut_after_s, self._context.now_s()
+        if self._moves.is_under_way or now_s < self._looked_s + hold_s / LOOKS:
+            return None
+        self._looked_s = now_s
+        found = self._moves.outlook()
+        if found is None:
+            return None
+        fleet, plan, outlook = found
+        split = split_after(self._lead.present.record, self._context.manifest)
+        held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
+        known = SplitOutlook(
+            held, outlook.copy_bytes_per_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True
+        )
+        best = best_split(fleet, plan, self._context.manifest, known)
+        rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
+        rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
+        candidate, gain = (best.split.counts, best.gain) if best is not None else (None, 0.0)
+        self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
+        if best is None or not is_due:
+            return None
+        return _Wish(best.split, best.reason, best.transition_s, best.before_s, best.after_s)
+
+    async def consider(self) -> None:
+        """Have another cut prepared, where there is a better one and nothing stands against it."""
+        record, manifest = self._lead.present.record, self._context.manifest
+        # Who loads its stage meanwhile comes first: it would have to begin again
+        placed = [g for g in self._roster.participants() if g.stage not in {NO_STAGE, ENDS_STAGE}]
+        if may_resplit(record, manifest) or self._assignment.has_rebuilt or self._lead.attempt:
+            return
+        if not all(map(self._is_settled, placed)) or (wish := self._wish()) is None:
+            return
+        old, new = split_after(record, manifest), wish.split
+        changed = {s for s in range(ENDS_STAGE + 1, manifest.stage_count) if old.blocks_of(s) != new.blocks_of(s)}
+        asked = [g for g in placed if g.stage in changed]
+        begun_s = self._context.now_s()
+        if not changed:
+            return
+        digests = await self._prepared(asked, new)
+        if self._roster.is_deposed:
+            return
+        if digests is None or digests.keys() != changed or not all(map(self._is_settled, asked)):
+            self._context.tell(Note(f"the model stays cut as {list(old.counts)}: not everybody has prepared {list(new.counts)}"))
+            return
+        self._assignment.cut(digests)
+        self._lead.cut_anew(new.counts)
+        took_s = self._context.now_s() - begun_s
+        expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
+        self._context.tell(ModelCut(self._lead.iteration, list(new.counts), wish.reason, took_s, *expected))
+
+    def look(self) -> None:
+        """Whether what was prepared still holds: where a stage is lost, or was rebuilt, the model
+        is cut as it was.
+        """
+        if self._lead.cut and (self._roster.lost() or self._assignment.has_rebuilt):
+            self._lead.give_up()
+
+    def _is_settled(self, participant: Participant) -> bool:
+        """Whether it is a member that stays and is heard; that it has stepped it says itself."""
+        is_there = self._roster.get(participant.member) is participant and participant.is_heard
+        return is_there and participant.is_member and not participant.leaving
+
+    async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
+        """Stage -> digest; None where one of those who are asked has not got it, or two differ."""
+        position, present = self._lead.claim(), self._lead.present
+        answers: dict[Member, Response] = {}
+
+        async def ask(participant: Participant) -> None:
+            request = Prepare(position, participant.stage, present.iteration, present.lineage, wish.counts)
+            with suppress(CallFailed):  # who refuses, or dies, keeps its place: nothing has changed
+                answers[participant.member] = (await self._roster.calls.call(participant.endpoint, request)).message
+
+        try:
+            async with asyncio.timeout(self._context.timing.join_wait_s):
+                await each(asked, ask)
+        except TimeoutError:
+            return None
+        found: dict[int, str] = {}
+        for participant in asked:
+            answer = answers.get(participant.member)
+            if (
+                not isinstance(answer, Prepared)
+                or found.setdefault(participant.stage, answer.state_digest) != answer.state_digest
+            ):
+                return None
+        return found

@@ -1,0 +1,199 @@
+"""A second cut of what this peer holds, at the same iteration: prepared while the present one is in
+force, and put in its place by the plan that is cut so; and back, where that comes to nothing.
+
+Blocks that stay are copied here, the others come from the members that have them, at exactly this
+iteration and lineage. Source: decision 23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from swarmfree.policy.part_batches import given, state_batch
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.messages import GetState, Prepare, Prepared, State
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
+from swarmfree.protocol.pieces import parts_of, sizes_of
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Device, Rank, WorkFailed
+from swarmfree.trainer.recovery.recut import exchange, hold, parts_of_block, read_blocks
+from swarmfree.trainer.replica_state import ReplicaState
+
+
+@dataclass(frozen=True, slots=True)
+class OtherCut:
+    """The stage that is held, as another split cuts it.
+
+    Args:
+        engine: that holds it.
+        split: that it follows.
+        stage: which.
+        iteration, lineage: that the state is ready for, and of the record before.
+        digest: of it.
+    """
+
+    engine: Engine
+    split: BlockSplit
+    stage: int
+    iteration: int
+    lineage: str
+    digest: str
+
+
+class Preparation:
+    """Handles Prepare, and exchanges the cut in force for the other one."""
+
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device) -> None:
+        """Nothing is prepared."""
+        self._context, self._replica_state, self._device = context, replica_state, device
+        self._other: OtherCut | None = None
+
+    async def prepare(self, request: Prepare) -> Reply:
+        """Have the stage as another split cuts it, beside what is held.
+
+        Raises:
+            Refused: `gone`, what is held is not what is to be cut, or nobody gives what is missing;
+                `superseded`, it changed meanwhile.
+        """
+        context, replica_state, begun_s = self._context, self._replica_state, self._context.now_s()
+        self._require_held(request)
+        new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
+        other = self._other
+        if other is not None and self._is_present(other) and other.split == new:
+            return Reply(Prepared(other.digest, 0.0, 0))
+        received, own, parts = 0, context.ports.engine, list[bytes]()
+        for block in new.blocks_of(stage):
+            if (giver := old.stage_of(block)) == stage:
+                here = range(block, block + 1)
+                parts += await self._device.run(Rank.BOOKS, block, partial(read_blocks, own, old, stage, here))
+            else:
+                found = await self._fetch(request, old, giver, block)
+                received += sum(map(len, found))
+                parts += found
+            self._require_held(request)
+        engine = await self._device.run(Rank.BOOKS, 0, context.ports.spare_engine)
+        try:
+            await self._device.run(Rank.BOOKS, 0, partial(hold, engine, new, stage, parts))
+        except WorkFailed as error:
+            raise Refused(RefusalKind.GONE, f"what was given for stage {stage} does not fit: {error}") from error
+        digest = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
+        self._require_held(request)
+        self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
+        return Reply(Prepared(digest, context.now_s() - begun_s, received))
+
+    def _require_held(self, request: Prepare) -> None:
+        held = self._replica_state
+        if (held.stage, held.iteration, held.lineage) != (request.stage, request.iteration, request.lineage):
+            raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+
+    async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int) -> list[bytes]:
+        """One block, from a member that has it."""
+        plan = self._replica_state.known_plan
+        donors: tuple[Endpoint, ...] = tuple(r.endpoint for r in plan.replicas[giver]) if plan is not None else ()
+        where = parts_of_block(self._context.ports.engine, old, giver, block)
+        last: CallFailed = PeerUnreachable(f"stage {giver} has no donor")
+        for donor in donors:
+            found: list[bytes] = []
+            try:
+                while len(found) < len(where):
+                    left = len(where) - len(found)
+                    asked = GetState(
+                        giver,
+                        request.iteration,
+                        request.lineage,
+                        where.start + len(found),
+                        weights_only=False,
+                        count=left,
+                        split=old.counts,
+                    )
+                    reply = await self._context.call(donor, asked)
+                    sizes, before = reply.expect(State).sizes, len(found)
+                    found += [b"".join(pieces) for pieces in parts_of(reply.pieces, sizes, left)]
+                    if len(found) == before:
+                        raise ProtocolViolation(f"{donor.member} gave no part of block {block}")
+            except CallFailed as error:
+                last = error
+                continue
+            return found
+        raise Refused(RefusalKind.GONE, f"nobody gives block {block}: {last}")
+
+    async def get_state(self, request: GetState) -> Reply:
+        """Return parts of the other cut: who makes a stage that is lost, or prepares what comes to
+        nothing, goes by the last record, whatever was opened since.
+
+        Raises:
+            Refused: `gone`, there is none, or it is at another iteration; `failed`, there is no
+                such part.
+        """
+        other = self._other
+        if other is None or not self._is_present(other) or other.split.counts != request.split:
+            raise Refused(RefusalKind.GONE, f"the model is cut as {list(self._replica_state.split.counts)} here")
+        if other.iteration < request.iteration or (request.lineage and other.lineage != request.lineage):
+            raise Refused(RefusalKind.GONE, f"the other cut is at iteration {other.iteration}, lineage {other.lineage[:8]}")
+        count = other.engine.part_count(request.stage)
+        if request.part not in range(count):
+            raise Refused(RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {count}")
+        batch = state_batch(self._context.manifest, weights_only=request.weights_only)
+        parts = given(request.count, batch, request.part, count)
+
+        def read() -> list[bytes]:
+            if self._other is not other:
+                raise Refused(RefusalKind.GONE, "the model was cut anew")
+            return [other.engine.read_state(part, weights_only=request.weights_only) for part in parts]
+
+        pieces = await self._device.run(Rank.BOOKS, 0, read)
+        return Reply(State(count, other.iteration, sizes_of(pieces)), pieces=pieces)
+
+    def _is_present(self, other: OtherCut) -> bool:
+        """Whether it is what is held, cut otherwise: at the same iteration of the same lineage."""
+        held = self._replica_state
+        return (other.stage, other.iteration, other.lineage) == (held.stage, held.iteration, held.lineage)
+
+    def require(self, split: BlockSplit) -> None:
+        """Look whether what is held can be cut so.
+
+        Raises:
+            Refused: `gone`, it was not prepared.
+        """
+        held, other = self._replica_state, self._other
+        is_body = held.stage not in {ENDS_STAGE, NO_STAGE}
+        if not is_body or held.split.blocks_of(held.stage) == split.blocks_of(held.stage):
+            return
+        if other is None or other.split != split or not self._is_present(other):
+            raise Refused(RefusalKind.GONE, f"stage {held.stage} is not held here as {list(split.counts)} cut it")
+
+    async def follow(self, split: BlockSplit) -> None:
+        """Have what is held cut so; the work of the other cut has ended.
+
+        Raises:
+            Refused: `gone`, it was not prepared.
+        """
+        held, other, engine = self._replica_state, self._other, self._context.ports.engine
+        old = held.split
+        self.require(split)
+        if other is None or held.stage == ENDS_STAGE or old.blocks_of(held.stage) == split.blocks_of(held.stage):
+            await self._device.run(Rank.BOOKS, 0, self._cutting(split, partial(engine.follow, split)))
+        else:
+            work = partial(exchange, engine, old, other.engine, split, held.stage)
+            before = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
+            self._other = None  # half an exchange is no state
+            await self._device.run(Rank.BOOKS, 0, self._cutting(split, work))
+            self._other = OtherCut(other.engine, old, held.stage, held.iteration, held.lineage, before)
+
+    def _cutting(self, split: BlockSplit, work: Callable[[], None]) -> Callable[[], None]:
+        """The same work, with the books in one piece with it."""
+
+        def cut() -> None:
+            work()
+            self._replica_state.split = split
+
+        return cut
+
+    def drop(self) -> None:
+        """What was prepared is not needed any more."""
+        self._other = None

@@ -1,0 +1,112 @@
+"""Blocks that move between stages are bit for bit what they were, and so is what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from model_world import GROUPED, EngineRing, RandomTokens, manifest_of, scalars_of
+
+from swarmfree.model.engine import TorchEngine
+from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.sim.integer_tokens import IntegerTokens
+from swarmfree.trainer.recovery.recut import exchange, hold, read_blocks
+
+TORCH = manifest_of(replace(GROUPED, blocks=6))
+INTEGER = Manifest(
+    run=RunSection(seed=5),
+    model=ModelSection(width=8, blocks=6, heads=2, kv_heads=1, mlp_width=8, tokens_per_row=3),
+    stages=StagesSection(body=3),
+    batch=BatchSection(rows=2, microbatches=4),
+)
+WAY = [(3, 0, 3), (2, 2, 2), (1, 4, 1), (0, 0, 6), (2, 2, 2)]
+"""Over two stages, over three again, and further."""
+
+
+class CutRing(EngineRing):
+    """A ring whose model is cut anew between two iterations."""
+
+    def __init__(self, manifest: Manifest, *, integers: bool) -> None:
+        """Draw first weights everywhere."""
+        super().__init__(manifest)
+        self.manifest, self.integers, self.split = manifest, integers, manifest.split
+        self.all = [self.new_engine() for _ in range(manifest.stage_count)]
+        for stage, engine in enumerate(self.all):
+            engine.draw(stage, 0)
+        self.engines = list(self.all)
+
+    def new_engine(self) -> Engine:
+        """One that holds nothing."""
+        return IntegerEngine(self.manifest) if self.integers else TorchEngine(self.manifest, 1)
+
+    def cut(self, new: BlockSplit) -> None:
+        """Have all stages hold their new ranges."""
+        blocks = self.blocks()
+        for stage in range(1, self.split.body + 1):
+            parts = [part for block in new.blocks_of(stage) for part in blocks[block]]
+            hold(self.all[stage], new, stage, parts)
+        self.split = new
+        self.engines = [self.all[0], *(self.all[stage] for stage in new.in_use)]
+
+    def step_all(self, number: int) -> None:
+        """An optimizer step of every stage in use."""
+        for stage in (0, *self.split.in_use):
+            engine = self.all[stage]
+            for part in range(engine.part_count(stage)):
+                engine.keep_average(part, engine.reduce([engine.contribution((0,), part)])[0])
+            engine.step(scalars_of(number))
+            engine.clear()
+
+    def blocks(self) -> list[list[bytes]]:
+        """Weights and moments of each block, part by part."""
+        places = ((block, self.split.stage_of(block)) for block in range(self.split.blocks))
+        return [read_blocks(self.all[stage], self.split, stage, range(block, block + 1)) for block, stage in places]
+
+
+@pytest.mark.parametrize("integers", [True, False], ids=["integers", "torch"])
+def test_a_run_that_is_cut_anew_is_the_one_that_is_not(integers: bool) -> None:  # noqa: FBT001 - which engine
+    """Weights, moments and losses, to the bit, over three stages, two, three again, one."""
+    manifest = INTEGER if integers else TORCH
+    tokens = IntegerTokens(manifest, 40) if integers else RandomTokens(manifest)
+    moving, still = CutRing(manifest, integers=integers), CutRing(manifest, integers=integers)
+    losses: dict[CutRing, list[float]] = {moving: [], still: []}
+    for number, counts in enumerate(WAY):
+        for ring in (moving, still):
+            data = tokens.microbatch(number)
+            losses[ring].append(ring.train(number, data))
+            ring.step_all(number + 1)
+        before = moving.blocks()
+        moving.cut(BlockSplit(counts))
+        assert moving.blocks() == before == still.blocks()
+    assert losses[moving] == losses[still]
+    assert len(set(losses[moving])) == len(WAY)
+    digests = [ring.all[stage].state_digest() for ring in (moving, still) for stage in range(4)]
+    assert digests[:4] == digests[4:]
+
+
+def test_two_cuts_of_a_stage_are_exchanged() -> None:
+    """And exchanged back, to the bit."""
+    ring, new = CutRing(INTEGER, integers=True), BlockSplit((3, 1, 2))
+    ring.train(0, IntegerTokens(INTEGER, 40).microbatch(0))
+    ring.step_all(1)
+    blocks, engine, other = ring.blocks(), ring.all[1], ring.new_engine()
+    hold(other, new, 1, [part for block in range(3) for part in blocks[block]])
+    before, prepared = engine.state_digest(), other.state_digest()
+    exchange(engine, ring.split, other, new, 1)
+    assert (engine.state_digest(), other.state_digest()) == (prepared, before)
+    exchange(engine, new, other, ring.split, 1)
+    assert (engine.state_digest(), other.state_digest()) == (before, prepared)
+
+
+def test_a_stage_whose_blocks_stay_is_held_through_a_cut_of_others() -> None:
+    """One that gets others is let go."""
+    for ring in (CutRing(INTEGER, integers=True), CutRing(TORCH, integers=False)):
+        held = [ring.all[stage].state_digest() for stage in (0, 3)]
+        for stage in (0, 2, 3):
+            ring.all[stage].follow(BlockSplit((3, 1, 2)))
+        assert [ring.all[stage].state_digest() for stage in (0, 3)] == held
+        with pytest.raises((AssertionError, IndexError)):
+            ring.all[2].read_state(0, weights_only=False)

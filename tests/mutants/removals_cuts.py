@@ -1,0 +1,98 @@
+"""Rules of a model that is cut anew, each with a way to take it out; see `removals`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from swarmfree.protocol.messages import GetState
+from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.trainer.coordinator import coordinator, recovery_choice
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.model_cuts import ModelCuts
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.preparation import Preparation
+from swarmfree.trainer.replica_state import ReplicaState
+
+
+def prepared_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """A member opens, and stores, whatever cut it is told of."""
+    patch.setattr(Preparation, "require", lambda self, split: None)
+
+
+def way_back_from_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """What a member held before a plan was cut anew is let go at once."""
+    follow = Preparation.follow
+
+    async def careless(self: Preparation, split: BlockSplit) -> None:
+        await follow(self, split)
+        self.drop()
+
+    patch.setattr(Preparation, "follow", careless)
+
+
+def cut_of_a_state(patch: pytest.MonkeyPatch) -> None:
+    """A part is given by its number, however the model is cut for who asks."""
+    get_state = queries.get_state
+
+    async def careless(stage_member: object, request: GetState) -> Reply:
+        return await get_state(cast("queries.StageMember", stage_member), replace(request, split=()))
+
+    patch.setattr(queries, "get_state", careless)
+
+
+def cut_of_a_plain_shadow(patch: pytest.MonkeyPatch) -> None:
+    """Parts of a shadow are given by a cut that no record has, and may never have."""
+    patch.setattr(ReplicaState, "is_cut_as_recorded", True)
+
+
+def cut_of_a_shadow(patch: pytest.MonkeyPatch) -> None:
+    """A lost stage is restored from a shadow of other blocks."""
+    patch.setattr(recovery_choice, "cut_since", lambda last: 0)
+
+
+def prepared_by_everybody(patch: pytest.MonkeyPatch) -> None:
+    """The model is cut anew by whoever was first to have prepared it."""
+    settled = ModelCuts._prepared
+
+    async def careless(self: ModelCuts, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
+        found: dict[int, str] = {}
+        for participant in asked:
+            found |= await settled(self, [participant], wish) or {}
+        return found
+
+    patch.setattr(ModelCuts, "_prepared", careless)
+
+
+def stage_that_is_lost_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    """The next plan is cut anew although a stage of it is rebuilt as it was cut before."""
+    patch.setattr(ModelCuts, "look", lambda self: None)
+
+
+def joiners_of_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """Who has copied its stage is let into a plan that is cut otherwise, and holds others up."""
+    admissible = Assignment.admissible
+
+    def careless(self: Assignment, participant: Participant) -> bool:
+        lead, cut = self._lead, self._lead.cut
+        lead.cut = ()
+        try:
+            return admissible(self, participant)
+        finally:
+            lead.cut = cut
+
+    patch.setattr(Assignment, "admissible", careless)
+
+
+def cut_of_a_successor(patch: pytest.MonkeyPatch) -> None:
+    """A successor goes on with stages that it takes for rebuilt, by a cut that nobody else has."""
+
+    def careless(plan: Plan) -> Plan:
+        return plan
+
+    patch.setattr(coordinator, "uncut", careless)

@@ -1,0 +1,273 @@
+"""A model that is cut anew: what a member prepares, opens, stores and gives, and when a coordinator
+has it cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.messages import (
+    GetShadow,
+    GetState,
+    Heartbeat,
+    Hello,
+    KeptShadow,
+    Open,
+    Prepare,
+    Prepared,
+    Request,
+    Seal,
+    State,
+)
+from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.pieces import sizes_of
+from swarmfree.protocol.plan import Plan, Rebuilt
+from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import SetSplit
+from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.leadership import Leadership
+from swarmfree.trainer.coordinator.model_cuts import ModelCuts
+from swarmfree.trainer.coordinator.move_watch import MoveWatch
+from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.member import queries
+from swarmfree.trainer.recovery.shadows import ShadowKeeper
+from tests.builders import make_entry
+from tests.mutants.alone import (
+    LATER,
+    MANIFEST,
+    ME,
+    SIBLING,
+    A,
+    Alone,
+    D,
+    assigning,
+    at,
+    beat_answer,
+    leading,
+    plan,
+    play,
+    record,
+    word,
+)
+
+T = TypeVar("T")
+FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
+"""Two blocks for each of two stages."""
+OLD, NEW = (2, 2), (3, 1)
+LAST = replace(record(), stages=(make_entry(members=(A.member,)),) * 3)
+WANTED = Prepare(at(1), 1, 0, LAST.before, NEW)
+
+
+def _given(to: Endpoint, request: Request) -> Reply:
+    """D gives the blocks of stage 2, as first weights have them."""
+    if to != D or not isinstance(request, GetState):
+        raise PeerSilent(f"{to.member} says nothing")
+    engine = IntegerEngine(FOUR)
+    engine.draw(2, 0)
+    pieces = [engine.read_state(part, weights_only=False) for part in range(request.part, request.part + request.count)]
+    return Reply(State(4, 0, sizes_of(pieces)), pieces=pieces)
+
+
+def _playing(story: Callable[[Alone], Awaitable[T]]) -> T:
+    """A member of stage 1 that follows a plan of all four."""
+
+    async def begin(alone: Alone) -> T:
+        alone.line.answer = _given
+        await alone.stage_member.open(A, Open(plan(1)))
+        return await story(alone)
+
+    return play(begin, manifest=FOUR)
+
+
+def _cut_plan(revision: int, digest: str) -> Plan:
+    return replace(plan(revision, base="cut"), split=NEW, rebuilt=(Rebuilt(1, digest, rate_scaled=False, steps=-1),))
+
+
+async def _prepared(alone: Alone) -> str:
+    answer = (await alone.stage_member.preparation.prepare(WANTED)).message
+    assert isinstance(answer, Prepared)
+    return answer.state_digest
+
+
+def opened_unprepared() -> object:
+    """A plan is cut as this member has not prepared: its answer, and the stage that it holds
+    then.
+    """
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        return await word(alone.stage_member.open(A, Open(_cut_plan(2, "other")))), alone.engine.stage
+
+    return _playing(story)
+
+
+def stored_unprepared() -> object:
+    """A record is cut as this member has not prepared, and then as it has: its answers."""
+
+    async def story(alone: Alone) -> list[str]:
+        sealed = replace(record(), split=SetSplit(NEW, 0))
+        first = await word(alone.stage_member.seal(Seal(at(2), sealed)))
+        await _prepared(alone)
+        return [first, await word(alone.stage_member.seal(Seal(at(3), sealed)))]
+
+    return _playing(story)
+
+
+def opened_and_taken_back() -> object:
+    """A plan is cut as this member has prepared, and the next one is not: what it holds is what was
+    prepared, and then what it was.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        before, prepared = alone.engine.state_digest(), await _prepared(alone)
+        first = await word(alone.stage_member.open(A, Open(_cut_plan(2, prepared))))
+        is_prepared = alone.engine.state_digest() == prepared != before
+        second = await word(alone.stage_member.open(A, Open(plan(3, base="b2"))))
+        return [first, is_prepared, second, alone.engine.state_digest() == before]
+
+    return _playing(story)
+
+
+def asked_for_another_cut() -> object:
+    """Parts of a state are asked for by a cut that this member has not; by the one that it has; and
+    when a plan is cut otherwise, by the one of the last record.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        def asked(split: tuple[int, ...]) -> Awaitable[Reply]:
+            return queries.get_state(alone.stage_member, GetState(1, 0, LAST.before, 0, weights_only=False, split=split))
+
+        before = alone.engine.read_state(0, weights_only=False)
+        found: list[object] = [await word(asked(NEW)), await word(asked(OLD))]
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        try:
+            return [*found, (await asked(OLD)).payload == before]
+        except Refused as refusal:
+            return [*found, refusal.kind]
+
+    return _playing(story)
+
+
+def shadow_of_a_cut_that_no_record_has() -> object:
+    """Somebody renews its shadow of a stage before and after a plan was cut anew."""
+
+    async def story(alone: Alone) -> list[str]:
+        member = alone.stage_member
+        keeper = ShadowKeeper(alone.context, alone.replica_state, member.device, member.activation_log)
+        first = await word(keeper.get(GetShadow(1, 0)))
+        await member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        return [first, await word(keeper.get(GetShadow(1, 0)))]
+
+    return _playing(story)
+
+
+def shadows_of_older_cuts() -> object:
+    """Members tell of shadows of iterations 3, 4 and 5, and the model was cut anew in iteration 4:
+    which of them count.
+    """
+
+    async def story(alone: Alone) -> list[int]:
+        lead = leading(alone.context)
+        last = replace(record(), iteration=5, split=SetSplit(NEW, 4))
+        lead.present = replace(lead.present, iteration=6, record=last)
+        choice = RecoveryChoice(alone.context, lead)
+        roster = Roster(alone.context, alone.tasks, lead, choice)
+        participant = roster.admit(D, Hello(False, False, ""), 2, built=True, is_ours=True, opened=at(1))
+        kept = tuple(KeptShadow(1, iteration, full=True) for iteration in (3, 4, 5))
+        participant.hear(replace(beat_answer(2), shadows=kept), 0.0)
+        return [shadow.iteration for shadow in choice.shadows(roster)]
+
+    return play(story, manifest=FOUR)
+
+
+def _leading(story: Callable[[Alone, ModelCuts, Roster], Awaitable[T]], answers: dict[Endpoint, str]) -> T:
+    """The coordinator of all four, at iteration 1, which has the model cut anew; who is named
+    answers with this digest of what it has prepared, the others say nothing.
+    """
+
+    async def begin(alone: Alone) -> T:
+        def answer(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Heartbeat):
+                return Reply(beat_answer({A: 0, D: 2}.get(to, 1), iteration=1))
+            if isinstance(request, Prepare) and to in answers:
+                return Reply(Prepared(answers[to], 0.1, 10))
+            raise Refused(RefusalKind.GONE, "not here")
+
+        alone.line.answer = answer
+        alone.context.ports = replace(alone.context.ports, cuts=((1, NEW),))
+        lead = leading(alone.context)
+        lead.decide(LAST)
+        lead.commit(LAST)
+        assignment, roster = assigning(alone.context, alone.tasks, lead)
+        for stage, member in ((0, A), (1, ME), (1, SIBLING), (2, D)):
+            roster.admit(member, Hello(False, False, ""), stage, built=True, is_ours=True, opened=at(1))
+        await asyncio.sleep(1.0)
+        return await story(alone, _cuts(alone, lead, roster, assignment), roster)
+
+    return play(begin, A, FOUR)
+
+
+def _cuts(alone: Alone, lead: Leadership, roster: Roster, assignment: Assignment) -> ModelCuts:
+    return ModelCuts(alone.context, lead, roster, assignment, MoveWatch(alone.context, lead, roster, assignment))
+
+
+async def _considered(_: Alone, cuts: ModelCuts, __: Roster) -> tuple[int, ...]:
+    await cuts.consider()
+    return cuts._lead.cut
+
+
+def prepared_by_some() -> object:
+    """All prepare; one says nothing; two siblings have not the same: how the next plan is cut."""
+    everybody = {ME: "one", SIBLING: "one", D: "two"}
+    without = {ME: "one", D: "two"}
+    return [_leading(_considered, answers) for answers in (everybody, without, everybody | {SIBLING: "another"})]
+
+
+def lost_after_it_was_prepared() -> object:
+    """All have prepared, and then a stage is lost: how the next plan is cut."""
+
+    async def story(_: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
+        await cuts.consider()
+        roster.fence(D.member, "it has died")
+        cuts.look()
+        return cuts._lead.cut
+
+    return _leading(story, {ME: "one", SIBLING: "one", D: "two"})
+
+
+def joiner_of_a_cut() -> object:
+    """A joiner has caught up, before and after the plan is cut as it has not prepared: whether it
+    is let in.
+    """
+
+    async def story(alone: Alone, cuts: ModelCuts, roster: Roster) -> list[bool]:
+        joiner = roster.admit(replace(ME, member=replace(ME.member, peer_id="e")), Hello(False, False, ""), 1)
+        joiner.hold(1, is_ours=True)
+        before = cuts._assignment.admissible(joiner)
+        cuts._lead.cut_anew(NEW)
+        del alone
+        return [before, cuts._assignment.admissible(joiner)]
+
+    return _leading(story, {})
+
+
+def successor_of_a_cut() -> object:
+    """The newest plan that a successor finds is cut as no record says: how its own plans are, and
+    what it takes for rebuilt.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        found = _cut_plan(2, "prepared")
+        inherited = Takeover(LATER, 5, 0, LAST.before, None, found, None, False, {}, (), {})
+        lead = Coordinator(alone.context, alone.tasks, inherited).lead
+        assert lead.plan is not None
+        return [lead.plan.split, lead.plan.rebuilt]
+
+    return play(story, D, FOUR)
