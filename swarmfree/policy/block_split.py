@@ -1,7 +1,7 @@
 """Where the model is cut in an iteration, and whether that is changed. Pure.
 
 It follows from the record before, as the batch does: so whoever takes over, joins, replays or goes
-on from a snapshot cuts alike. Source: decision 23.
+on from a snapshot cuts alike. Source: decision 24.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 next. Pure.
 
 Blocks bear the numbers that they have in the whole model, so a split says which range each stage
-has. Source: decision 23.
+has. Source: decision 24.
 """
 
 from __future__ import annotations

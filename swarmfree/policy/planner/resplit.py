@@ -4,7 +4,7 @@ use, how many blocks each has, who gives what, and whether the change is worth w
 Blocks stand in a fixed order, so a split is a row of ranges, and the one that copies least is found
 by dynamic programming over their ends; no matching is needed. Nothing stands still while blocks are
 copied, so a change costs traffic, and the risk of what is there meanwhile.
-Source: decision 23; Odyssey (arXiv 2508.21613), section IV and equation 8.
+Source: decision 24; Odyssey (arXiv 2508.21613), section IV and equation 8.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 other cut beside what they hold, and only if each of them has it the next plan is cut so.
 
 Whatever fails before that costs nothing but the wait; what fails afterwards, before a record of
-that plan is sent out, costs an attempt, and the model is cut as it was. Source: decision 23.
+that plan is sent out, costs an attempt, and the model is cut as it was. Source: decision 24.
 """
 
 from __future__ import annotations

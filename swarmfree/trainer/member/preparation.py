@@ -2,7 +2,7 @@
 force, and put in its place by the plan that is cut so; and back, where that comes to nothing.
 
 Blocks that stay are copied here, the others come from the members that have them, at exactly this
-iteration and lineage. Source: decision 23.
+iteration and lineage. Source: decision 24.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a peer holds, cut anew: blocks that stay and blocks that were copied, beside what it was.
 
 All of it goes by bytes: nothing is computed, so each block is bit for bit what it was. Source:
-decision 23.
+decision 24.
 """
 
 from __future__ import annotations
