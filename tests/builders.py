@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
-from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
+from swarmfree.protocol.messages import Claim, Promise
 from swarmfree.protocol.names import Member, Term
 from swarmfree.protocol.ports import Ports
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StageEntry, StepScalars, float64_bits
@@ -75,3 +76,9 @@ def voted(record: Record, *voters: Member, term: Term | None = None, run: str = 
     at = term or record.term
     votes = [Vote(m, signatures.sign(m.peer_id, vote_bytes(run, record.lineage(), at, m))) for m in voters]
     return replace(record, evidence=Evidence(at, tuple(votes)))
+
+
+def signed(promise: Promise, claim: Claim, voter: Member, run: str = "run") -> Promise:
+    """The promise with its signature, as memory networks sign."""
+    said = promise_bytes(run, claim.position.term, voter)
+    return promise if claim.only_asking else replace(promise, signature=signatures.sign(voter.peer_id, said))

@@ -13,7 +13,7 @@ def ban(
     invite: InviteArgument,
     peers: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PEER]...", help="Peer ids, or their last six letters or more.", show_default=False),
+        typer.Argument(metavar="PEER", help="Peer ids, or their last six letters or more.", show_default=False),
     ] = None,
     *,
     organiser: OrganiserOption,

@@ -56,7 +56,8 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     Prepares the corpus, completes the manifest, starts the directory, prints the invite on stdout
     as a line of its own, names the first peer that can feed data as founder, and serves the
     manifest until Ctrl-C or SIGTERM. Peers that are there need it no more; newcomers may join
-    through any of them. Other lines go to stderr, with --log json to stdout.
+    through any of them. Where all peers have died and are started again, it names who goes on from
+    their snapshots. Other lines go to stderr, with --log json to stdout.
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else strangers that knock write into its log

@@ -44,6 +44,7 @@ from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.admission import Admission
 from swarmfree.wire.ban_list import read_kept_bans
 from swarmfree.wire.ban_watch import BanWatch
+from swarmfree.wire.dht_keeper import require_port
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import NUMBER_MAX
 from swarmfree.wire.identity import Identity, draw_incarnation, load_or_create_identity
@@ -54,6 +55,7 @@ from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organi
 from swarmfree.wire.port_check import is_taken
 from swarmfree.wire.relay import Relay
 from swarmfree.wire.relay_offer import offered
+from swarmfree.wire.socket_folder import require_unused
 
 PORT_FILE, FOUNDER_FILE = "port.json", "founder.json"
 PUBLISH_MORE_OFTEN = 3
@@ -146,16 +148,18 @@ class Founding:
 
         Raises:
             ConfigError, DataError: what was asked for does not hold together.
+            SwarmfreeError: the port is taken; then nothing was made.
         """
         allow_handles()
+        if port := self._port or self._kept_port("port"):
+            require_unused(self._folder)  # else it is the node there that has the port
+            await require_port(self._host, port)
         identity = load_or_create_identity(self._folder)
         organiser = self._organiser_key()
         manifest = await asyncio.to_thread(self._manifest, organiser)
         bans = read_kept_bans(self._folder, manifest)
         tickets = run_tickets(self._folder, manifest, identity, organiser, bans)
-        settings = DirectorySettings(
-            str(self._folder), self._host, self._port or self._kept_port("port"), announced=self._announced
-        )
+        settings = DirectorySettings(str(self._folder), self._host, port, announced=self._announced)
         tell = lambda seconds: self._journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - as the peer's
         directory = DhtDirectory(
             settings, identity, manifest.fingerprint(), manifest=manifest, delegation=tickets.own, on_replaced=tell

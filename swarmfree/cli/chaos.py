@@ -11,19 +11,45 @@ import typer
 
 from swarmfree.cli.early_checks import require_lab
 from swarmfree.cli.engine_probe import EngineKind
-from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, bind_to_parent
+from swarmfree.cli.options import DataOption, DieOption, RunOption, SetOption, StandbysOption, bind_to_parent
 from swarmfree.lab.runs import CHAOS_RUN
 
 if TYPE_CHECKING:
     from swarmfree.protocol.config import RunConfig
 
+MinutesOption = Annotated[
+    float,
+    typer.Option(
+        "--minutes",
+        metavar="MINUTES",
+        min=0.05,
+        help="How long it is struck; the check after it takes several times as long.",
+    ),
+]
+KindsOption = Annotated[
+    str,
+    typer.Option(
+        "--kinds",
+        metavar="KINDS",
+        help="Only these, with commas: kill, freeze, terminate, join, delay, cut, hole.",
+        show_default=False,
+    ),
+]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Folder of the report, new or empty. Default: reports/chaos-DATE-TIME.",
+        show_default=False,
+    ),
+]
+
 
 def chaos(  # noqa: PLR0913 - one parameter per option
     *,
-    minutes: Annotated[
-        float, typer.Option("--minutes", min=0.05, help="How long it is struck; the check after it takes several times as long.")
-    ] = 10.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the plan and of the choice of victims.")] = 1,
+    minutes: MinutesOption = 10.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Of the plan and of the choice of victims.")] = 1,
     gap: Annotated[float, typer.Option("--gap", metavar="SECONDS", min=0.5, help="Mean time from one strike to the next.")] = 5.0,
     engine: Annotated[
         EngineKind,
@@ -33,8 +59,10 @@ def chaos(  # noqa: PLR0913 - one parameter per option
         ),
     ] = EngineKind.TORCH,
     run: RunOption = CHAOS_RUN,
-    peers: Annotated[int, typer.Option("--peers", min=0, help="Peers that take places at once; 0 = two for each stage.")] = 0,
-    standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = 1,
+    peers: Annotated[
+        int, typer.Option("--peers", metavar="N", min=0, help="Peers that take places at once; 0 = two for each stage.")
+    ] = 0,
+    standbys: StandbysOption = 1,
     wipe_stages: Annotated[
         bool,
         typer.Option(
@@ -42,16 +70,8 @@ def chaos(  # noqa: PLR0913 - one parameter per option
         ),
     ] = False,
     spare_ends: Annotated[bool, typer.Option("--spare-ends", help="Strike neither sources nor the coordinator.")] = False,
-    kinds: Annotated[
-        str,
-        typer.Option(
-            "--kinds", help="Only these, with commas: kill, freeze, terminate, join, delay, cut, hole.", show_default=False
-        ),
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder of the report, new or empty. Default: reports/chaos-DATE-TIME.", show_default=False),
-    ] = None,
+    kinds: KindsOption = "",
+    out: OutOption = None,
     changes: SetOption = None,
     data: DataOption = "",
     parent: DieOption = 0,

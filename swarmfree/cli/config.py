@@ -14,7 +14,7 @@ def config() -> None:
     """Look at a run config."""
 
 
-@config_app.command()
+@config_app.command(short_help="Print the whole run config that is in force.")
 def show(run: RunOption, changes: SetOption = None) -> None:
     """Print the whole run config that is in force: the file, the changes and all defaults, as TOML
     that can be fed back.

@@ -24,10 +24,10 @@ PREPARE_EXAMPLES = "\b\nExamples:\n" + "\n".join(
     f"  swarmfree data prepare {example}"
     for example in (
         "books/ --tokenizer train:4096 --out books-4096",
-        "web.jsonl.zst --field content --tokenizer gpt2/tokenizer.json --out web",
-        "chats.jsonl --tokenizer model --pack best-fit:512 --out chats",
-        "*.parquet --tokenizer bytes --held-out-percent 2 --out bytes",
-        "hf:roneneldan/TinyStories --tokenizer train:4096 --out stories",
+        "web.jsonl.zst --field content \\\n      --tokenizer gpt2/tokenizer.json --out web",
+        "chats.jsonl --tokenizer model \\\n      --pack best-fit:512 --out chats",
+        "*.parquet --tokenizer bytes \\\n      --held-out-percent 2 --out bytes",
+        "hf:roneneldan/TinyStories \\\n      --tokenizer train:4096 --out stories",
     )
 )
 INFO_EXAMPLES = "\b\nExamples:\n" + "\n".join(
@@ -39,7 +39,7 @@ INFO_EXAMPLES = "\b\nExamples:\n" + "\n".join(
 SourcesArgument = Annotated[
     list[Path],
     typer.Argument(
-        metavar="SOURCE...",
+        metavar="SOURCE",
         help="Text files, .jsonl (also .gz, .zst), .parquet, folders of them, or hf:OWNER/NAME of the Hugging Face hub; "
         "a row is a document, and so is a text file.",
         show_default=False,
@@ -66,9 +66,12 @@ def prepare(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the dataset, new or empty.", show_default=False)],
-    field: Annotated[str, typer.Option("--field", help="Name of the text in rows.")] = "text",
+    field: Annotated[str, typer.Option("--field", metavar="NAME", help="Name of the text in rows.")] = "text",
     held_out_percent: Annotated[
-        float, typer.Option("--held-out-percent", min=0.01, max=50.0, help="Share of the documents that is not trained on.")
+        float,
+        typer.Option(
+            "--held-out-percent", metavar="PERCENT", min=0.01, max=50.0, help="Share of the documents that is not trained on."
+        ),
     ] = 1.0,
     end_of_text: Annotated[
         str,
@@ -80,7 +83,7 @@ def prepare(
         ),
     ] = "",
     shard_tokens: Annotated[
-        int, typer.Option("--shard-tokens", min=1, max=2**31 - 1, help="Tokens of a shard; two bytes each.")
+        int, typer.Option("--shard-tokens", metavar="N", min=1, max=2**31 - 1, help="Tokens of a shard; two bytes each.")
     ] = 100_000_000,
     pack: Annotated[
         str,
@@ -142,7 +145,7 @@ def info(
     ],
     *,
     check: Annotated[bool, typer.Option("--check", help="Read every shard, and compare its hash with the index.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Say what is in a dataset or a mixture, and show the first tokens as text.
 

@@ -9,12 +9,12 @@ import typer
 
 from swarmfree.cli.options import (
     AnnounceOption,
-    DataOption,
     FeedOption,
     GrpcPortOption,
     HostOption,
     InviteArgument,
     PatienceOption,
+    PeerDataOption,
     PeerFolderOption,
 )
 
@@ -23,7 +23,7 @@ def doctor(
     invite: InviteArgument,
     *,
     folder: PeerFolderOption = "",
-    data: DataOption = "",
+    data: PeerDataOption = "",
     feed: FeedOption = True,
     host: HostOption = "auto",
     port: GrpcPortOption = 0,
@@ -32,12 +32,11 @@ def doctor(
 ) -> None:
     """Say whether this machine can join a run, and what to do where it cannot.
 
-    Give it the options that `swarmfree peer` is to get. It finds the run, shows its ticket, reads
+    Give its options as `swarmfree peer` is to get them. It finds the run, shows its ticket, reads
     the corpus, has itself called from outside, compares clocks, calls the peers of every stage and
-    takes some of its weights from the nearest, 8 MB at most, to see how fast they come; a line for
-    each. It takes no place and keeps nothing but the identity and the corpus, in the
-    peer's folder. Exit code 0: this machine can join; 1: it cannot, and the lines marked "bad" say
-    why.
+    takes at most 8 MB of weights from the nearest of each, to see how fast they come; a line for
+    each. It takes no place and keeps nothing but the identity and the corpus, in the peer's folder.
+    Exit code 0: this machine can join; 1: it cannot, and the lines marked "bad" say why.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast

@@ -58,7 +58,7 @@ def evaluate(
 
     What is no text is refused; a model of bytes takes it with --data-is-bytes.
 
-    On this machine, in float32, with the arithmetic of a run's held-out evaluation; that one looks
+    It computes on this machine, in float32, as a run's held-out evaluation does; that one looks
     at some rows, spread over the held-out text, and this at all of it.
     """
     from swarmfree.protocol.errors import ConfigError, DataError  # noqa: PLC0415 - help is fast

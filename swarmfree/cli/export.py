@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmfree.cli.options import INVITE_BEGINS, PatienceOption, PeerFolderOption, TokenizerOption
+from swarmfree.cli.options import INVITE_BEGINS, AskerFolderOption, PatienceOption, TokenizerOption
 from swarmfree.cli.sample import weights_folder
 
 if TYPE_CHECKING:
@@ -27,15 +27,14 @@ def export(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the model, new or empty.", show_default=False)],
     tokenizer: TokenizerOption = "",
     patience: PatienceOption = 20.0,
-    folder: PeerFolderOption = "",
+    folder: AskerFolderOption = "",
 ) -> None:
     """Write a model as a folder that Hugging Face's transformers load: config, weights, tokenizer
     and a model card.
 
-    From a run that goes on without stopping it: all stages are of one committed iteration, and each
-    has the digest that the swarm's record names. That takes an iteration that lasts as long as its
-    weights travel. From a report, the weights of the end. A ticket that is for one peer, or for
-    some, is shown under the identity in --folder.
+    With an invite, the model of a run that goes on, which it does not stop: all stages are of one
+    committed iteration, and each has the digest that the swarm's record names. That takes an
+    iteration that lasts as long as its weights travel. With a report, the model of its end.
     """
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
@@ -115,8 +114,8 @@ def _export_report(report: Path, out: Path) -> int:
     if found != expected:
         wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
         raise SwarmfreeError(
-            f"{weights}: {len(wrong)} weights are not those that {weights / 'config.json'} describes, {wrong[0]} first: "
-            f"{expected.get(wrong[0], 'none')} expected, {found.get(wrong[0], 'none')} found"
+            f"{weights}: not the weights that {weights / 'config.json'} describes: of {wrong[0]} {expected.get(wrong[0], 'none')} "
+            f"expected, {found.get(wrong[0], 'none')} found{f', and so of {len(wrong) - 1} more' if len(wrong) > 1 else ''}"
         )
     fingerprint, summary = run_of(weights), note_of(report, "summary.json")
     files = sorted(

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from swarmfree.cli.run_access import RunAccess
+from swarmfree.cockpit.text import PAUSE_ORDERED
 from swarmfree.model.exported_state import ExportedState
 from swarmfree.model.layout import FLOAT_BYTES, layout_of
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
+from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.policy.part_batches import state_batch
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import (
@@ -35,7 +37,8 @@ from swarmfree.protocol.errors import (
 )
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
-from swarmfree.protocol.names import NEWEST, Endpoint, Member
+from swarmfree.protocol.names import NEWEST, Endpoint, Founder, Member
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -163,7 +166,7 @@ class LiveExport:
     async def _target(self, attempt: int) -> ExportTarget:
         directory, manifest = self._access.directory, self._manifest
         announcements = await directory.announcements()
-        await directory.founder()
+        founder = await directory.founder()
         serving = [
             a for a in announcements if a.state in {PeerState.SERVING, PeerState.LEAVING} and 0 <= a.stage < manifest.stage_count
         ]
@@ -173,13 +176,20 @@ class LiveExport:
         asked = [a.endpoint for a in (*serving, *others)][:ASKED_MAX]
         answers = await _all(self._plan, asked)
         if not answers:
-            where = f"{len(asked)} peers are announced, and none answers" if asked else "no peer is announced"
+            if await self._is_paused(founder):
+                raise SwarmfreeError(f"run {manifest.run.name}: nobody answers, as {PAUSE_ORDERED}; try again once it goes on")
+            some = (
+                f"{len(asked)} peers are announced, and none answers" if len(asked) > 1 else "one peer is announced, and silent"
+            )
+            where = some if asked else "no peer is announced"
             raise SwarmfreeError(f"run {manifest.run.name}: {where}; has it ended, or has nobody come yet?")
         plans = [found for one in answers if (found := fitting_plan(one.plan, manifest.stage_count)) is not None]
         if not plans:
             waits = next((one.waiting_for for one in answers if one.waiting_for), "no iteration was opened")
+            if await self._is_paused(founder):
+                raise SwarmfreeError(f"run {manifest.run.name} was paused by its organiser, and has not gone on yet: {waits}")
             raise SwarmfreeError(
-                f"run {manifest.run.name} has not begun: {waits}; export it once `swarmfree status` shows an iteration"
+                f"run {manifest.run.name} has not begun: {waits}; try again once `swarmfree status` shows an iteration"
             )
         plan = max(plans, key=lambda one: one.position)
         record = await self._agreed(list(dict.fromkeys((*plan.members(), *asked)))[:ASKED_MAX], NEWEST)
@@ -190,6 +200,12 @@ class LiveExport:
         return ExportTarget(
             iteration, lineage, tuple(self._donors(plan, serving, stage, attempt) for stage in range(manifest.stage_count))
         )
+
+    async def _is_paused(self, founder: Founder | None) -> bool:
+        """Whether an order to pause stands that the run has not gone on after."""
+        await self._access.directory.ban_lists()  # orders are read along
+        order = self._access.directory.order()
+        return founder is not None and order is not None and order.halt is Halting.PAUSE and is_unspent_halt(order, founder.spent)
 
     def _donors(self, plan: Plan, serving: Sequence[Announcement], stage: int, attempt: int) -> tuple[Endpoint, ...]:
         """Replicas of a stage, another one first at each try, and those that gave what was not

@@ -27,6 +27,7 @@ from swarmfree.protocol.config_values import is_url
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage.atomic_files import refusal_words
 from swarmfree.storage.regular_files import open_regular, read_regular
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 
@@ -89,7 +90,7 @@ class LocalOptions:
         except FileExistsError:
             raise ConfigError(f"{folder}: {UNDER_WAY}") from None
         except OSError as error:
-            raise ReportError(f"{path} cannot be written: {error.strerror}") from error
+            raise ReportError(f"{path} cannot be written: {refusal_words(error, path)}") from error
 
     @classmethod
     def read(cls, folder: Path) -> LocalOptions:

@@ -20,6 +20,7 @@ from swarmfree.cli.options import (
     LogOption,
     RunOption,
     SetOption,
+    StandbysOption,
     bind_to_parent,
 )
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of
@@ -57,7 +58,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     *,
     run: RunOption = DEFAULT_RUN,
     peers: PeersOption = None,
-    standbys: Annotated[int, typer.Option("--standbys", min=0, help="Further peers that wait for a lost stage.")] = STANDBYS,
+    standbys: StandbysOption = STANDBYS,
     respawn: Annotated[bool, typer.Option("--respawn", help="Start a killed peer again, as a new incarnation.")] = False,
     kill: Annotated[
         list[str] | None,
@@ -71,7 +72,12 @@ def local(  # noqa: PLR0913 - one parameter per option
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of the report, new or empty. Default: reports/NAME-DATE-TIME.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Folder of the report, new or empty. Default: reports/NAME-DATE-TIME.",
+            show_default=False,
+        ),
     ] = None,
     resume: Annotated[
         str | None,
@@ -87,7 +93,7 @@ def local(  # noqa: PLR0913 - one parameter per option
     data: DataOption = "",
     data_is_bytes: BytesOption = False,
     init_from: InitFromOption = "",
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Torch threads of each peer.")] = 1,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Torch threads of each peer.")] = 1,
     log: LogOption = Log.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", help="End with the whole summary, as in summary.txt.")] = False,
     parent: DieOption = 0,

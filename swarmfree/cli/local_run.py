@@ -25,7 +25,7 @@ from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.live import FRAME_S, RunView, open_view
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, observed_event_to_json
 from swarmfree.cockpit.state import SwarmState
-from swarmfree.lab.estimate import needs
+from swarmfree.lab.estimate import disk_bytes, needs, room_words
 from swarmfree.lab.kept_weights import AFTER, BEFORE, drop_kept, keep_as, models_beside
 from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.processes import Child, start_child
@@ -38,6 +38,7 @@ from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Ended, Evaluated, Opened
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.storage.corpus import copied_bytes
 from swarmfree.trainer.coordinator.pause import PAUSED
 
 FIGURE_S = 90.0
@@ -86,7 +87,7 @@ class LocalRun:
         self._has_paused = False
         self._lock = self._hold()
         self._events = EventLog(order.folder)
-        self._config = to_toml(manifest, data_path, init_from)
+        self._config, self._data_path = to_toml(manifest, data_path, init_from), data_path
         self._is_json, self._is_verbose = is_json, is_verbose
         self._view: RunView | None = None
         self._trouble = ""
@@ -140,7 +141,17 @@ class LocalRun:
             0 when the run did all its iterations; 130 or 143 after a signal, 141 where stdout was
             closed, else what the first failure says.
         """
-        return asyncio.run(self._run(needs(self._manifest, self._order.peer_count + self._order.standby_count)))
+        order = self._order
+        needed = needs(self._manifest, order.peer_count + order.standby_count)
+        return asyncio.run(self._run([*needed, *self._room_lines()]))
+
+    def _room_lines(self) -> list[str]:
+        """That the disk may get full, where it has less room than the run may want."""
+        order = self._order
+        copies = 1 + min(order.feeder_count, order.peer_count) + order.do_standbys_feed * order.standby_count
+        text_bytes = copies * copied_bytes(self._data_path)
+        wanted_bytes = disk_bytes(self._manifest, order.peer_count, order.standby_count, text_bytes)
+        return [line for line in [room_words(order.folder, wanted_bytes, shutil.disk_usage(order.folder).free)] if line]
 
     async def _run(self, needed: list[str]) -> int:
         loop = asyncio.get_running_loop()
@@ -280,7 +291,7 @@ class LocalRun:
                 self._view.close(state)
         self._events.close()
         code = ending.code or (1 if self._trouble else 0)
-        summary = summarise(state, code, ending.line)
+        summary = summarise(state, code, ending.line or self._trouble)
         if self._kept is not None:
             # One for each stage, by number
             files = sorted((self._order.folder / "weights").glob("*.safetensors"))

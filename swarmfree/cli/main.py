@@ -164,7 +164,7 @@ EVAL_EXAMPLES = _examples(
 DOCTOR_EXAMPLES = _examples("swarmfree doctor INVITE", "swarmfree doctor INVITE --port 4002 --announce 203.0.113.8:4002")
 STATUS_EXAMPLES = _examples("swarmfree status INVITE", "swarmfree status INVITE --watch", "swarmfree status INVITE --json")
 TICKET_EXAMPLES = _examples(
-    "swarmfree ticket INVITE --organiser organiser.key --peer QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",
+    "swarmfree ticket INVITE --organiser organiser.key \\\n      --peer QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",
     "swarmfree ticket INVITE --organiser organiser.key --count 3 --days 7",
 )
 BAN_EXAMPLES = _examples(
@@ -176,7 +176,7 @@ SET_EXAMPLES = _examples("swarmfree set INVITE batch.microbatches=32 --organiser
 STOP_EXAMPLES = _examples("swarmfree stop INVITE --organiser organiser.key")
 PLAN_EXAMPLES = _examples(
     "swarmfree plan --run stdlib-small --peers fleet.toml",
-    "swarmfree plan --run mine.toml --peers fleet.toml --set stages.replicas_max=4 --json",
+    "swarmfree plan --run mine.toml --peers fleet.toml \\\n      --set stages.replicas_max=4 --json",
 )
 REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehearse --first-seed 7 --seeds 1 --verbose")
 CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")
@@ -204,7 +204,7 @@ app.command("set", short_help="Set another batch while a run goes on.", epilog=S
 app.add_typer(config_app, name="config", short_help="Look at a run config.")
 app.command(short_help="Rehearse whole swarms in virtual time, with faults.", epilog=REHEARSE_EXAMPLES)(rehearse)
 app.command(short_help="Strike a swarm of real processes, and check it.", epilog=CHAOS_EXAMPLES)(chaos)
-app.add_typer(study_app, name="study", short_help="Compare ways of doing things, honestly.")
+app.add_typer(study_app, name="study", short_help="Measure what recovery methods cost in learning.")
 
 
 @functools.cache

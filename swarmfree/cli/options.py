@@ -35,7 +35,7 @@ LimitOption = Annotated[
     typer.Option(
         "--limit",
         metavar="KEY=VALUE",
-        help="Change what other peers may use of this one, see config show; may be repeated.",
+        help="Change what other peers may use of this one, see `swarmfree config show`; may be repeated.",
         show_default=False,
     ),
 ]
@@ -59,12 +59,31 @@ DataOption = Annotated[
         show_default=False,
     ),
 ]
+PeerDataOption = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="The text that the run learns from, as it lies here: file or folder, a dataset of `swarmfree data prepare`, its URL, or a "
+        "mixture of several; without it, Python's own standard library.",
+        show_default=False,
+    ),
+]
 InitFromOption = Annotated[
     str,
     typer.Option(
         "--init-from",
         metavar="DIR",
         help="Begin with the weights of a LLaMA that lies here as Hugging Face's transformers write it; its config says the model's shapes.",
+        show_default=False,
+    ),
+]
+PeerInitFromOption = Annotated[
+    str,
+    typer.Option(
+        "--init-from",
+        metavar="DIR",
+        help="Folder of the LLaMA that the run begins with, where this machine has it; other peers get its weights from one that has.",
         show_default=False,
     ),
 ]
@@ -148,7 +167,18 @@ PeerFolderOption = Annotated[
     str,
     typer.Option(
         "--folder",
+        metavar="FOLDER",
         help="This peer's own folder: identity, state, sockets. Each peer on a machine needs its own. Default: ~/.swarmfree/peer.",
+        show_default=False,
+    ),
+]
+AskerFolderOption = Annotated[
+    str,
+    typer.Option(
+        "--folder",
+        metavar="FOLDER",
+        help="Folder of the peer under whose identity to ask. Default: ~/.swarmfree/peer where the invite's ticket is for one peer or for "
+        "some, else an identity for this once.",
         show_default=False,
     ),
 ]
@@ -162,8 +192,10 @@ WeightsOption = Annotated[
     ),
 ]
 Libp2pPortOption = Annotated[
-    int, typer.Option("--libp2p-port", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system.")
+    int,
+    typer.Option("--libp2p-port", metavar="PORT", min=0, max=65535, help="Port of the libp2p daemon; 0 = given by the system."),
 ]
+StandbysOption = Annotated[int, typer.Option("--standbys", metavar="N", min=0, help="Further peers that wait for a lost stage.")]
 StandbyOption = Annotated[bool, typer.Option("--standby", help="Wait for a lost stage instead of taking a place at once.")]
 AdoptOption = Annotated[
     bool,
@@ -172,8 +204,10 @@ AdoptOption = Annotated[
         help="Serve a second stage, as far as memory is free, where all its peers are gone and nobody comes.",
     ),
 ]
-ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Torch threads.")]
-GrpcPortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="gRPC port; 0 = given by the system.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Torch threads.")]
+GrpcPortOption = Annotated[
+    int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="gRPC port; 0 = given by the system.")
+]
 RelayOption = Annotated[
     RelayChoice,
     typer.Option(
@@ -186,9 +220,11 @@ RelayPortOption = Annotated[
     int,
     typer.Option(
         "--relay-port",
+        metavar="PORT",
         min=NO_RELAY,
         max=65535,
-        help="Offer a relay on this port to peers that cannot be called; 0 = given by the system. Their tensors go through this machine.",
+        help="Offer a relay on this port to peers that cannot be called; 0 = given by the system. Their tensors go through this machine. "
+        "Default: none is offered.",
         show_default=False,
     ),
 ]
@@ -199,6 +235,7 @@ NodeRelayPortOption = Annotated[
     int,
     typer.Option(
         "--relay-port",
+        metavar="PORT",
         min=0,
         max=65535,
         help="Port of the relay; 0 = the one kept in the folder, else given by the system. Open it in the firewall, too.",
@@ -208,6 +245,7 @@ NodeFolderOption = Annotated[
     str,
     typer.Option(
         "--folder",
+        metavar="FOLDER",
         help="Where identity, port, manifest, tickets and founder are kept; the same folder gives the same invite again. "
         "Default: ~/.swarmfree/bootstrap/NAME.",
         show_default=False,
@@ -224,7 +262,13 @@ NodeAnnounceOption = Annotated[
 ]
 NodePortOption = Annotated[
     int,
-    typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 = the one kept in the folder, else given by the system."),
+    typer.Option(
+        "--port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port to listen on; 0 = the one kept in the folder, else given by the system.",
+    ),
 ]
 FeedOption = Annotated[
     bool,

@@ -17,6 +17,17 @@ from swarmfree.wire.addresses import address_of, parse_host_and_port
 from swarmfree.wire.invite import Invite
 
 KEPT = "kept"
+OPTIONS = {
+    "data_path": "--data",
+    "can_feed": "--feed",
+    "dht_port": "--libp2p-port",
+    "patience_s": "--patience",
+    "memory_mb_max": "--max-memory",
+    "disk_mb_max": "--max-disk",
+    "weights_folder": "--weights",
+    "announced_host": "--host",
+}
+"""Key of `LocalConfig` -> option of `swarmfree peer`, where that is not called after it."""
 
 
 def local_config(changes: Sequence[str] = (), **flags: object) -> LocalConfig:
@@ -28,7 +39,7 @@ def local_config(changes: Sequence[str] = (), **flags: object) -> LocalConfig:
     """
     folder = str(flags.get("folder") or Path.home() / ".swarmfree" / "peer")
     weights = str(flags.get("weights_folder") or Path(folder) / "weights")
-    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights, **limits_of(changes)})
+    local = load_local(None, {**flags, "folder": folder, "weights_folder": weights, **limits_of(changes)}, OPTIONS)
     announced_of(local)
     return local
 

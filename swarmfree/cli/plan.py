@@ -41,8 +41,8 @@ def plan(
 
     Shows who would serve which stage, seconds of an iteration and tokens a second, memory of each
     stage's peers, the weakest points, and the price of a million tokens. It computes; it starts
-    nothing and asks nobody. Peers that really join take the emptiest stage in the order in which
-    they come, so that a swarm does as well as this only once its peers have been moved.
+    nothing and asks nobody. Peers that really join are placed in the order in which they come, each
+    where it does most, so that a swarm may do as well as this only once some have been moved.
     """
     from swarmfree.cli.early_checks import require_lab  # noqa: PLC0415 - help is fast
 

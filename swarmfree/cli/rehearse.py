@@ -17,10 +17,12 @@ class EngineChoice(enum.StrEnum):
 
 def rehearse(
     *,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many rehearsals.")] = 60,
-    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="Seed of the first one; the others follow it.")] = 0,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="How many rehearsals.")] = 60,
+    first_seed: Annotated[
+        int, typer.Option("--first-seed", metavar="SEED", min=0, help="Seed of the first one; the others follow it.")
+    ] = 0,
     iterations: Annotated[
-        int | None, typer.Option("--iterations", min=2, help="Of each rehearsal, where its seed is not to choose.")
+        int | None, typer.Option("--iterations", metavar="N", min=2, help="Of each rehearsal, where its seed is not to choose.")
     ] = None,
     engine: Annotated[
         EngineChoice,

@@ -26,6 +26,7 @@ def report(
         Path | None,
         typer.Option(
             "--out",
+            metavar="FOLDER",
             help="Where to write. Default: one report in its own folder; a comparison in reports/comparison-DATE-TIME.",
             show_default=False,
         ),

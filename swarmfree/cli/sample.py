@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.cli.options import INVITE_BEGINS, PatienceOption, PeerFolderOption, TokenizerOption
+from swarmfree.cli.options import INVITE_BEGINS, AskerFolderOption, PatienceOption, TokenizerOption
 
 PROMPT = "def "
 
@@ -24,18 +24,23 @@ def sample(  # noqa: PLR0913 - one parameter per option
     ],
     words: Annotated[str, typer.Argument(metavar="PROMPT", help="What the text begins with.")] = PROMPT,
     *,
-    prompt: Annotated[str, typer.Option("--prompt", help="The same, as an option.", show_default=False)] = "",
+    prompt: Annotated[str, typer.Option("--prompt", metavar="PROMPT", help="The same, as an option.", show_default=False)] = "",
     tokens: Annotated[
-        int, typer.Option("--tokens", min=1, max=1_000_000, help="Tokens to write; of a model of bytes, bytes.")
+        int, typer.Option("--tokens", metavar="N", min=1, max=1_000_000, help="Tokens to write; of a model of bytes, bytes.")
     ] = 200,
     temperature: Annotated[
         float,
         typer.Option(
-            "--temperature", min=0.0, max=10.0, help="0 takes the likeliest token each time; 1 draws as the model says."
+            "--temperature",
+            metavar="NUMBER",
+            min=0.0,
+            max=10.0,
+            help="0 takes the likeliest token each time; 1 draws as the model says.",
         ),
     ] = 0.7,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**63 - 1, help="Of the draws: the same seed writes the same text.")
+        int,
+        typer.Option("--seed", metavar="SEED", min=0, max=2**63 - 1, help="Of the draws: the same seed writes the same text."),
     ] = 0,
     tokenizer: TokenizerOption = "",
     within: Annotated[
@@ -45,7 +50,7 @@ def sample(  # noqa: PLR0913 - one parameter per option
         ),
     ] = 120.0,
     patience: PatienceOption = 20.0,
-    folder: PeerFolderOption = "",
+    folder: AskerFolderOption = "",
 ) -> None:
     """Write on from a prompt, on this machine: with the weights of a finished run, or with those
     that a run has now, which come as for `swarmfree export` and stay in memory; the run goes on.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from swarmfree.cli.options import InviteArgument, PatienceOption, PeerFolderOption
+from swarmfree.cli.options import AskerFolderOption, InviteArgument, PatienceOption
 
 if TYPE_CHECKING:
     from swarmfree.cockpit.status import RunStatus
@@ -49,14 +49,13 @@ def status(
         ),
     ] = None,
     patience: PatienceOption = 10.0,
-    folder: PeerFolderOption = "",
+    folder: AskerFolderOption = "",
 ) -> None:
     """Show who serves which stage, which is one death from lost, iteration, loss, speed and time
     left, and what the run waits for.
 
     Reads the directory, asks one member for its plan and its newest record, and calls the others to
-    see who is there. Takes no part in the run. A ticket that is for one peer, or for some, is shown
-    under the identity in --folder; every other look has one of its own.
+    see who is there. Takes no part in the run.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from swarmfree.cli.run_access import asker_folder  # noqa: PLC0415 - help is fast

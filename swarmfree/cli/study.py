@@ -9,25 +9,30 @@ import typer
 
 from swarmfree.cli.early_checks import require_lab
 
-study_app = typer.Typer(help="Compare ways of doing things, honestly.", no_args_is_help=True, rich_markup_mode=None)
+study_app = typer.Typer(help="Measure what recovery methods cost in learning.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @study_app.callback()
 def study() -> None:
-    """Compare ways of doing things, honestly."""
+    """Measure what recovery methods cost in learning."""
 
 
-@study_app.command()
+@study_app.command(short_help="Compare recovery methods over the same losses.")
 def recovery(
     *,
-    out: Annotated[Path, typer.Option("--out", help="Folder for results; a study that was ended goes on there.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for results; a study that was ended goes on there.")
+    ],
     data: Annotated[
-        str, typer.Option("--data", help="Text to learn from: a file or a folder; Python's own library where none is named.")
+        str,
+        typer.Option(
+            "--data", metavar="PATH", help="File or folder of text to learn from; without it, Python's own standard library."
+        ),
     ] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, few traces: about a quarter of an hour on two cores.")
     ] = False,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Trials at a time, one core each.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Trials at a time, one core each.")] = 2,
 ) -> None:
     """Lose stages by one seeded trace, the same for all, and compare what each way of bringing them
     back costs in learning.

@@ -31,12 +31,15 @@ def ticket(
             metavar="N",
             min=0,
             max=COUNT_MAX,
-            help="Without --peer: so many peers may come with it; 0 = any number.",
-            show_default="1",
+            help="Without --peer: so many peers may come with it; 0 = any number. Default: 1.",
+            show_default=False,
         ),
     ] = None,
     days: Annotated[
-        float, typer.Option("--days", min=0.001, max=DAYS_MAX, help="It holds for so long, also for who has come with it.")
+        float,
+        typer.Option(
+            "--days", metavar="DAYS", min=0.001, max=DAYS_MAX, help="It holds for so long, also for who has come with it."
+        ),
     ] = DAYS,
 ) -> None:
     """Make a ticket, and print an invite that carries it.

@@ -15,7 +15,7 @@ from rich.text import Text
 from swarmfree.cockpit.lines import waiting_words
 from swarmfree.cockpit.screen import risk
 from swarmfree.cockpit.state import bits_per_byte
-from swarmfree.cockpit.text import left_words
+from swarmfree.cockpit.text import PAUSE_ORDERED, left_words
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.json_values import finite
 from swarmfree.protocol.manifest import Manifest
@@ -93,7 +93,7 @@ class RunStatus:
             stopped = "was stopped by its organiser" if self.halt is Halting.STOP else "is over"
             return f"the run {stopped}, and everybody has left"
         if self.halt is Halting.PAUSE:
-            return "nobody answers, as its organiser ordered a pause: the same commands in the same folders go on"
+            return f"nobody answers, as {PAUSE_ORDERED}"
         if self.announcements:
             return "no member answered: only the directory's word"
         return "nobody is there any more: the run is over, or was lost" if self.founder else "nobody is announced yet"

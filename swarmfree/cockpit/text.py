@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+PAUSE_ORDERED = "its organiser ordered a pause: the same commands in the same folders go on"
+
 
 def span(seconds: float) -> str:
     """A duration for people: ``8 s``, ``3 min 05 s``, ``2 h 10 min``."""

@@ -8,17 +8,22 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from swarmfree.policy.planner.model_size import (
     BYTES_PER_PARAMETER,
+    FLOAT_BYTES,
     block_parameters,
     ends_parameters,
     stage_activation_bytes,
 )
+from swarmfree.policy.resume import KEPT
+from swarmfree.policy.retention import FULL_BYTES, MEMBER_SHADOWS, body_parameters, has_full_shadows
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.storage.atomic_files import size_words
 
 LIBRARIES_MB, PEER_MB = 250, 160
 """Torch, gRPC and hivemind, once for all processes that are forked from one; what each peer and its
@@ -29,6 +34,8 @@ STAGE_STEPS = 1_600_000
 of an empty loop here: 440 iterations of `stdlib-small` took 23 ms of a core each, and a step 14
 ns.
 """
+SNAPSHOT_BYTES = 12
+"""Of a parameter: float32 weight and two moments."""
 MATRIX, STEPS, TRIES = 384, 50_000, 4
 
 
@@ -113,6 +120,34 @@ def needs(manifest: Manifest, peers: int) -> list[str]:
             "--set data.bytes_per_token=N says it"
         )
     return lines
+
+
+def disk_bytes(manifest: Manifest, peers: int, standbys: int, copied_bytes: int) -> int:
+    """What a local run writes at most, roughly: copies of its text, the weights, of each peer the
+    snapshots that it keeps and the one that it is writing, and full shadows.
+
+    Plain shadows, a twelfth of a full one, and activation logs that memory does not hold are not
+    counted.
+
+    Args:
+        manifest: of the run.
+        peers: that serve.
+        standbys: that keep shadows as peers do.
+        copied_bytes: of all copies of the text.
+    """
+    recovery, iterations = manifest.recovery, manifest.run.iterations
+    snapshots = min(KEPT + 1, iterations // recovery.snapshot_every) if recovery.snapshot_every else 0
+    of_a_parameter = snapshots * SNAPSHOT_BYTES * max(1.0, peers / manifest.stage_count) + FLOAT_BYTES
+    has_shadows = has_full_shadows(manifest) and recovery.shadow_every <= iterations
+    shadows_bytes = min(MEMBER_SHADOWS * FULL_BYTES * body_parameters(manifest), recovery.kept_mb_max * 10**6) * has_shadows
+    return copied_bytes + round(parameter_count(manifest) * of_a_parameter) + shadows_bytes * (peers + standbys)
+
+
+def room_words(folder: Path, wanted_bytes: int, free_bytes: int) -> str:
+    """Say that a disk has less room than a run may want; empty where it has enough."""
+    if free_bytes >= wanted_bytes:
+        return ""
+    return f"the disk may get full: {size_words(free_bytes)} are free in {folder}, and the run wants about {size_words(wanted_bytes)}"
 
 
 def measure_core() -> Core:

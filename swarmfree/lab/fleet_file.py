@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swarmfree.policy.planner.fleet import Fleet, Link, PeerProfile
 from swarmfree.policy.planner.model_size import block_flops
-from swarmfree.protocol.config_values import ConfigSource, assigned, checked, read_text, types_of, unknown, written_key
+from swarmfree.protocol.config_values import ConfigSource, assigned, checked, nearest, read_text, types_of, unknown, written_key
 from swarmfree.protocol.manifest import Manifest
 
 BITS_PER_BYTE, MBIT, TERA, GIGA, MILLI = 8, 1e6, 1e12, 1e9, 1e-3
 PEERS_MAX = 10_000
+NAMES_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,24 @@ def read_fleet(text: str, origin: str, manifest: Manifest) -> Fleet:
     for described, place in _entries(content, "links", source):
         _require(described, place, ("mbit_per_s",))
         for key in ("one", "other"):
-            if getattr(described, key) not in peers:
-                place.fail(key, f"{assigned(key, getattr(described, key))}: {unknown(getattr(described, key), peers)}")
+            if (name := getattr(described, key)) not in peers:
+                place.fail(key, f"{assigned(key, name)}: {_unknown_peer(name, list(peers))}")
         pair = described.one, described.other
         if pair in links or pair[::-1] in links or pair[0] == pair[1]:
             place.fail("other", f"{assigned('other', described.other)}: a link joins two peers, and each two have one")
         links[pair] = Link(described.latency_ms * MILLI, described.mbit_per_s * MBIT / BITS_PER_BYTE)
     return Fleet(tuple(peers.values()), links)
+
+
+def _unknown_peer(name: str, peers: Sequence[str]) -> str:
+    """Say that no machine has that name, and which one was probably meant: by the name of a section
+    with a count, its first.
+    """
+    first = f"{name}-1"
+    if near := first if first in peers else nearest(name, peers):
+        return f"unknown peer; did you mean {near}?"
+    more = f" and {len(peers) - NAMES_SHOWN:,} more" if len(peers) > NAMES_SHOWN else ""
+    return f"unknown peer; known: {', '.join(peers[:NAMES_SHOWN])}{more}"
 
 
 def _profiles(described: DescribedPeers, manifest: Manifest) -> Iterator[PeerProfile]:

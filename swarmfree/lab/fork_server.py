@@ -26,6 +26,7 @@ from typing import IO, Any, NoReturn
 from swarmfree.lab.parent_death import die_with_parent
 from swarmfree.lab.processes import Child
 from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.storage.atomic_files import refusal_words
 
 MESSAGE_BYTES_MAX = 1 << 16
 CRASHED = 1
@@ -154,7 +155,8 @@ class ForkServer:
                 )
         except OSError as error:
             here.close()
-            raise _not_started("the fork server", f"{error.strerror or error} ({error.filename or command[0]})") from error
+            what = error.filename or command[0]
+            raise _not_started("the fork server", f"{refusal_words(error, Path(what))} ({what})") from error
         finally:
             there.close()
         here.setblocking(False)
@@ -175,7 +177,7 @@ class ForkServer:
             try:
                 log: IO[bytes] = log_path.open("ab", buffering=0)
             except OSError as error:
-                raise _not_started(name, f"{error.strerror or error} ({error.filename})") from error
+                raise _not_started(name, f"{refusal_words(error, log_path)} ({error.filename})") from error
             child = Child(name, log, on_line)
             pipes, writing = [], []
             for fd in (1, 2):

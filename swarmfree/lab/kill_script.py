@@ -149,7 +149,7 @@ def check_kills(kills: Sequence[Kill], population: Population, iterations: int) 
             continue
         living, cure = sum(replicas) + spare, f"after iteration {iteration}; add --standbys, or --respawn"
         if living * STAGES_EACH < stage_count:
-            raise ConfigError(f"--kill {last}: {living} peers would be left for {stage_count} stages {cure}")
+            raise ConfigError(f"--kill {last}: {living} peer{'s' * (living != 1)} would be left for {stage_count} stages {cure}")
         if not replicas[0] and not population.standbys:
             raise ConfigError(f"--kill {last}: nobody who can feed data would be left for stage 0 {cure}")
         for stage in range(stage_count):

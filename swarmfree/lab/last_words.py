@@ -79,8 +79,9 @@ def nobody_can_take(state: SwarmState) -> str:
     if not lost and (asked or state.guests):
         return ""
     stages = ", ".join(map(str, lost)) or "that is lost"
+    who = f"{living} peers live" if living != 1 else "one peer lives"
     return (
-        f"{living} peers live for {state.stage_count} stages, and nobody here can take stage {stages}: the run waits "
+        f"{who} for {state.stage_count} stages, and nobody here can take stage {stages}: the run waits "
         "for a `swarmfree peer` with its invite; or end it with Ctrl-C, and start it with more --standbys, or with --respawn"
     )
 

@@ -137,7 +137,7 @@ def headline(state: SwarmState, code: int, why: str) -> str:
     if code == 0 and not why:
         return f"{name}: {'; '.join(filter(None, (_worse(state), told))) or _without_loss(state)}"
     so_far = f"{state.committed_count:,} of {state.iterations:,} iterations"
-    ended = f"ended early, after {so_far}: {why or 'no reason given'}"
+    ended = f"ended {'uncleanly' if state.is_over else 'early'}, after {so_far}: {why or 'no reason given'}"
     return f"{name}: {ended}; {told}" if told else f"{name}: {ended}"
 
 
@@ -158,7 +158,9 @@ def _worse(state: SwarmState) -> str:
 def _without_loss(state: SwarmState) -> str:
     last = state.evaluations[-1].loss if state.evaluations else None
     reached = f", to {bits_per_byte(last):.2f} bits per byte" if last is not None else ""
-    done = f"{'all ' if state.is_over else ''}{state.committed_count:,} iterations done{reached}"
+    done = (
+        f"{'all ' if state.is_over else ''}{state.committed_count:,} iteration{'s' * (state.committed_count != 1)} done{reached}"
+    )
     count = len({m.member for m in state.lost_members})
     if not count:
         return f"{done}; nothing was lost"

@@ -22,6 +22,7 @@ from typing import IO
 import psutil
 
 from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.storage.atomic_files import refusal_words
 
 LINE_BYTES_MAX = 1 << 20
 LOG_BYTES_MAX = 1 << 26
@@ -230,7 +231,8 @@ async def start_child(name: str, command: Sequence[str], log_path: Path, on_line
             log.close()
         if not isinstance(error, OSError):
             raise
-        raise SwarmfreeError(f"{name} cannot be started: {error.strerror or error} ({error.filename or command[0]})") from error
+        what = error.filename or command[0]
+        raise SwarmfreeError(f"{name} cannot be started: {refusal_words(error, Path(what))} ({what})") from error
     return child
 
 

@@ -21,6 +21,7 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.summary import TEXT_FILE, summary_text
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.json_values import finite
+from swarmfree.storage.atomic_files import refusal_words
 
 EVENTS_FILE = "events.jsonl"
 CONFIG_FILE = "run.toml"
@@ -45,7 +46,7 @@ def make_folder(path: Path) -> Path:
         if any(path.iterdir()):
             raise ConfigError(f"--out {path}: the folder is not empty, and a report is not written over another")
     except OSError as error:
-        raise ConfigError(f"--out {path}: the folder cannot be made: {error.strerror}") from error
+        raise ConfigError(f"--out {path}: the folder cannot be made: {refusal_words(error, path)}") from error
     return path
 
 
@@ -66,7 +67,7 @@ def new_folder(parent: Path, name: str) -> Path:
                 continue
             raise ConfigError(f"{path}: the folder of the report cannot be made: {parent} is no folder") from None
         except OSError as error:
-            raise ConfigError(f"{path}: the folder of the report cannot be made: {error.strerror}") from error
+            raise ConfigError(f"{path}: the folder of the report cannot be made: {refusal_words(error, path)}") from error
         return path
     raise AssertionError("numbers do not end")
 
@@ -87,7 +88,7 @@ class EventLog:
             if self._kept_bytes != self._file.tell():
                 self._file.truncate(self._kept_bytes)
         except OSError as error:
-            raise ReportError(f"{self._path} cannot be opened: {error.strerror}") from error
+            raise ReportError(f"{self._path} cannot be opened: {refusal_words(error, self._path)}") from error
 
     def write(self, observed_event: ObservedEvent, state: SwarmState) -> None:
         """Append one event; nothing is written after the first failure.
@@ -107,7 +108,8 @@ class EventLog:
             file, self._file = self._file, None
             with file, contextlib.suppress(OSError):
                 os.ftruncate(file.fileno(), self._kept_bytes)
-            raise ReportError(f"{self._path} cannot be written: {error.strerror}; what was written before is kept") from error
+            why = refusal_words(error, self._path)
+            raise ReportError(f"{self._path} cannot be written: {why}; what was written before is kept") from error
         self._kept_bytes += len(line)
 
     def close(self) -> None:
@@ -211,4 +213,4 @@ def write_whole(path: Path, content: bytes) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise ReportError(f"{path} cannot be written: {error.strerror}") from error
+        raise ReportError(f"{path} cannot be written: {refusal_words(error, path, len(content))}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from swarmfree.lab.fork_server import ForkServer
 from swarmfree.lab.processes import Child, start_child
 from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.storage.atomic_files import refusal_words
 
 
 class Starter:
@@ -75,4 +76,4 @@ def make_folder_of(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SwarmfreeError(f"{path.parent} cannot be made: {error.strerror}") from error
+        raise SwarmfreeError(f"{path.parent} cannot be made: {refusal_words(error, path.parent)}") from error

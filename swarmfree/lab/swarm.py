@@ -60,6 +60,7 @@ from swarmfree.protocol.events import (
     TookOver,
     Waiting,
 )
+from swarmfree.storage.atomic_files import refusal_words
 
 BOOTSTRAP = "bootstrap"
 FORK_SERVER = "fork-server"
@@ -419,7 +420,7 @@ class LocalSwarm:
         try:
             place.write_text(self._invite + "\n", encoding="utf-8")
         except OSError as error:
-            return _note(f"{place} cannot be written ({error.strerror}): {self._invite}")
+            return _note(f"{place} cannot be written ({refusal_words(error, place)}): {self._invite}")
         return InviteKept(time.time(), str(place))
 
     def _decide(self, tasks: asyncio.TaskGroup, before: SwarmState, observed_event: ObservedEvent) -> None:

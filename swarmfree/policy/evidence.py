@@ -1,5 +1,5 @@
-"""What the signatures that travel with a record prove, to a peer that knows the record before it.
-Pure; how a signature is checked is handed in.
+"""What the signatures that travel with a record or a claim prove, to a peer that knows the record
+before it. Pure; how a signature is checked is handed in.
 
 A record that a majority of its electorate has signed is believed from anybody. Two ways of deciding
 leave fewer: a forced record, and one that everybody decided who is left. Such a record is its
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.quorum import is_majority
-from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
 from swarmfree.protocol.names import Member, Term
 from swarmfree.protocol.records import Record
 
@@ -65,6 +65,24 @@ def assemble(evidence: Evidence, electorate: Sequence[Member]) -> Evidence:
 def is_signed(vote: Vote, lineage: str, term: Term, run: str, verify: Verify) -> bool:
     """Whether a vote for the record with which this lineage ends is its voter's."""
     return verify(vote.member.peer_id, vote_bytes(run, lineage, term, vote.member), vote.signature)
+
+
+def is_promised(vote: Vote, term: Term, run: str, verify: Verify) -> bool:
+    """Whether the promise of a term is its voter's."""
+    return verify(vote.member.peer_id, promise_bytes(run, term, vote.member), vote.signature)
+
+
+def is_elected(evidence: Evidence, term: Term, electorate: Sequence[Member], run: str, verify: Verify) -> bool:
+    """Whether a majority of this electorate has promised this term.
+
+    Args:
+        evidence: what the coordinator of that term shows.
+        electorate: by the last record here, senior first; the coordinator may know a later one.
+    """
+    electors = {vote.member: vote for vote in evidence.votes if vote.member in electorate}
+    if evidence.term != term or not is_majority(electorate, electors):
+        return False
+    return is_majority(electorate, [member for member, vote in electors.items() if is_promised(vote, term, run, verify)])
 
 
 def _is_vote_of(record: Record, vote: Vote, run: str, verify: Verify) -> bool:

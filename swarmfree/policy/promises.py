@@ -111,17 +111,22 @@ def begin(promises: Promises, request: Open, held: Held) -> None:
     admit(promises, plan.position, hears_another=False)  # this coordinator was followed already
 
 
-def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat) -> Promises:
-    """Follow the coordinator with the highest term, even if another coordinator is still heard.
+def heartbeat(promises: Promises, sender: Endpoint, request: Heartbeat, *, hears_another: bool) -> Promises:
+    """Follow the coordinator with the highest term; one with a lower term leads no longer.
 
-    A coordinator with a lower term leads no longer.
+    Args:
+        hears_another: another coordinator is heard, and nothing shows that a majority has promised
+            this one.
 
     Raises:
-        Refused: `behind`, from a coordinator whose term is over.
+        Refused: `behind`, from a coordinator whose term is over; `fresh` for a higher term while
+            another coordinator is heard.
     """
     _refuse_abandoned(promises, request.position)
     promised = promises.promised
     if is_new_term(promises, request.position):
+        if promised is not None and hears_another:
+            raise _fresh(promised)
         promised = request.position
     elif promised is not None and request.position.term < promised.term:
         raise _behind(promised)
@@ -135,6 +140,14 @@ def is_new_term(promises: Promises, position: Position) -> bool:
     return promises.promised is None or position.term > promises.promised.term
 
 
+def may_be_shown(promises: Promises, term: Term) -> bool:
+    """Whether what was promised in this term may count here: not where its coordinator led, in this
+    term or a later one, a lineage that this member has left. Whoever leaves one takes back what it
+    promised there, and the signatures stay.
+    """
+    return not any(term.member == left.member and term <= left for left in promises.abandoned)
+
+
 def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another: bool) -> Promises:
     """Promise the position of a Build; the caller checks whether the present state may be replaced.
 
@@ -146,18 +159,24 @@ def build(promises: Promises, sender: Endpoint, request: Build, *, hears_another
 
 
 def seal(promises: Promises, request: Seal, held: Held) -> Promises:
-    """Store a record, which is the member's vote for it; an applied record is not stored again.
+    """Store a record, which is the member's vote for it, in exactly the term that was promised; an
+    applied record is not stored again, but voted for.
 
     Raises:
         Refused: `behind`, for a lower term than the one promised, here or in the lineage when this
             member left it; `stale`, another record of that iteration was applied; `not_yet`, the
-            record does not follow the last one here; `superseded`, a later Seal was stored.
+            term was not promised yet, which a heartbeat may change, or the record does not follow
+            the last one here; `superseded`, a later Seal was stored.
     """
     record, promised, renounced = request.record, promises.promised, promises.renounced
     if promised is not None and request.position.term < promised.term:
         raise _behind(promised)
     if renounced is not None and renounced.lineage == record.before and request.position.term < renounced.term:
         raise Refused(RefusalKind.BEHIND, "this peer promised a higher term in that lineage", renounced.term.number)
+    if is_new_term(promises, request.position):
+        raise Refused(
+            RefusalKind.NOT_YET, f"term {request.position.term.number} of {request.position.term.member} was not promised"
+        )
     if record.iteration < held.iteration:
         applied = next((applied for applied in held.records if applied.iteration == record.iteration), None)
         if applied is None or applied.lineage() != record.lineage():
@@ -244,12 +263,16 @@ def admit(promises: Promises, position: Position, *, hears_another: bool) -> Non
     if position < promised:
         raise Refused(RefusalKind.SUPERSEDED, f"revision {promised.revision} was promised, {position.revision} is older")
     if position.term > promised.term and hears_another:
-        raise Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard", promised.term.number)
+        raise _fresh(promised)
 
 
 def _refuse_abandoned(promises: Promises, position: Position) -> None:
     if position.term in promises.abandoned:
         raise Refused(RefusalKind.BEHIND, f"the lineage of term {position.term.number} gave way to another one")
+
+
+def _fresh(promised: Position) -> Refused:
+    return Refused(RefusalKind.FRESH, f"coordinator {promised.term.member} is heard", promised.term.number)
 
 
 def _behind(promised: Position) -> Refused:

@@ -254,7 +254,8 @@ def _restore_reason(shadow: StageShadow, age: int, iterations: int) -> str:
     low, high = STUDY_SHADOW_PERCENT
     measured = f"which changed the loss by {low:+} to {high:+} % on average, late in training, in a study with a small model"
     cost = measured if 15 * age <= iterations else "older for its run than any that was studied"
-    found = f"stage {shadow.stage} has no live replica: {shadow.holder.member} keeps a shadow of it, {age} iterations old in a run of {iterations}"
+    old = f"{age} iteration{'s' * (age != 1)} old in a run of {iterations}"
+    found = f"stage {shadow.stage} has no live replica: {shadow.holder.member} keeps a shadow of it, {old}"
     return f"{found}, {cost}"
 
 

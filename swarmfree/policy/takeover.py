@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.messages import Hello, Promise
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Term
 from swarmfree.protocol.plan import Plan
@@ -54,6 +55,7 @@ class Takeover:
         called: stage -> others that hold its state on their disks, where a run goes on from
             snapshots: they are waited for.
         is_whole: each of those stages was there when this successor was named.
+        evidence: the promises, signed; None where there are none.
     """
 
     term: Term
@@ -70,6 +72,7 @@ class Takeover:
     called: Mapping[int, tuple[Endpoint, ...]] = field(default_factory=dict)
     records: tuple[Record, ...] = ()
     is_whole: bool = False
+    evidence: Evidence | None = None
 
     def participants(self) -> tuple[InheritedParticipant, ...]:
         """List the members that promised, senior first, each with its place or the state that it

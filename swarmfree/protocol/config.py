@@ -95,7 +95,7 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
     Raises:
         ConfigError: as for `load_run`.
     """
-    source = ConfigSource(text, origin, overrides)
+    source = ConfigSource(text, origin)
     types = _run_types()
     known = tuple(types)
     values: dict[str, Any] = {}
@@ -113,11 +113,13 @@ def read_run(text: str, origin: str, overrides: Sequence[str] = ()) -> RunConfig
                 if path not in types:
                     source.fail(path, f"{assigned(path, value)}: {unknown(path, known)}")
                 values[path] = checked(types[path], value, path, source)
+    changed = {path: f"--set {path}" for path in (override.partition("=")[0].strip() for override in overrides)}
+    source = ConfigSource(text, origin, changed)
     for override in overrides:
-        path, value_text = split_override(override, known)
+        path, value_text = split_override(override, known, "--set", "section.key=value")
         if path == _ORGANISER:
             raise ConfigError(
-                f"override {_ORGANISER} = {value_text}: cannot be changed; a run's organiser is who has the key that `swarmfree bootstrap` "
+                f"--set {_ORGANISER} = {value_text}: cannot be changed; a run's organiser is who has the key that `swarmfree bootstrap` "
                 "draws, or that --organiser names"
             )
         values[path] = typed(types[path], value_text, path, source)
@@ -205,13 +207,14 @@ def to_toml(manifest: Manifest, data_path: str = "", init_from: str = "") -> str
     return "\n".join(lines) + "\n"
 
 
-def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalConfig:
+def load_local(path: str | Path | None, flags: Mapping[str, object], options: Mapping[str, str] | None = None) -> LocalConfig:
     """Load one machine's choices from a TOML file with flat keys, if given, and from flags, which
     win.
 
     Args:
         path: the file; None = flags alone. Paths in it are relative to its folder.
         flags: values by key, each of its type or as text; None = not given.
+        options: key -> option that sets it, for messages, where it is not called after the key.
 
     Raises:
         ConfigError: one line that names file, key, value and rule.
@@ -219,7 +222,7 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
     types = _local_types()
     given = {key: value for key, value in flags.items() if value is not None}
     text = read_text(Path(path)) if path else ""
-    source = ConfigSource(text, str(path or "flags"), [f"{key}={value}" for key, value in given.items()])
+    source = ConfigSource(text, str(path or "flags"))
     values: dict[str, Any] = {}
     for key, value in _flat(source.parse()).items():
         if key not in types:
@@ -228,6 +231,7 @@ def load_local(path: str | Path | None, flags: Mapping[str, object]) -> LocalCon
         values[key] = checked(types[key], value, key, source)
         if path and key in _LOCAL_PATHS and values[key] and not is_url(values[key]):
             values[key] = str(Path(path).parent / Path(values[key]).expanduser())
+    source = ConfigSource(text, source.origin, {key: (options or {}).get(key, _option_of(key)) for key in given})
     for key, value in given.items():
         assert key in types, f"no such key in LocalConfig: {key}"
         values[key] = typed(types[key], value, key, source) if isinstance(value, str) else checked(types[key], value, key, source)
@@ -263,7 +267,13 @@ def limits_of(changes: Sequence[str]) -> dict[str, str]:
         ConfigError: one of them is not of that form, or nobody knows the key.
     """
     known = tuple(types_of(PeerLimits))
-    return {f"{_LIMITS}{key}": text for key, text in (split_override(change, known) for change in changes)}
+    pairs = (split_override(change, known, "--limit", "key=value") for change in changes)
+    return {f"{_LIMITS}{key}": text for key, text in pairs}
+
+
+def _option_of(key: str) -> str:
+    """How a key of one machine's choices is typed, where its option is called after it."""
+    return f"--limit {key.removeprefix(_LIMITS)}" if key.startswith(_LIMITS) else f"--{key.replace('_', '-')}"
 
 
 def _local_types() -> dict[str, Any]:

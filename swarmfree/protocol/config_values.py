@@ -15,7 +15,7 @@ import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,12 +37,13 @@ class ConfigSource:
     Args:
         text: the TOML.
         origin: the file's name, or what the text is.
-        overrides: ``path=value`` each.
+        overrides: path of each key that an override sets -> how the person typed that, such as
+            ``--set model.width``.
     """
 
     text: str
     origin: str
-    overrides: Sequence[str] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     def parse(self) -> dict[str, Any]:
         """Parse the TOML text into plain values.
@@ -61,11 +62,11 @@ class ConfigSource:
             raise ConfigError(one_line(f"{self.origin}: not TOML: {why}")) from None
 
     def fail(self, path: str, why: str) -> NoReturn:
-        """Raise the one-line error about the value at `path` ("" = the whole), with file and
-        line.
+        """Raise the one-line error about the value at `path` ("" = the whole), with file and line,
+        or with the option that set it; `why` begins with the path.
         """
-        if path and any(override.partition("=")[0].strip() == path for override in self.overrides):
-            raise ConfigError(one_line(f"override {why}"))
+        if path in self.overrides:
+            raise ConfigError(one_line(self.overrides[path] + why.removeprefix(path)))
         line = self._line_of(path) if path else 0
         raise ConfigError(one_line(f"{self.origin}:{line}: {why}" if line else f"{self.origin}: {why}"))
 
@@ -126,7 +127,7 @@ def checked(expected: Any, value: object, path: str, source: ConfigSource) -> An
     choices = _choices(expected)
     if choices:
         if not isinstance(value, str) or value not in choices:
-            near = _nearest(str(value), choices)
+            near = nearest(str(value), choices)
             hint = f"; did you mean {near}?" if near else ""
             source.fail(path, f"{assigned(path, value)}: must be one of {', '.join(choices)}{hint}")
         return expected(value) if isinstance(expected, type) else value
@@ -162,8 +163,14 @@ def typed(expected: Any, text: str, path: str, source: ConfigSource) -> Any:
     return checked(expected, value, path, source)
 
 
-def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
+def split_override(override: str, known: Sequence[str], option: str, form: str) -> tuple[str, str]:
     """Split ``section.key=value`` into path and text.
+
+    Args:
+        override: as it was typed.
+        known: paths of all keys.
+        option: behind which it was typed, for messages.
+        form: that is expected, for messages.
 
     Raises:
         ConfigError: it is not of that form, or nobody knows the key.
@@ -171,9 +178,9 @@ def split_override(override: str, known: Sequence[str]) -> tuple[str, str]:
     path, equals, text = override.partition("=")
     path = path.strip()
     if not equals or not path:
-        raise ConfigError(one_line(f"override {toml_value(override)}: must be written section.key=value"))
+        raise ConfigError(one_line(f"{option} {toml_value(override)}: must be written {form}"))
     if path not in known:
-        raise ConfigError(one_line(f"override {path} = {text.strip()}: {unknown(path, known)}"))
+        raise ConfigError(one_line(f"{option} {path} = {text.strip()}: {unknown(path, known)}"))
     return path, text.strip()
 
 
@@ -191,7 +198,7 @@ def unknown(path: str, known: Iterable[str]) -> str:
         keys.setdefault(other.rpartition(".")[2], []).append(other)
     here = [other for other in paths if other.rpartition(".")[0] == section]
     same = next((other for other in paths if other.lower() == path.lower()), "")
-    near = (key if key in keys else "") or _nearest(key, [other.rpartition(".")[2] for other in here]) or _nearest(key, keys)
+    near = (key if key in keys else "") or nearest(key, [other.rpartition(".")[2] for other in here]) or nearest(key, keys)
     if same or near:
         return f"unknown key; did you mean {same or next((other for other in keys[near] if other in here), keys[near][0])}?"
     return f"unknown key; known: {', '.join(here or by_section(paths))}"
@@ -209,10 +216,15 @@ def by_section(paths: Iterable[str]) -> list[str]:
 
 def unknown_section(name: str, sections: Iterable[str], known: Sequence[str]) -> str:
     """Say that a section is unknown, and which section or key was probably meant."""
-    near = _nearest(name, sections)
+    near = nearest(name, sections)
     if not near and any(path.rpartition(".")[2] == name for path in known):
         return unknown(name, known)
     return "unknown section; " + (f"did you mean [{near}]?" if near else f"known: {', '.join(sections)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Which known word is most like this one; "" where none is like it."""
+    return next(iter(difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)), "")
 
 
 def first_key(message: str) -> str:
@@ -255,10 +267,6 @@ def _choices(expected: object) -> tuple[str, ...]:
     if isinstance(expected, type) and issubclass(expected, enum.StrEnum):
         return tuple(member.value for member in expected)
     return ()
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, tuple(known), n=1, cutoff=0.6)), "")
 
 
 def _kind_of(value: object) -> str:

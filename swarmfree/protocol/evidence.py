@@ -1,4 +1,5 @@
-"""Evidence that a record is decided: what its voters signed as they stored it.
+"""Evidence that a record is decided, or that a claim stands: what the voters signed as they stored
+the one, or promised the other.
 
 Pure values, and the bytes that are signed; who signs and who checks is `Network`'s and
 `policy.evidence`'s.
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from swarmfree.protocol.names import Member, Term
 
 PURPOSE = b"swarmfree vote 1:"
+PROMISE_PURPOSE = b"swarmfree promise 1:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,9 @@ class Vote:
     """What one voter signed.
 
     Args:
-        member: who stored the record.
-        signature: over `vote_bytes`, with whatever it takes to check it against the peer id.
+        member: who stored the record, or promised.
+        signature: over `vote_bytes` or `promise_bytes`, with whatever it takes to check it against
+            the peer id.
     """
 
     member: Member
@@ -29,11 +32,13 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The votes with which a record was decided.
+    """The votes with which a record was decided, or the promises by which a claim stands.
 
     Args:
-        term: in which they were asked for; votes of several terms prove nothing together.
-        votes: of the electorate, senior first, as few as decide; and the coordinator's own.
+        term: in which they were asked for, or that was promised; votes of several terms prove
+            nothing together.
+        votes: of the electorate, senior first, as few as decide, and the coordinator's own; of
+            promises all that were given.
     """
 
     term: Term
@@ -50,5 +55,20 @@ def vote_bytes(run: str, lineage: str, term: Term, voter: Member) -> bytes:
         term: of the Seal, not of the record: a successor has the same record stored anew.
         voter: in its present life.
     """
+    return PURPOSE + _said(run, lineage, term, voter)
+
+
+def promise_bytes(run: str, term: Term, voter: Member) -> bytes:
+    """What a member signs that follows no lower term than this one from now on.
+
+    Args:
+        run: fingerprint of the manifest.
+        term: of the claim.
+        voter: in its present life.
+    """
+    return PROMISE_PURPOSE + _said(run, "", term, voter)
+
+
+def _said(run: str, lineage: str, term: Term, voter: Member) -> bytes:
     said = [run, lineage, term.number, term.member.peer_id, term.member.incarnation, voter.peer_id, voter.incarnation]
-    return PURPOSE + json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(said, separators=(",", ":")).encode()

@@ -21,7 +21,7 @@ REPLICAS_MAX = 64
 """Of one stage in one message; a manifest allows fewer."""
 PARTS_MAX = 1 << 20
 ADMITTED_MAX = 256
-"""Of those who stand by or build in one heartbeat, which is a small request."""
+"""Of those who stand by or build in one heartbeat."""
 CONTRIBUTIONS_MAX = 1 << 16
 """Of parts and contributors in one account; a list is no longer."""
 FINDINGS_MAX = 16

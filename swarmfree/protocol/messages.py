@@ -15,6 +15,7 @@ import enum
 from dataclasses import dataclass, field
 
 from swarmfree.protocol.actions import BuildAction
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import (
@@ -182,6 +183,7 @@ class Promise:
             any base.
         newer_lives: heard from by the receiver, of peers whose earlier lives are in its electorate:
             those have ended.
+        signature: over `promise_bytes`; only in answer to a Claim in earnest.
     """
 
     iteration: int
@@ -192,6 +194,7 @@ class Promise:
     base: str = ""
     is_committed_state: bool = False
     newer_lives: tuple[Member, ...] = ()
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,8 @@ class Heartbeat:
         lineage: of the last record before the position's iteration.
         forced: iterations of that lineage that were sealed without a majority.
         adopted: the lost stage for which the member is to take in a guest; `NO_STAGE` for none.
+        evidence: the promises by which the coordinator's claim stands, signed; only to a member
+            that has not promised the term, and None where the coordinator has none to show.
     """
 
     position: Position
@@ -224,6 +229,7 @@ class Heartbeat:
     lineage: str = GENESIS_LINEAGE
     forced: tuple[int, ...] = ()
     adopted: int = NO_STAGE
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
-PROTOCOL_REVISION = 22
+PROTOCOL_REVISION = 23
 ENDS_STAGE = 0
 NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero

@@ -434,6 +434,7 @@ def _promise(promise: says.Promise, bounds: MessageBounds) -> None:
     _stage(promise.stage, bounds, NO_STAGE)
     _hash("base", promise.base)
     _members("newer lives", promise.newer_lives, bounds.members)
+    _within("bytes of a signature", len(promise.signature), 0, most.SIGNATURE_BYTES_MAX)
 
 
 def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
@@ -446,6 +447,7 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _hash("lineage", heartbeat.lineage)
     _forced(heartbeat.forced, bounds)
     _stage(heartbeat.adopted, bounds, NO_STAGE)
+    _evidence(heartbeat.evidence, bounds)
 
 
 def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> None:

@@ -153,13 +153,13 @@ def prepare_corpus(data_path: str, cache_folder: Path, held_out_percent: int, sa
     name, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
     texts = [_read_text(path, relative) for path, relative in files]
     if not sum(text.size_bytes for text in texts):
-        raise DataError(f"{name}: {len(texts)} files without a single byte; text to learn from expected")
+        raise DataError(f"{name}: {len(texts)} file{'s' * (len(texts) != 1)} without a single byte; text to learn from expected")
     overall = hashlib.sha256()
     for text in texts:
         overall.update(len(text.name).to_bytes(8, "little") + text.name + text.size_bytes.to_bytes(8, "little") + text.digest)
     corpus_hash = overall.hexdigest()
     folder = cache_folder / f"{corpus_hash[:16]}-{held_out_percent}"
-    with told_in_one_line(cache_folder, "keeping the corpus"):
+    with told_in_one_line(cache_folder, "keeping the corpus", sum(text.size_bytes for text in texts)):
         cache_folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(cache_folder)
         for _ in range(_TRIES):
@@ -209,6 +209,18 @@ def with_tokenizer(manifest: Manifest, data_path: str) -> Manifest:
     return replace(manifest, data=data)
 
 
+def copied_bytes(data_path: str) -> int:
+    """How much `prepare_corpus` writes: all of a text, nothing of a dataset.
+
+    Raises:
+        DataError: as `prepare_corpus`.
+    """
+    if data_path and find_data(data_path) is not None:
+        return 0
+    _, files = _standard_library() if not data_path else _files_of(Path(data_path).expanduser())
+    return sum(path.stat().st_size for path, _ in files)
+
+
 def require_files(data_path: str) -> None:
     """Look whether data is there at all; what is in it is not looked at.
 
@@ -246,7 +258,7 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
     name, files = _files_of(Path(data_path).expanduser())
     sizes = {path: path.stat().st_size for path, _ in files}
     if not sum(sizes.values()):
-        raise DataError(f"{name}: {len(files)} files without a single byte; text to learn from expected")
+        raise DataError(f"{name}: {len(files)} file{'s' * (len(files) != 1)} without a single byte; text to learn from expected")
     strange = [path for path, _ in files if not _is_text(path)]
     if strange:
         which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"

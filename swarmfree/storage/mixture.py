@@ -158,7 +158,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
         )
     assert isinstance(entries, list), "looked at above"
     if not 2 <= len(entries) <= DATASETS_MAX:
-        raise DataError(f"{path}: {len(entries):,} datasets; a mixture has 2 to {DATASETS_MAX}")
+        raise DataError(f"{path}: {len(entries):,} dataset{'s' * (len(entries) != 1)}; a mixture has 2 to {DATASETS_MAX}")
     return entries
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 from swarmfree.protocol.manifest import ModelSection
-from swarmfree.storage.atomic_files import told_in_one_line, write_whole
+from swarmfree.storage.atomic_files import existing_folder, told_in_one_line, write_whole
 
 CARD_NAME = "README.md"
 _UNKNOWN = "not recorded"
@@ -63,11 +63,8 @@ def require_room(folder: Path, size_bytes: int) -> None:
     Raises:
         SwarmfreeError: it has not.
     """
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
     with told_in_one_line(folder, "looking for room"):
-        free_bytes = shutil.disk_usage(there).free
+        free_bytes = shutil.disk_usage(existing_folder(folder)).free
     if free_bytes < size_bytes:
         raise SwarmfreeError(
             f"{folder}: the disk is full: {size_bytes / 1e6:,.1f} MB are needed and {free_bytes / 1e6:,.1f} MB are free"

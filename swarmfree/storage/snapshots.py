@@ -145,7 +145,7 @@ class FolderSnapshots:
         with told_in_one_line(self._folder, "removing what an earlier life had begun to write"):
             for torn in self._folder.glob(".iteration-*"):
                 torn.unlink(missing_ok=True)
-        place_whole(self.place(held), save)
+        place_whole(self.place(held), save, sum(map(len, parts)))
         for old in self.held():
             if old != held and old not in keep:
                 with told_in_one_line(self.place(old), "removing an older snapshot"):

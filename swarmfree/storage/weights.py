@@ -130,7 +130,7 @@ class FolderWeights:
         # made again when all files are there.
         with told_in_one_line(self._folder, "removing the index of an earlier run"):
             (self._folder / INDEX_NAME).unlink(missing_ok=True)
-        place_whole(file, save)
+        place_whole(file, save, sum(array.nbytes for array in arrays.values()))
         if self._tokenizer:
             write_whole(self._folder / TOKENIZER_FILE, self._tokenizer)
         self.finish()

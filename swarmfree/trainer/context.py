@@ -47,6 +47,7 @@ class Context:
         handler: who answers calls to this peer; set once the peer is assembled.
         incarnations: of other peers, as far as this one has heard.
         asked: whom this peer has asked for a place, at most `ASKED_MAX`, the latest last.
+        asking: whose answer to that it waits for.
     """
 
     ports: Ports
@@ -57,6 +58,7 @@ class Context:
     handler: Handler | None = None
     incarnations: Incarnations = field(default_factory=Incarnations)
     asked: deque[Member] = field(default_factory=partial(deque, maxlen=ASKED_MAX))
+    asking: Member | None = None
 
     @property
     def here(self) -> Endpoint:
@@ -91,6 +93,15 @@ class Context:
         owner's.
         """
         return min(self.manifest.recovery.kept_ram_mb_max, self.local.memory_mb_max)
+
+    def forget_asked(self) -> None:
+        """A coordinator is heard: whom this peer asks from now on may tell it something, and whose
+        answer is on its way, but no one else.
+        """
+        answers = self.asking in self.asked
+        self.asked.clear()
+        if answers and self.asking is not None:
+            self.asked.append(self.asking)
 
     def now_s(self) -> float:
         """Monotonic seconds."""

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
 from swarmfree.policy.election import electorate_of, founders_term, may_lead, rank
+from swarmfree.policy.evidence import is_promised
 from swarmfree.policy.permissions import believed_number
 from swarmfree.policy.quorum import is_majority, may_decide
 from swarmfree.policy.takeover import Takeover, newest_plan, newest_sealed
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.events import Note
+from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.messages import Claim, Commit, GetPlan, GetRecord, PlanAnswer, Promise, RecordAnswer
 from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
@@ -69,6 +71,11 @@ class Poll:
     def members(self) -> set[Member]:
         """Members that promised, or would promise."""
         return {endpoint.member for endpoint in self.promises}
+
+    def evidence(self, term: Term) -> Evidence:
+        """What they signed."""
+        promises = sorted((endpoint.member, promise.signature) for endpoint, promise in self.promises.items())
+        return Evidence(term, tuple(Vote(member, signature) for member, signature in promises))
 
 
 class Election:
@@ -263,6 +270,7 @@ class Election:
             past=dict(replica_state.past),
             records=tuple(replica_state.records),
             is_whole=founder is not None and founder.is_whole and (founder.iteration, founder.lineage) == here,
+            evidence=poll.evidence(term) if majority else None,
         )
         if (own := poll.promises.get(self._context.here)) is not None:
             replica_state.take_back()  # it leads from where it stood, with the state as it was
@@ -304,10 +312,16 @@ class Election:
             poll.silent |= not (isinstance(error, PeerUnreachable) and error.refused)
         else:
             promise, count = reply.expect(Promise), self._context.manifest.stage_count
+            if not (claim.only_asking or self._is_signed(endpoint.member, promise, claim.position.term)):
+                poll.silent = True  # it has not promised anything that others would believe
+                return
             plan_there = fitting_plan(promise.plan, count)
             sealed = fitting_record(promise.sealed, promise.iteration, count)
             poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
             self._context.incarnations.hear(promise.newer_lives)
+
+    def _is_signed(self, member: Member, promise: Promise, term: Term) -> bool:
+        return is_promised(Vote(member, promise.signature), term, self._context.run, self._context.ports.network.verify)
 
     async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint) -> None:
         """What those who decided have done lies on their disks, where they have died since; one of

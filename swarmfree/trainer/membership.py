@@ -215,6 +215,7 @@ class Membership:
             is_believed = is_believed or await self._is_believed(endpoint)
             if is_believed and endpoint.member not in self._context.asked:
                 self._context.asked.append(endpoint.member)
+            self._context.asking = endpoint.member
             try:
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
@@ -250,6 +251,8 @@ class Membership:
             except CallFailed as error:
                 self._context.tell(Note(f"hello: {error}"))
                 return False
+            finally:
+                self._context.asking = None
             place = reply.expect(Place)
             self._is_heard = True
             if place.accepted and not is_believed:

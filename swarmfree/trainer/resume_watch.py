@@ -108,8 +108,9 @@ class ResumeWatch:
         self._named[chosen] += 1
         number = present.number + 1 if present is not None else 1
         lost = f"; nobody has stage {', '.join(map(str, point.missing))} of it" if point.missing else ""
+        who = f"{len(point.holders)} peer{'s' * (len(point.holders) != 1)}"
         self._say(
-            f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {len(point.holders)} peers{lost}, "
+            f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {who}{lost}, "
             f"under {announced[chosen].endpoint.member} (genesis {number})"
         )
         # Else an order to pause that was obeyed after that set was written would be so again; one
@@ -123,8 +124,8 @@ class ResumeWatch:
         await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent, not point.missing))
 
     def _waits_for(self, point: SnapshotSet) -> str:
-        stages = ", ".join(map(str, point.missing))
-        lost = f"nobody has come back with stage {stages} of iteration {point.iteration}" if stages else "others may come back"
+        stages = f"{'s' * (len(point.missing) != 1)} {', '.join(map(str, point.missing))}" if point.missing else ""
+        lost = f"nobody has come back with stage{stages} of iteration {point.iteration}" if stages else "others may come back"
         return f"all have died; some have snapshots on their disks; {lost}: waits a while"
 
     async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:

@@ -66,6 +66,14 @@ class Address:
         return f"[{self.host}]:{self.port}" if self.kind == "ip6" else f"{self.host}:{self.port}"
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can call it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
     def grpc_target(self) -> str:
         """What a gRPC channel takes."""
         scheme = {"ip4": "ipv4:", "ip6": "ipv6:"}.get(self.kind, "dns:///")

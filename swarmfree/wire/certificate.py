@@ -152,11 +152,18 @@ class SignedKey:
             Malformed: it does not.
             ValueError, UnsupportedAlgorithm: its own key cannot be read.
         """
-        public_key = public_key_from_message(self.message)
-        peer_id = peer_id_of(public_key)
+        public_key, peer_id = public_key_from_message(self.message), self.named()
         if not verify(public_key, PURPOSE + self.key, self.signature):
             raise Malformed(f"a certificate with another's key in it: peer {peer_id} has not signed it")
         return peer_id
+
+    def named(self) -> str:
+        """The peer whose key is in it, which may not have signed anything.
+
+        Raises:
+            ValueError: there is no key of a peer in it.
+        """
+        return peer_id_of(public_key_from_message(self.message))
 
     def to_bytes(self) -> bytes:
         """A DER sequence of three octet strings: message, signature and key."""

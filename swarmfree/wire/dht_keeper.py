@@ -333,17 +333,26 @@ class DhtKeeper:
 
     async def _open(self, before: DhtNode | None) -> DhtNode:
         listening = self._listening
-        patience_s = _PORT_WAIT_S if self._asked.port else 0.0
-        if listening.port and not await _is_free(listening.host, listening.port, patience_s):
-            if self._asked.port:
-                raise SwarmfreeError(
-                    f"libp2p port {listening.port} on {listening.host} is taken by another process: stop it, or choose another port, "
-                    "with --port of the bootstrap node or --libp2p-port of a peer; 0 lets the system choose"
-                )
+        if self._asked.port:
+            await require_port(listening.host, listening.port)
+        elif listening.port and not await _is_free(listening.host, listening.port, 0.0):
             listening = self._asked
         node = await open_node(self._identity, listening, self._sockets, self._now_s, before)
         self._listening = dataclasses.replace(listening, port=node.port)
         return node
+
+
+async def require_port(host: str, port: int) -> None:
+    """Go on where p2pd can be given a port, now or once a node that was just killed lets go of it.
+
+    Raises:
+        SwarmfreeError: it is taken.
+    """
+    if not await _is_free(host, port, _PORT_WAIT_S):
+        raise SwarmfreeError(
+            f"libp2p port {port} on {host} is taken by another process: stop it, or choose another port, "
+            "with --port of the bootstrap node or --libp2p-port of a peer; 0 lets the system choose"
+        )
 
 
 async def _is_free(host: str, port: int, patience_s: float) -> bool:

@@ -28,6 +28,7 @@ from swarmfree.wire.base58 import base58_decode, base58_encode
 IDENTITY_FILE = "identity.key"
 LIFE_FILE = "life"
 KEY_SIZE_BITS = 2048
+PUBLIC_EXPONENT = 65537
 _FILE_SIZE_BYTES_MAX = 1 << 14
 _PEER_ID_LETTERS_MAX = 64
 # Protobuf of both libp2p key messages: field 1 (key type, varint) = 0 for RSA, then field 2 (bytes)
@@ -72,7 +73,7 @@ def load_or_create_identity(folder: str | Path) -> Identity:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            write_new_key(path, _file_bytes(rsa.generate_private_key(public_exponent=65537, key_size=KEY_SIZE_BITS)))
+            write_new_key(path, _file_bytes(rsa.generate_private_key(public_exponent=PUBLIC_EXPONENT, key_size=KEY_SIZE_BITS)))
         elif path.stat().st_mode & 0o077:
             path.chmod(0o600)
         with path.open("rb") as file:
@@ -111,6 +112,8 @@ def public_key_from_message(message: bytes) -> bytes:
     key = serialization.load_der_public_key(public_key)
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size != KEY_SIZE_BITS:
         raise ValueError(f"an RSA key of {KEY_SIZE_BITS} bits is expected")
+    if key.public_numbers().e != PUBLIC_EXPONENT:
+        raise ValueError(f"a key with exponent {PUBLIC_EXPONENT} is expected: a larger one takes longer to check")
     return public_key
 
 

@@ -43,23 +43,23 @@ def is_signed_in_life(peer_id: str, data: bytes, signature: bytes) -> bool:
     """
     try:
         vouched, own = read_signed_key(signature)
-        proven, key = _proven_key(vouched)
-        if proven != peer_id:
-            return False
-        key.verify(own, data, ec.ECDSA(hashes.SHA256()))
+        if vouched.named() != peer_id:
+            return False  # before anything is checked that takes long
+        _proven_key(vouched).verify(own, data, ec.ECDSA(hashes.SHA256()))
     except (Malformed, ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
         return False
     return True
 
 
 @functools.lru_cache(maxsize=KEYS_KEPT)
-def _proven_key(vouched: SignedKey) -> tuple[str, ec.EllipticCurvePublicKey]:
-    """The peer that vouches for a key, and the key.
+def _proven_key(vouched: SignedKey) -> ec.EllipticCurvePublicKey:
+    """A key for which the peer that is named vouches.
 
     Raises:
-        Malformed, ValueError, TypeError, UnsupportedAlgorithm: nobody does, or it is none.
+        Malformed, ValueError, TypeError, UnsupportedAlgorithm: it does not, or it is none.
     """
     key = serialization.load_der_public_key(vouched.key)
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise TypeError("a key of another kind than ours")
-    return vouched.peer_id(), key
+    vouched.peer_id()
+    return key

@@ -20,7 +20,6 @@ could look at them.
 SMALL = frozenset(
     {
         "Claim",
-        "Heartbeat",
         "Loss",
         "Pull",
         "Reduce",

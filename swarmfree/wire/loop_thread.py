@@ -11,12 +11,14 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+TICK_S = 0.25
 _CLEAN_UP_LIMIT_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -68,13 +70,18 @@ class LoopThread:
     async def attempt(self, make: Callable[[], Coroutine[Any, Any, T]], limit_s: float) -> T | BaseException:
         """Do something in the loop and wait for it here, at most `limit_s`; a failure of any kind
         is returned, not raised.
+
+        The time is counted in ticks of this loop: a process that was stopped for a while has not
+        waited meanwhile.
         """
         future = self.submit(make)
         if future is None:
             return ThreadEnded(f"{self._name} has ended")
         here = asyncio.wrap_future(future)
         try:
-            await asyncio.wait((here,), timeout=limit_s)
+            for tick in range(math.ceil(limit_s / TICK_S)):
+                if (await asyncio.wait((here,), timeout=min(TICK_S, limit_s - tick * TICK_S)))[0]:
+                    break
         finally:
             here.cancel()  # if it is not done; the coroutine is cancelled in its own loop
         if here.cancelled():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.wire.addresses import Address, parse_address
+from swarmfree.wire.addresses import parse_address
 
 AUTO = "auto"
 LOOPBACK = "127.0.0.1"
@@ -42,7 +42,7 @@ def own_address(entry_points: Sequence[str]) -> str:
     Returns:
         The address; a loopback one where this machine has no other.
     """
-    points = sorted(map(parse_address, entry_points), key=_is_loopback)
+    points = sorted(map(parse_address, entry_points), key=lambda point: point.is_loopback)
     for host, port in [(point.host, point.port) for point in points] or [(ELSEWHERE, 9)]:
         with contextlib.suppress(OSError):
             family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -73,17 +73,10 @@ def reach_of(host: str, entry_points: Sequence[str], *, is_announced: bool) -> R
         raise ConfigError(f"--host {host}: an IP address of this machine is expected, or {AUTO}") from error
     if address.is_unspecified:
         return Reach(host, own_address(entry_points))
-    remote = [point for point in map(parse_address, entry_points) if not _is_loopback(point)]
+    remote = [point for point in map(parse_address, entry_points) if not point.is_loopback]
     if address.is_loopback and remote and len(remote) == len(entry_points) and not is_announced:
         raise ConfigError(
             f"--host {host}: the invite leads to {remote[0].host}, from where nobody can call {host}; leave --host out, or name an address "
             "of this machine that others reach, or what they reach it by with --announce HOST:PORT"
         )
     return Reach(host, host)
-
-
-def _is_loopback(address: Address) -> bool:
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return address.host == "localhost"

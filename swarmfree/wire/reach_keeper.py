@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -105,7 +104,7 @@ class ReachKeeper:
     def is_checked(self) -> bool:
         """Whether there is anything to find out: an address of loopback is what it is."""
         return self._choice is not RelayChoice.NEVER and not (
-            self._choice is RelayChoice.AUTO and _is_loopback(self._network.direct_address)
+            self._choice is RelayChoice.AUTO and self._network.direct_address.is_loopback
         )
 
     async def __aenter__(self) -> Self:
@@ -265,10 +264,3 @@ class ReachKeeper:
             self._said = text
             if is_news:
                 self._tell(text)
-
-
-def _is_loopback(address: Address) -> bool:
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return address.host == "localhost"

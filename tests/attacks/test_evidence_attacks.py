@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding
 from test_word_attacks import RUN, own_header, present, said
 
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
-from swarmfree.protocol.messages import Commit, Header, Open, Seal, TakeRoll
-from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
+from swarmfree.protocol.messages import Commit, Header, Heartbeat, Open, Seal, TakeRoll
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
 from swarmfree.protocol.records import Record, Roll, float32_bits
 from swarmfree.sim import signatures
 from swarmfree.sim.network import MemoryHub, MemoryNetwork
@@ -142,6 +142,72 @@ def test_a_member_has_nobody_step_by_its_word_alone(forge: Forge) -> None:
     forger = Forger(forge)
     play_swarm(swarm(), forger)
     assert forger.came_to == RefusalKind.UNPROVEN
+
+
+class Usurper(Script):
+    """A member that does not lead asks all others, in a term far ahead, to store what it has
+    invented, while the coordinator has them store the real record.
+
+    Args:
+        heartbeats: it heartbeats first, as if it had been elected; with promises that it has signed
+            in all names.
+
+    Attributes:
+        came_to: how each took what it said; empty before.
+    """
+
+    def __init__(self, *, heartbeats: bool) -> None:
+        """Nothing was said."""
+        self._heartbeats = heartbeats
+        self._seen: dict[Member, Endpoint] = {}
+        self.came_to: list[str] = []
+        self._has_begun = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Strike at the second record."""
+        if moment.outcome is not None:
+            return
+        self._seen[moment.receiver.member] = moment.receiver
+        match moment.request:
+            case Seal(record=record) if record.iteration == 1 and not self._has_begun:
+                self._has_begun = True
+                liar = director.members(1)[1]
+                for victim in self._seen.keys() - {liar}:
+                    self._strike(director.hub, liar, self._seen[victim], record)
+            case _:
+                pass
+
+    def _strike(self, hub: MemoryHub, liar: Member, victim: Endpoint, record: Record) -> None:
+        network, handler = MemoryNetwork(hub, hub._peers[liar]), hub.handler_of(victim.member)
+        assert handler is not None, "it is a member"
+        header = Header(hub.run, PROTOCOL_REVISION, network.here, victim.member.incarnation)
+        term, names = Term(50, liar), sorted(self._seen)
+        said = [(name, promise_bytes(hub.run, term, name)) for name in names]
+        promised = Evidence(term, tuple(Vote(name, signatures.sign(liar.peer_id, data)) for name, data in said))
+        beats = [Heartbeat(Position(term, 1, 0, 1), 0, 0.0, lineage=record.before, evidence=shown) for shown in (None, promised)]
+
+        async def say() -> None:
+            """As a member, which may say all of it; but whoever stands by knows it for none."""
+            for request in [*(beats if self._heartbeats else []), Seal(Position(term, 1, 0, 2), invented(record))]:
+                try:
+                    await handler(header, request, PayloadAtHand(b""))
+                    self.came_to.append(type(request).__name__)
+                except Refused as refusal:
+                    self.came_to.append(str(refusal.kind))
+
+        hub.loop.create_task(say(), context=hub._peers[victim.member].context.copy())
+
+
+@pytest.mark.parametrize("heartbeats", [False, True])
+def test_nobody_is_elected_by_saying_so(heartbeats: bool) -> None:  # noqa: FBT001 - a case of the test
+    """No member signs what it invents, or follows it; everything goes on as if nothing had been
+    said.
+    """
+    usurper = Usurper(heartbeats=heartbeats)
+    play_swarm(swarm(), usurper)
+    said = {RefusalKind.NOT_YET} | ({RefusalKind.FRESH} if heartbeats else set())
+    assert set(usurper.came_to) - {RefusalKind.FORBIDDEN} == said
+    assert len(usurper.came_to) >= 3 * len(said)
 
 
 @pytest.mark.parametrize("forced", [(), (0,)])

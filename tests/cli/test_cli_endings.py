@@ -168,15 +168,6 @@ def test_the_list_of_commands_fits_a_window_of_80_columns() -> None:
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
-@pytest.mark.parametrize("command", ["local", "report", "sample", "bootstrap", "peer", "doctor", "status", "rehearse", "chaos"])
-def test_the_help_of_a_command_ends_with_examples(command: str) -> None:
-    """Each stands on a line of its own, as it is typed, within 80 columns."""
-    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"], prog_name="swarmfree").stdout
-    examples = shown.partition("Examples:\n")[2].splitlines()
-    assert len(examples) >= 2
-    assert all(line.startswith(f"    swarmfree {command}") and len(line) <= 80 for line in examples if line.strip())
-
-
 LEAVER = """
 import asyncio, os, signal
 from swarmfree.cli import shutdown

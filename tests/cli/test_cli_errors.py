@@ -165,22 +165,6 @@ def test_a_mistyped_command_line_is_one_line(arguments: tuple[str, ...]) -> None
     _told_in_one_line(_invoke(*arguments), 2, "See swarmfree", "--help")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [(), ("bootstrap",), ("peer",), ("local",), ("status",), ("rehearse",), ("chaos",), ("config",), ("config", "show")],
-)
-def test_every_command_and_option_has_help(command: tuple[str, ...]) -> None:
-    """Help exits with 0 and says something about every option."""
-    result = _invoke(*command, "--help")
-    assert result.exit_code == 0
-    options = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  --")]
-    assert "--help" in options
-    lines = result.stdout.splitlines()
-    for option in options:
-        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {option}"))
-        assert len((lines[at] + " " + lines[min(at + 1, len(lines) - 1)]).split()) > 3, option
-
-
 def test_help_loads_nothing_heavy() -> None:
     """To show help, neither torch nor hivemind nor anything else that takes long is loaded."""
     heavy = "{'torch', 'hivemind', 'numpy', 'scipy', 'grpc', 'rich', 'matplotlib', 'cryptography', 'psutil'}"

@@ -137,7 +137,7 @@ def test_what_cannot_be_taken_out_or_read_is_one_line(exported: Path, tmp_path: 
         (("export", str(tmp_path / "empty"), "--out", str(out)), 2, "no weights lie here"),
         (("export", str(tmp_path / "nowhere"), "--out", str(out)), 2, "no such folder"),
         (("export", str(exported), "--out", str(exported)), 2, "something lies there"),
-        (("export", str(torn), "--out", str(out)), 1, "weights are not those"),
+        (("export", str(torn), "--out", str(out)), 1, "not the weights that"),
         (("eval", str(tmp_path / "empty"), "--data", str(tmp_path / "short")), 2, "no weights lie here"),
         (("eval", str(exported), "--data", str(tmp_path / "short")), 2, "one row of this model needs 49"),
         (("eval", str(exported), "--data", str(tmp_path / "nowhere")), 2, "no such file"),

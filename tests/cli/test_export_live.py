@@ -26,7 +26,8 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError, Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
 from swarmfree.protocol.manifest import DataSection
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, Request, State
-from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NEWEST, Endpoint, Founder, Member, Position, Term
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Reply
@@ -49,6 +50,7 @@ class Run:
         dies_after: how often a replica gives states before it dies, by name.
         steps_after: after so many answered states the run steps on, once; 0 = never.
         hangs: nobody gives a state.
+        halt, spent: what the organiser ordered, as order 7, and up to which order nothing counts.
         asked: how many states each was asked for.
     """
 
@@ -65,6 +67,7 @@ class Run:
         self.records = [self.record(0, GENESIS_LINEAGE)]
         self.names = {f"{stage}{which}": stage for stage in range(MANIFEST.stage_count) for which in "ab"}
         self.copying = self.hangs = False
+        self.halt, self.spent = Halting.NOT, 0
 
     def record(self, iteration: int, before: str) -> Record:
         """A record that names the digests of the states."""
@@ -87,8 +90,17 @@ class Run:
             for name, stage in self.names.items()
         )
 
-    async def founder(self) -> None:
-        """Nobody needs one."""
+    async def founder(self) -> Founder:
+        """The first one."""
+        return Founder(1, "0a", 0, GENESIS_LINEAGE, self.spent)
+
+    async def ban_lists(self) -> tuple[()]:
+        """Nobody is banned."""
+        return ()
+
+    def order(self) -> Order | None:
+        """The organiser's newest."""
+        return None if self.halt is Halting.NOT else Order(7, self.halt)
 
     async def ended(self) -> bool:
         """No notice was signed."""
@@ -145,7 +157,9 @@ class Run:
     def access(self) -> RunAccess:
         """A way into this run."""
         refusal = None if self.admits else "no ticket"
-        directory = SimpleNamespace(announcements=self.announcements, founder=self.founder, is_over=self.ended)
+        directory = SimpleNamespace(
+            announcements=self.announcements, founder=self.founder, is_over=self.ended, ban_lists=self.ban_lists, order=self.order
+        )
         access = SimpleNamespace(
             directory=directory,
             manifest=self.manifest,
@@ -214,6 +228,18 @@ async def test_tries_are_bounded() -> None:
         ({"is_over": True}, RunEnded, "is over: each stage's weights lie with"),
         ({"admits": False}, Excluded, "does not let this machine in: no ticket"),
         ({"names": {}}, SwarmfreeError, "no peer is announced"),
+        (
+            {"names": {}, "halt": Halting.PAUSE},
+            SwarmfreeError,
+            "nobody answers, as its organiser ordered a pause: the same commands",
+        ),
+        ({"names": {}, "halt": Halting.PAUSE, "spent": 7}, SwarmfreeError, "no peer is announced"),
+        ({"names": {}, "halt": Halting.STOP}, SwarmfreeError, "no peer is announced"),
+        (
+            {"has_begun": False, "halt": Halting.PAUSE},
+            SwarmfreeError,
+            "was paused by its organiser, and has not gone on yet: 2 peers are missing",
+        ),
     ],
 )
 async def test_a_run_that_gives_nothing_is_one_line(change: dict[str, Any], kind: type[SwarmfreeError], words: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,12 +21,13 @@ from swarmfree.cli.peer_order import PeerOrder
 from swarmfree.cli.peer_run import PeerLife
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.protocol.config import RunConfig
-from swarmfree.protocol.errors import ConfigError, DataError
+from swarmfree.protocol.errors import ConfigError, DataError, SwarmfreeError
 from swarmfree.protocol.local_config import MANIFEST_FILE, LocalConfig
 from swarmfree.protocol.manifest import DataSection, Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.weights import FolderWeights
+from swarmfree.wire import dht_keeper
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
 from tests.model.model_world import EngineRing
@@ -85,6 +88,24 @@ def test_a_folder_keeps_one_run(tmp_path: Path, small_manifest: Manifest, text: 
     text.write_text("Not all those who wander are lost. " * 400)
     with pytest.raises(DataError, match=r"text\.txt: hash .* but the run learns from text\.txt with hash"):
         _founding(folder, small_manifest, text)._manifest(organiser)
+
+
+async def test_a_node_whose_port_is_taken_leaves_nothing_behind(
+    tmp_path: Path, small_manifest: Manifest, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes nothing before it has tried the port, and leaves a folder as it was."""
+    monkeypatch.setattr(dht_keeper, "_PORT_WAIT_S", 0.0)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (kept / PORT_FILE).write_text(json.dumps({"port": port}))
+        for folder, asked in ((tmp_path / "made" / "node", port), (kept, 0)):
+            config = RunConfig(small_manifest, str(text))
+            founding = Founding(config, str(folder), "", "127.0.0.1", asked, TextJournal(_Silent()))  # type: ignore[arg-type]
+            with pytest.raises(SwarmfreeError, match=f"libp2p port {port} on 127.0.0.1 is taken by another process"):
+                await founding.run()
+    assert not (tmp_path / "made").exists() and os.listdir(kept) == [PORT_FILE]
 
 
 def _llama(folder: Path, manifest: Manifest, seed: int) -> Path:

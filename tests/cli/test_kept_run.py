@@ -109,7 +109,7 @@ def test_without_a_folder_the_only_one_counts(tmp_path: Path, small_manifest: Ma
 
 def test_the_organiser_is_not_set() -> None:
     """It is the peer id of a key, not a choice of the run config."""
-    assert "override organiser = xx: cannot be changed" in _told("--set", "organiser=xx")
+    assert "--set organiser = xx: cannot be changed" in _told("--set", "organiser=xx")
 
 
 # ---- what a folder may have become ---------------------------------------------------------------

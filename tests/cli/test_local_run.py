@@ -7,7 +7,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +138,27 @@ def test_a_full_disk_is_told_at_once_and_the_run_goes_on(
     assert all(json.loads(line) for line in lines)
 
 
+def test_a_disk_with_too_little_room_is_told_beforehand(
+    tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much is free in the report's folder, and about how much the run wants: the text, once for
+    each that feeds and once for the bootstrap node, weights, and snapshots.
+    """
+    text, out = tmp_path / "text.txt", tmp_path / "report"
+    text.write_bytes(b"x" * 1_000_000)
+    order = order_of(small_manifest, out, peers=4, standbys=2, respawn=False, kills=(), run_arguments=(), peer_arguments=())
+    local = LocalRun(small_manifest, order, is_json=False, data_path=str(text))
+    local._events.close()
+    usage = shutil.disk_usage(tmp_path)
+    for free_bytes, lines in ((4_000_000, 1), (1 << 40, 0)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free_bytes=free_bytes: usage._replace(free=free_bytes))
+        told = local._room_lines()
+        assert len(told) == lines
+        assert all(
+            re.fullmatch(rf"the disk .*: 4\.0 MB are free in {out}, and the run wants about 4\.\d MB", line) for line in told
+        )
+
+
 def test_a_run_whose_events_are_lost_is_no_whole_success(
     tmp_path: Path, small_manifest: Manifest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,7 +173,8 @@ def test_a_run_whose_events_are_lost_is_no_whole_success(
     monkeypatch.setattr(EventLog, "write", fail)
     assert _run(tmp_path, small_manifest, is_json=False) == 1
     assert "No space left" in capsys.readouterr().err
-    assert json.loads((tmp_path / "report" / "summary.json").read_text())["exit_code"] == 1
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert (summary["exit_code"], summary["why"]) == (1, "events.jsonl cannot be written: No space left on device")
 
 
 def _start(tmp_path: Path) -> subprocess.Popen[str]:

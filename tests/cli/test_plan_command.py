@@ -102,7 +102,13 @@ def test_a_better_link_and_faster_machines_are_worth_something(folder: Path) -> 
             "[[wires]]",
             "fleet.toml:32: wires = [...]: unknown key; known: peers, links; a fleet has [[peers]] and [[links]]",
         ),
-        ('other = "h100-2"', 'other = "h100-3"', 'fleet.toml:34: other = "h100-3": unknown key; did you mean h100-2?'),
+        ('other = "h100-2"', 'other = "h100-3"', 'fleet.toml:34: other = "h100-3": unknown peer; did you mean h100-2?'),
+        ('one = "h100-1"', 'one = "h100"', 'fleet.toml:33: one = "h100": unknown peer; did you mean h100-1?'),
+        (
+            'other = "h100-2"',
+            'other = "zork"',
+            'fleet.toml:34: other = "zork": unknown peer; known: h100-1, h100-2, rtx4090-1, rtx4090-2 and 8 more',
+        ),
         (
             'other = "h100-2"',
             'other = "h100-1"',

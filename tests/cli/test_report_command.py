@@ -53,7 +53,9 @@ def test_a_report_is_drawn_again_from_its_events_alone(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "elsewhere")
     code, said = run("report", "../r", "--out", "new")
     assert (code, sorted(os.listdir("new")), os.listdir("../r")) == (0, ["loss.png", "report.html", "summary.txt"], [EVENTS_FILE])
-    assert said.startswith("made-up: ended early, after 6 of 6 iterations: it was cut off, or still goes on; stage 2 was lost")
+    assert said.startswith(
+        "made-up: ended uncleanly, after 6 of 6 iterations: it was cut off, or still goes on; stage 2 was lost"
+    )
     assert run("report", "../r")[0] == 0
     assert (tmp_path / "r" / "report.html").exists()
 

@@ -24,6 +24,26 @@ def test_a_unit_waits_for_the_end_and_does_not_retry_what_cannot_work(unit: str)
     assert "RestartPreventExitStatus=2 3 4" in lines
 
 
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("README.md", "`texts`"),
+        ("README.md", "books/"),
+        ("docs/data.md", "books/"),
+        ("docs/data.md", "gpt2/"),
+        ("docs/export.md", "--data texts"),
+        ("docs/export.md", "books/"),
+        ("docs/tutorial.md", "BOOKS="),
+    ],
+)
+def test_a_page_says_what_a_reader_has_to_bring(page: str, name: str) -> None:
+    """Files that do not come with swarmfree are called the reader's own where, or before, each is
+    named first.
+    """
+    text = (ROOT / page).read_text()
+    assert 0 <= text.index("yours to bring") < text.index(name) + 400
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_container_waits_for_the_end_too(recipe: str) -> None:
     """Every `docker run` of the recipes leaves 25 s after SIGTERM."""

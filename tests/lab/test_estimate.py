@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
-from swarmfree.lab.estimate import Core, estimate, measure_core, parameter_count
+from swarmfree.lab.estimate import Core, disk_bytes, estimate, measure_core, parameter_count, room_words
 from swarmfree.model.stages import blank_stage
+from swarmfree.policy.retention import body_parameters
 from swarmfree.protocol.config import read_run
 
 CORE = Core(100e9, 14e-9)
@@ -44,6 +46,24 @@ def test_time_and_memory_grow_with_what_is_asked_for() -> None:
     assert estimate(manifest, 8, 2, Core(25e9, 56e-9)).seconds == 4 * base.seconds
     assert estimate(manifest, 16, 2, CORE).memory_bytes > 1.5 * base.memory_bytes
     assert "4 stages, 9 processes: about" in base.words(4, 9)
+
+
+def test_a_run_wants_room_for_its_snapshots_weights_and_text() -> None:
+    """Two snapshots of each peer and a third that is being written, 12 bytes a parameter, and four
+    full shadows of the body; none in a run that ends before the first. Where the disk has less, a
+    line says how much of what.
+    """
+    full = '\n[recovery]\nshadow_kind = "full"'
+    texts = RUN + full.replace("full", "plain"), RUN + full, RUN.replace("440", "100") + full, RUN.replace("440", "49") + full
+    plain, manifest, fewer, short = (read_run(text, "test").manifest for text in texts)
+    parameters, of_shadows = parameter_count(manifest), 12 * 12 * 4 * body_parameters(manifest)
+    assert disk_bytes(plain, 8, 4, 1000) == 1000 + parameters * (4 + 3 * 12 * 2)
+    assert disk_bytes(manifest, 8, 4, 1000) == 1000 + parameters * (4 + 3 * 12 * 2) + of_shadows
+    assert disk_bytes(fewer, 8, 4, 1000) == 1000 + parameters * (4 + 2 * 12 * 2) + of_shadows
+    assert disk_bytes(short, 8, 4, 1000) == 1000 + 4 * parameters
+    assert not room_words(Path("reports/x"), 5_000_000, 5_000_000)
+    told = "the disk may get full: 4.0 MB are free in reports/x, and the run wants about 5.0 MB"
+    assert room_words(Path("reports/x"), 5_000_000, 4_000_000) == told
 
 
 def test_a_core_is_measured_within_a_moment() -> None:

@@ -59,10 +59,12 @@ def test_the_title_is_the_finding(losses: tuple[Loss, ...], told: str) -> None:
 
 
 def test_what_was_interrupted_is_told_so() -> None:
-    """A run that ended early says after how much and why, and then what it lost."""
+    """A run that ended early, or uncleanly after all its iterations, says after how much and why,
+    and then what it lost.
+    """
     state = fold_all(RunMadeUp((Loss(30, 1),)).observed_events)
     assert headline(state, 130, "interrupted").startswith(
-        "made-up: ended early, after 60 of 60 iterations: interrupted; stage 1 was lost"
+        "made-up: ended uncleanly, after 60 of 60 iterations: interrupted; stage 1 was lost"
     )
     assert headline(SwarmState(), 1, "") == "swarm: ended early, after 0 of 0 iterations: no reason given"
 

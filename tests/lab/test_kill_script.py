@@ -129,7 +129,7 @@ def test_one_peer_serves_so_many_stages_and_no_more() -> None:
     """Its own and those of three guests; where more would be left to it, the script is refused."""
     kills = script("1@5", "2@5", "3@5", "4@5")
     check_kills(kills[:3], Population(4, 0, (1,) * 4, respawn=False), iterations=100)
-    with pytest.raises(ConfigError, match="1 peers would be left for 5 stages"):
+    with pytest.raises(ConfigError, match="1 peer would be left for 5 stages"):
         check_kills(kills, Population(5, 0, (1,) * 5, respawn=False), iterations=100)
 
 

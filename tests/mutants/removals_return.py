@@ -872,3 +872,19 @@ def most_of_a_build(patch: pytest.MonkeyPatch) -> None:
 def frames_as_they_come(patch: pytest.MonkeyPatch) -> None:
     """Of what a builder receives only whole answers count as progress."""
     patch.setattr(StageMember, "work_done", property(lambda self: self.device.done_count))
+
+
+def spares_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
+    """Before the first plan nobody is moved to a stage that has too few replicas (1)."""
+    move = Assignment._move_spares
+
+    async def careless(self: Assignment) -> None:
+        if self._opened:
+            await move(self)
+
+    patch.setattr(Assignment, "_move_spares", careless)
+
+
+def replicas_of_a_beginning(patch: pytest.MonkeyPatch) -> None:
+    """Before the first plan a stage gives replicas to another one until it has one (1)."""
+    patch.setattr(Assignment, "_least", lambda self, stage: 1)

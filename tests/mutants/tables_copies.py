@@ -119,15 +119,17 @@ forced later; forced alike; forced sooner."""
 
 
 def heartbeat_of_one_left_behind() -> object:
-    """A member at iteration 5 hears its coordinator, and another one heartbeats in a higher term
-    that stands at iteration 1, for each of the sides: the answer, and who is followed then. Last,
-    the same as at first in a term that is promised already.
+    """A member at iteration 5 hears its coordinator no more, and another one heartbeats in a higher
+    term that stands at iteration 1, for each of the sides: the answer, and who is followed then.
+    Last, the same as at first in a term that is promised already.
     """
 
     async def story(alone: Alone, lineage: str, forced: tuple[int, ...], led: tuple[int, ...], term: Term) -> tuple[str, str]:
         _standing(alone, 5, forced, lineage)
         own = Heartbeat(at(1, iteration=5), 0, 0.0, lineage=alone.replica_state.lineage, forced=forced)
         await alone.stage_member.heartbeat(A, own)
+        if term != TERM:
+            alone.stage_member.lose_coordinator()
         other = Heartbeat(at(2, term, iteration=1), 0, 0.0, lineage=LED, forced=led)
         said = await word(alone.stage_member.heartbeat(A if term == TERM else D, other))
         coordinator = alone.replica_state.coordinator

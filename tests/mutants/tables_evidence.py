@@ -5,6 +5,7 @@ with good and bad votes.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,8 +15,9 @@ from swarmfree.policy import evidence as proving
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
 from swarmfree.protocol.messages import (
+    Claim,
     Commit,
     GetRecord,
     Heartbeat,
@@ -26,10 +28,11 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Report,
     Request,
+    Seal,
     Sealed,
     TakeRoll,
 )
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.names import Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, Roll
 from swarmfree.sim import signatures
@@ -41,7 +44,24 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.membership import Membership
 from tests.builders import voted
-from tests.mutants.alone import LATER, ME, SIBLING, TERM, A, Alone, D, at, endpoint, leading, plan, play, record, word
+from tests.mutants.alone import (
+    LATER,
+    ME,
+    SIBLING,
+    TERM,
+    A,
+    Alone,
+    D,
+    at,
+    beat_answer,
+    endpoint,
+    leading,
+    plan,
+    play,
+    record,
+    word,
+)
+from tests.mutants.tables_lead import lead
 
 X = endpoint("x")
 LAST = record()
@@ -233,3 +253,183 @@ def places_that_are_offered() -> object:
     shown = (None, voted(theirs, X.member), voted(theirs, SIBLING.member), voted(others, SIBLING.member))
     found = [play(partial(story, shown=one)) for one in shown]
     return [*found, play(partial(story, shown=None, first=SIBLING)), play(partial(story, shown=None, holds=False))]
+
+
+def seals_of_terms() -> object:
+    """A member that hears its coordinator is asked to store a record by another one in a higher
+    term, which nobody has told it of; and one that it has applied.
+    """
+
+    async def story(alone: Alone, applied: Record | None) -> tuple[str, bool]:
+        entry = await _next(alone)
+        said = await word(alone.stage_member.seal(Seal(at(9, LATER, 1), applied or entry)))
+        return said, alone.replica_state.sealed is not None
+
+    return [play(partial(story, applied=applied)) for applied in (None, LAST)]
+
+
+def _promises(alone: Alone, *voters: Endpoint, term: Term = LATER, signed: Term | None = None) -> Evidence:
+    run, votes = alone.context.run, []
+    for one in voters:
+        said = promise_bytes(run, signed or term, one.member)
+        votes.append(Vote(one.member, signatures.sign(one.member.peer_id, said)))
+    return Evidence(term, tuple(votes))
+
+
+def heartbeats_of_a_higher_term() -> object:
+    """A member hears its coordinator, and another one heartbeats in a higher term: with nothing to
+    show, with the promises of two of four, of three, of three strangers, of three that are of
+    another term or signed for one; and with none, once the first has fallen silent, and once the
+    member has asked it for a place. The answer, and whom it follows.
+    """
+    three = (SIBLING, D, A)
+
+    async def story(
+        alone: Alone, show: Callable[[Alone], Evidence | None], *, hears: bool = True, asked: bool = False
+    ) -> tuple[str, str]:
+        await _next(alone)
+        if not hears:
+            alone.stage_member.lose_coordinator()
+        if asked:
+            alone.context.asked.append(D.member)
+        beat = Heartbeat(at(1, LATER, 1), 0, 0.0, lineage=LAST.lineage(), evidence=show(alone))
+        said = await word(alone.stage_member.heartbeat(D, beat))
+        followed = alone.replica_state.coordinator
+        return said, followed.member.peer_id if followed is not None else ""
+
+    shown: list[Callable[[Alone], Evidence | None]] = [
+        lambda alone: None,
+        lambda alone: _promises(alone, SIBLING, D),
+        lambda alone: _promises(alone, *three),
+        lambda alone: _promises(alone, *(endpoint(name) for name in "xyz")),
+        lambda alone: _promises(alone, *three, term=TERM),
+        lambda alone: _promises(alone, *three, signed=TERM),
+    ]
+    return [
+        *(play(partial(story, show=one)) for one in shown),
+        *(play(partial(story, show=shown[0], **change)) for change in ({"hears": False}, {"asked": True})),
+    ]
+
+
+def heartbeats_before_the_first_record() -> object:
+    """A member that knows no record hears the founder, and another one shows the promises of three
+    others, or of the founder alone, who decides; then it shows two of four to one that has promised
+    it already: the answers.
+    """
+
+    async def story(alone: Alone, *voters: Endpoint, is_promised: bool = False) -> str:
+        alone.replica_state.known_plan = plan(1)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
+        if is_promised:
+            alone.replica_state.promises = replace(alone.replica_state.promises, promised=at(1, LATER))
+        return await word(alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0, evidence=_promises(alone, *voters))))
+
+    told = [play(partial(lambda alone, who: story(alone, *who), who=who)) for who in ((ME, SIBLING, D), (A,))]
+    return [*told, play(lambda alone: story(alone, SIBLING, D, is_promised=True))]
+
+
+def answers_to_claims() -> object:
+    """A candidate asks a member whether it would promise, and then for its promise: whether what
+    the member answers shows to others that it has.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        found = []
+        for only_asking in (True, False):
+            promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking))).message
+            assert isinstance(promise, Promise)
+            vote = Vote(ME.member, promise.signature)
+            found.append(proving.is_promised(vote, LATER, alone.context.run, alone.context.ports.network.verify))
+        return found
+
+    return play(story)
+
+
+def promises_that_are_signed() -> object:
+    """Of three that promise a candidate one does not sign that, and one signs another term: whose
+    promises it has, and what it shows.
+    """
+
+    async def story(alone: Alone) -> tuple[list[str], list[str]]:
+        signed = {A: LATER, SIBLING: TERM, D: None}
+
+        def answer(to: Endpoint, request: Request) -> Reply:
+            term = signed[to]
+            said = b"" if term is None else signatures.sign(to.member.peer_id, promise_bytes("run", term, to.member))
+            return Reply(Promise(0, None, signature=said))
+
+        alone.line.answer = answer
+        poll, election = Poll(), Election(alone.context, alone.stage_member)
+        for one in signed:
+            await election._ask_one(poll, one, Claim(at(1, LATER), only_asking=False))
+        return sorted(m.peer_id for m in poll.members()), [vote.member.peer_id for vote in poll.evidence(LATER).votes]
+
+    return play(story)
+
+
+def heartbeats_with_promises() -> object:
+    """A coordinator heartbeats to one that has promised, to one that has not, and to a newcomer:
+    how many promises each is shown at first, and later.
+    """
+
+    async def story(alone: Alone) -> list[tuple[int, int]]:
+        lead = leading(alone.context, evidence=_promises(alone, ME, A, term=TERM))
+        roster = Roster(alone.context, alone.tasks, lead, RecoveryChoice(alone.context, lead))
+        alone.line.answer = lambda to, request: Reply(beat_answer(1))
+        for one in (ME, SIBLING, D):
+            roster.admit(one, Hello(False, False, ""), 1, built=one != D, opened=at(1), is_ours=one != D)
+        await asyncio.sleep(1.0)
+        shown: dict[Member, list[int]] = {one.member: [] for one in (ME, SIBLING, D)}
+        for member, request in alone.line.asked:
+            assert isinstance(request, Heartbeat)
+            shown[member].append(len(request.evidence.votes) if request.evidence is not None else 0)
+        return [(counts[0], counts[-1]) for counts in shown.values()]
+
+    return play(story, A)
+
+
+def whom_it_has_asked_before() -> object:
+    """A member has asked a stranger for a place, and then hears a coordinator: whom it has asked,
+    as far as it knows, with the answer there, and on its way.
+    """
+
+    async def story(alone: Alone, asking: Member | None) -> list[str]:
+        alone.context.asked.extend((D.member, X.member))
+        alone.context.asking = asking
+        await _next(alone)
+        return [one.peer_id for one in alone.context.asked]
+
+    return [play(partial(story, asking=asking)) for asking in (None, X.member)]
+
+
+def forced_record_that_comes_back() -> object:
+    """A coordinator had a record stored by force, which nobody else has signed, and did not step
+    before another one leads: whether it does when that one brings it, and when it is one that
+    another coordinator had asked it to store.
+    """
+
+    async def story(alone: Alone, term: Term) -> str:
+        entry = await _next(alone, forced=(1,))
+        said = vote_bytes(alone.context.run, entry.lineage(), term, ME.member)
+        vote = Vote(ME.member, signatures.sign(ME.member.peer_id, said))
+        return await word(alone.stage_member.commit(Commit(replace(entry, evidence=Evidence(term, (vote,)))), A))
+
+    return [play(partial(story, term=replace(TERM, member=one.member))) for one in (ME, A)]
+
+
+def votes_of_those_that_are_called_for() -> object:
+    """A successor has a record stored, and one of its members has not answered it yet: who is asked
+    to store it, before that one has, and after.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[list[str]]:
+        late = coordinator.roster.get(SIBLING.member)
+        assert late is not None
+        found = []
+        for since_s in (alone.context.now_s(), None):
+            late.silent_since_s, alone.line.asked = since_s, []
+            await coordinator._seal(record())
+            found.append(sorted(member.peer_id for member, request in alone.line.asked if isinstance(request, Seal)))
+        return found
+
+    return lead(story)

@@ -12,6 +12,7 @@ from typing import cast
 
 from swarmfree.protocol.actions import Fresh
 from swarmfree.protocol.errors import CallFailed, PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes
 from swarmfree.protocol.messages import (
     Average,
     Build,
@@ -39,6 +40,7 @@ from swarmfree.protocol.names import Endpoint, PartialSumId, Term, WorkKey, Work
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Executor, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
+from swarmfree.sim import signatures
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
 from swarmfree.trainer.access_control import AccessControl
@@ -51,6 +53,15 @@ from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alon
 
 def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotation: int = 0) -> Roll:
     return Roll(0, "b0", 1, partial_sums, members, rotation)
+
+
+def _begin_as_source(alone: Alone) -> IntegerTokens:
+    """Give a member text, which is returned, and the first state of stage 0."""
+    tokens = IntegerTokens(alone.context.manifest, 9)
+    alone.context.ports = replace(alone.context.ports, tokens=tokens)
+    alone.engine.draw(0, 0)
+    alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+    return tokens
 
 
 async def _own_average(alone: Alone) -> str:
@@ -76,7 +87,9 @@ def stored_before_open() -> object:
     """
 
     async def story(alone: Alone) -> float | None:
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
+        alone.stage_member.lose_coordinator()
         promise = (await alone.stage_member.open(D, Open(plan(1, LATER)))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
@@ -90,8 +103,10 @@ def stored_before_load() -> object:
     """
 
     async def story(alone: Alone) -> float | None:
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.seal(Seal(at(1), record(loss=7.0)))
         await alone.stage_member.install(TERM, 1, 0, record().before, None)
+        alone.stage_member.lose_coordinator()
         promise = (await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))).message
         assert isinstance(promise, Promise)
         return promise.sealed.loss if promise.sealed is not None else None
@@ -205,6 +220,7 @@ def second_vote() -> object:
     async def story(alone: Alone) -> str:
         await alone.stage_member.claim(D, Claim(at(1, LATER), only_asking=False))
         await alone.stage_member.rejoin(D, A)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         return await word(alone.stage_member.seal(Seal(at(2), record())))
 
     return play(story)
@@ -220,6 +236,7 @@ def second_vote_after_coming_and_going() -> object:
         await alone.stage_member.rejoin(SIBLING, A)
         await alone.stage_member.heartbeat(A, Heartbeat(at(1), 0, 0.0))
         await alone.stage_member.rejoin(A, D)
+        await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
         return await word(alone.stage_member.seal(Seal(at(2, LATER), record())))
 
     return play(story)
@@ -239,6 +256,28 @@ def word_of_a_beaten_lineage() -> object:
         ]
 
     return play(story)
+
+
+def promises_of_a_beaten_lineage() -> object:
+    """A coordinator had two terms promised to it, and gave way; then it shows the promises of one
+    of them to a member of its own, and to one of the other side: the answers.
+    """
+
+    async def story(alone: Alone, term: Term, *, was_there: bool) -> str:
+        last, others = record(), (ME, SIBLING, D)
+        alone.replica_state.install(1, 1, last.lineage(), last)
+        if was_there:
+            for number in (4, 5):
+                await alone.stage_member.claim(D, Claim(at(number, Term(number, D.member), 1), only_asking=False))
+            await alone.stage_member.rejoin(D, A)
+        await alone.stage_member.heartbeat(A, Heartbeat(at(1, iteration=1), 0, 0.0, lineage=last.lineage()))
+        said = ((one.member, promise_bytes(alone.context.run, term, one.member)) for one in others)
+        votes = tuple(Vote(member, signatures.sign(member.peer_id, data)) for member, data in said)
+        beat = Heartbeat(at(6, term, 1), 0, 0.0, lineage=last.lineage(), evidence=Evidence(term, votes))
+        return await word(alone.stage_member.heartbeat(D, beat))
+
+    four, five = Term(4, D.member), Term(5, D.member)
+    return [play(partial(story, term=term, was_there=was)) for term, was in ((four, True), (five, True), (four, False))]
 
 
 def call_to_come_back_that_comes_twice() -> object:
@@ -293,6 +332,7 @@ def overtaken_open() -> object:
         async with asyncio.TaskGroup() as group:
             opening = group.create_task(word(alone.stage_member.open(A, Open(plan(1)))))
             await asyncio.sleep(0.0005)
+            alone.stage_member.lose_coordinator()
             await alone.stage_member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
         promised = alone.replica_state.promised
         assert promised is not None
@@ -603,10 +643,7 @@ def share_that_a_stage_refused() -> object:
     """
 
     async def story(alone: Alone) -> list[bool]:
-        context = alone.context
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        _begin_as_source(alone)
         alone.line.answer = _past
         found = []
         for revision in (1, 2):
@@ -626,9 +663,7 @@ def share_that_no_open_begins_anew() -> object:
 
     async def story(alone: Alone) -> list[bool]:
         context = alone.context
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        _begin_as_source(alone)
         alone.line.answer = _past
         found = []
         await alone.stage_member.open(A, Open(plan(1)))
@@ -647,10 +682,8 @@ def plans_of_one_base() -> object:
     """
 
     async def story(alone: Alone) -> list[Rank]:
-        context, device = alone.context, alone.stage_member.device
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        device = alone.stage_member.device
+        _begin_as_source(alone)
 
         async def an_hour(work: object) -> None:
             await asyncio.sleep(3600.0)
@@ -671,11 +704,8 @@ def window_of_another_share() -> object:
     """
 
     async def story(alone: Alone) -> tuple[bool, tuple[int, ...]]:
-        context, source = alone.context, alone.stage_member.source
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        source = alone.stage_member.source
+        tokens = _begin_as_source(alone)
         alone.line.answer = lambda to, request: Reply(Trained())
         both = (Share(A.member, (), (0, 1), 2),)
         one_each = (Share(A.member, (), (0,), 2), Share(SIBLING.member, (), (1,), 2))
@@ -696,11 +726,8 @@ def windows_of_a_smaller_share() -> object:
     """
 
     async def story(alone: Alone) -> list[tuple[int, ...]]:
-        context, source = alone.context, alone.stage_member.source
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        source = alone.stage_member.source
+        tokens = _begin_as_source(alone)
         alone.line.answer = lambda to, request: Reply(Trained())
         told = list[tuple[int, ...]]()
         for revision, (offsets, windows) in enumerate((((), (0, 1)), ((0,), (0,)), ((0, 1), ())), 1):
@@ -723,10 +750,8 @@ def share_of_a_plan_that_is_promised() -> object:
     """
 
     async def story(alone: Alone) -> list[bool]:
-        context, state = alone.context, alone.replica_state
-        context.ports = replace(context.ports, tokens=IntegerTokens(context.manifest, 9))
-        alone.engine.draw(0, 0)
-        state.install(0, 0, GENESIS_LINEAGE, None)
+        state = alone.replica_state
+        _begin_as_source(alone)
         await alone.stage_member.open(A, Open(replace(plan(1), shares=(Share(A.member, (), (), 1),))))
         await asyncio.sleep(1.0)
         done = list[bool]()
@@ -823,11 +848,7 @@ def loss_of_another_share() -> object:
     """
 
     async def story(alone: Alone) -> list[str]:
-        context = alone.context
-        tokens = IntegerTokens(context.manifest, 9)
-        context.ports = replace(context.ports, tokens=tokens)
-        alone.engine.draw(0, 0)
-        alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
+        tokens = _begin_as_source(alone)
         shares = (Share(A.member, (0, 1, 2), (), 1), Share(SIBLING.member, (3,), (), 1))
         await alone.stage_member.open(A, Open(replace(plan(1), shares=shares)))
 

@@ -53,6 +53,7 @@ from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Incarnations
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder as build
+from tests.builders import signed
 from tests.mutants.alone import (
     LATER,
     MANIFEST,
@@ -93,7 +94,7 @@ def _campaign(
         def one(to: Endpoint, request: Request) -> Reply:
             if not isinstance(request, Claim):
                 raise Refused(RefusalKind.GONE, "not here")
-            return Reply(promises(to, request))
+            return Reply(signed(promises(to, request), request, to.member))
 
         async def own(header: object, request: Request, incoming: object) -> Reply:
             assert isinstance(request, Claim)
@@ -442,7 +443,8 @@ def electorate_of_a_missed_record() -> object:
         def further(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, GetRecord):
                 return Reply(RecordAnswer(newest))
-            return Reply(Promise(1, None, None, None, 1, "b0", is_committed_state=True))
+            assert isinstance(request, Claim)
+            return Reply(signed(Promise(1, None, None, None, 1, "b0", is_committed_state=True), request, to.member))
 
         async def step(request: object) -> Reply:
             alone.replica_state.apply(newest)
@@ -814,6 +816,30 @@ def feeder_that_serves_alone() -> object:
         return found
 
     return _assignment(story)
+
+
+def spare_before_the_first_plan() -> object:
+    """Before the first plan a stage has too few replicas for longer than anybody waits: where the
+    youngest of another one's three is then, and of another one's two, which it needs itself.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, count: int) -> int:
+        manifest = alone.context.manifest
+        stages = replace(manifest.stages, replicas_min=2)
+        assignment._context = replace(alone.context, manifest=replace(manifest, stages=stages))
+        assignment._opened = False
+        youngest = None
+        for number in range(count):
+            youngest = roster.admit(endpoint(f"n{number}"), Hello(False, False, ""), 1, built=True)
+        for member in (ME.member, SIBLING.member):
+            roster.fence(member, "nobody listens")
+        alone.line.answer = lambda to, request: Reply(beat_answer(PLACES.get(to.member, 1)))
+        assignment._lost_since_s = {2: -100.0}
+        await assignment._move_spares()
+        assert youngest is not None
+        return youngest.stage
+
+    return [_assignment(partial(story, count=count)) for count in (3, 2)]
 
 
 def feeder_that_coordinates() -> object:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.messages import (
     Commit,
     Farewell,
@@ -47,6 +48,7 @@ from tests.mutants.alone import (
     ME,
     OTHER_LINEAGE,
     SIBLING,
+    TERM,
     A,
     Alone,
     D,
@@ -514,6 +516,44 @@ def back_after_an_open() -> object:
         return found[0], found[1]
 
     return _roster(story, ME, SIBLING)
+
+
+def not_yet_of_the_last() -> object:
+    """The only holder of a stage refuses heartbeats, since it hears another coordinator still:
+    whether it is waited for, and whether it would be for ever.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> list[bool]:
+        def early(to: Endpoint, request: Request) -> Reply:
+            if to == ME:
+                raise Refused(RefusalKind.NOT_YET, "no majority that is known here has signed for term 1")
+            return answer(to, request)
+
+        alone.line.answer = early
+        found = []
+        for _ in range(2):
+            await asyncio.sleep(PATIENCE_S - 1.0)
+            found.append(roster.get(ME.member) is not None)
+        return found
+
+    return _roster(story, ME, D)
+
+
+def fresh_of_the_last() -> object:
+    """The only holder of a stage, which decides, hears another coordinator; a majority has promised
+    this one, or nobody. Last, it has promised a higher term: whether this one leads, and whether
+    the holder has its place.
+    """
+
+    async def story(alone: Alone, roster: Roster, evidence: Evidence | None, kind: RefusalKind) -> tuple[bool, bool]:
+        roster._lead.evidence, participant = evidence, roster.get(ME.member)
+        assert participant is not None
+        await roster.judge(participant, Refused(kind, "coordinator d is heard", 1))
+        return not roster.is_deposed, roster.get(ME.member) is participant
+
+    shown = Evidence(TERM, ())
+    cases = ((shown, RefusalKind.FRESH), (None, RefusalKind.FRESH), (shown, RefusalKind.BEHIND))
+    return [_roster(partial(story, evidence=evidence, kind=kind), ME, D) for evidence, kind in cases]
 
 
 def missed_at_a_takeover() -> object:

@@ -381,6 +381,8 @@ ROWS = (
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
+    Row(removals_return.spares_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),
+    Row(removals_return.replicas_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),
     Row(removals_return.old_copy_until_a_new_one, tables_copies.copy_that_is_behind, 1),
     Row(removals_return.lineage_of_a_copy, tables_copies.copy_of_another_lineage, "gone"),
     Row(
@@ -411,6 +413,53 @@ ROWS = (
         tables_evidence.places_that_are_offered,
         [(False, False), (False, False), (True, True), (False, False), (True, True), (True, True)],
     ),
+    Row(removals_evidence.term_of_a_seal, tables_evidence.seals_of_terms, [("not_yet", False)] * 2),
+    *(
+        Row(
+            removal,
+            tables_evidence.heartbeats_of_a_higher_term,
+            [
+                ("fresh", "a"),
+                ("not_yet", "a"),
+                ("HeartbeatAnswer", "d"),
+                *[("not_yet", "a")] * 3,
+                ("HeartbeatAnswer", "d"),
+                ("HeartbeatAnswer", "d"),
+            ],
+        )
+        for removal in (
+            removals_evidence.heartbeat_of_a_higher_term,
+            removals_evidence.promises_of_a_majority,
+            removals_evidence.term_of_a_promise,
+        )
+    ),
+    *(
+        Row(removal, tables_evidence.heartbeats_before_the_first_record, ["not_yet", "HeartbeatAnswer", "HeartbeatAnswer"])
+        for removal in (removals_evidence.founder_elects, removals_evidence.promised_already)
+    ),
+    Row(removals_evidence.promise_to_a_question, tables_evidence.answers_to_claims, [False, True]),
+    Row(removals_evidence.signature_of_a_promise, tables_evidence.promises_that_are_signed, (["a"], ["a"])),
+    *(
+        Row(removal, tables_evidence.heartbeats_with_promises, [(0, 0), (2, 0), (0, 0)])
+        for removal in (removals_evidence.promises_in_a_heartbeat, removals_evidence.promises_for_a_newcomer)
+    ),
+    Row(
+        removals_evidence.promises_that_were_taken_back,
+        tables_member.promises_of_a_beaten_lineage,
+        ["fresh", "behind", "HeartbeatAnswer"],
+    ),
+    Row(removals_evidence.not_yet_is_silence, tables_roster.not_yet_of_the_last, [True, False]),
+    Row(removals_evidence.fresh_to_one_elected, tables_roster.fresh_of_the_last, [(True, True), (False, True), (False, True)]),
+    Row(
+        removals_evidence.votes_of_those_that_answer,
+        tables_evidence.votes_of_those_that_are_called_for,
+        [["a", "b", "d"], ["a", "b", "c", "d"]],
+    ),
+    *(
+        Row(removal, tables_evidence.whom_it_has_asked_before, [[], ["x"]])
+        for removal in (removals_evidence.asked_until_led, removals_evidence.asked_right_now)
+    ),
+    Row(removals_evidence.own_forced_record, tables_evidence.forced_record_that_comes_back, ["Committed", "unproven"]),
     Row(removals_evidence.evidence_from_a_disk, tables_evidence.record_from_a_disk, ["d"]),
     Row(removals_lead.lead_of_a_stranger, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_names_its_leader, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from swarmfree.policy.election import NOBODY
-from swarmfree.policy.evidence import Voters, assemble, is_told_by, why_unproven
-from swarmfree.protocol.evidence import Evidence, Vote, vote_bytes
+from swarmfree.policy.evidence import Voters, assemble, is_elected, is_told_by, why_unproven
+from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
 from swarmfree.protocol.names import Member, Term
 from swarmfree.protocol.records import Record
 from swarmfree.sim import signatures
@@ -151,3 +151,42 @@ def test_the_coordinators_own_vote_travels_with_those_that_decide() -> None:
         given = voted(RECORD, A, B, C, leader, term=Term(3, leader)).evidence
         assert given is not None
         assert [vote.member for vote in assemble(given, (A, B, C, D, E)).votes] == [A, B, C, leader]
+
+
+A_AGAIN = Member("a", f"{2:08x}{0:08x}")
+
+
+def promised(*voters: Member, run: str = RUN, term: Term = T2, forged: Sequence[Member] = ()) -> Evidence:
+    """Promises of a term, of which some are signed by a stranger."""
+    keys = {voter: X.peer_id if voter in forged else voter.peer_id for voter in voters}
+    return Evidence(T2, tuple(Vote(voter, signatures.sign(key, promise_bytes(run, term, voter))) for voter, key in keys.items()))
+
+
+@pytest.mark.parametrize(
+    ("what", "evidence", "elected"),
+    [
+        ("a majority", promised(B, C, D), True),
+        ("half with the senior", promised(A, B), True),
+        ("half without the senior", promised(B, C), False),
+        ("nobody", promised(), False),
+        ("strangers, too, who do not count", promised(X, E, B), False),
+        ("a later life of a voter", promised(A_AGAIN, B), False),
+        ("a majority, of which one has not signed", promised(B, C, D, forged=[D]), False),
+        ("one that has, and others that have not", promised(A, B, C, D, forged=[B, C, D]), False),
+        ("a majority, and one that has not signed", promised(A, B, C, D, forged=[D]), True),
+        ("a majority, of another term of its own", promised(B, C, D, term=replace(T2, number=3)), False),
+        ("a majority, of the same number of another one", promised(B, C, D, term=Term(2, A)), False),
+        ("a majority, of an earlier life of its", promised(B, C, D, term=Term(2, B_AGAIN)), False),
+        ("a majority, in another run", promised(B, C, D, run="another"), False),
+    ],
+)
+def test_who_is_elected(what: str, evidence: Evidence, elected: bool) -> None:  # noqa: FBT001 - an answer
+    """By a majority of those that decide here, each of which has signed this term of this run."""
+    assert is_elected(evidence, T2, (A, B, C, D), RUN, signatures.verify) == elected, what
+
+
+def test_no_vote_is_a_promise() -> None:
+    """Each promise names run, term, who leads in it and who promises, for a purpose of its own."""
+    said = b'["run","",2,"b","0000000100000000","c","0000000100000000"]'
+    assert promise_bytes(RUN, T2, C) == b"swarmfree promise 1:" + said
+    assert vote_bytes(RUN, "", T2, C) == b"swarmfree vote 1:" + said

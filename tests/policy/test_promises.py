@@ -192,7 +192,16 @@ ROWS = (
     ),
     Row("an older heartbeat of the promised term is one, too", A, heartbeat(at(T1, 1))),
     Row("a heartbeat of a higher term", D, heartbeat(at(T2, 1)), becomes=at(T2, 1), follows=D),
-    Row("a heartbeat of a higher term, whoever is heard", D, heartbeat(at(T2)), hears=True, becomes=at(T2), follows=D),
+    Row(
+        "a heartbeat of a higher term while another is heard",
+        D,
+        heartbeat(at(T2)),
+        "fresh",
+        hears=True,
+        says="coordinator a.111 is heard",
+    ),
+    Row("the first heartbeat while another is heard", D, heartbeat(at(T2)), promised=None, hears=True, becomes=at(T2), follows=D),
+    Row("a heartbeat of the promised term while another is heard", D, heartbeat(at(T1)), hears=True, follows=D),
     Row("a heartbeat of a lower term", A, heartbeat(at(T1, 9)), "behind", promised=at(T2), coordinator=D, says="promised term 2"),
     Row(
         "a heartbeat of a lineage that gave way", A, heartbeat(at(T1)), "behind", promised=None, coordinator=D, abandoned=GAVE_WAY
@@ -207,8 +216,16 @@ ROWS = (
     Row("a build of a lineage that gave way", A, build(at(T1)), "behind", promised=None, abandoned=GAVE_WAY),
     # ---- Seal
     Row("a record that follows is stored", A, Seal(at(T1), R2), stores=R2),
-    Row("a record is stored before anything is promised", A, Seal(at(T1), R2), promised=None, stores=R2),
-    Row("a Seal of a higher term is stored, and promises nothing", D, Seal(at(T2), R2), stores=R2),
+    Row("no record is stored before anything is promised", A, Seal(at(T1), R2), "not_yet", promised=None, says="not promised"),
+    Row("a Seal of a higher term", D, Seal(at(T2), R2), "not_yet", says="term 2 of d.111 was not promised"),
+    Row(
+        "a Seal of the same number of a higher member",
+        D,
+        Seal(at(Term(1, D.member)), R2),
+        "not_yet",
+        says="term 1 of d.111 was not promised",
+    ),
+    Row("a record that was applied, in a higher term", D, Seal(at(T2), R1), "not_yet", says="was not promised"),
     Row("a Seal of a lower term", A, Seal(at(T1, 9), R2), "behind", promised=at(T2), says="promised term 2 to d."),
     Row("an older position of the promised term is stored where none is", A, Seal(at(T1, 1), R2), stores=R2),
     Row("a later Seal replaces an earlier one", A, Seal(at(T1, 6), OTHER_R2), sealed=(R2, at(T1)), stores=OTHER_R2),
@@ -232,12 +249,24 @@ ROWS = (
         says="another record of iteration 1",
     ),
     Row(
-        "a lower term than was renounced here", A, Seal(at(T1), R2), "behind", promised=None, renounced=T2, says="in that lineage"
+        "a lower term than was renounced here, by one that has promised nothing since",
+        A,
+        Seal(at(T1), R2),
+        "behind",
+        promised=None,
+        renounced=T2,
+        says="in that lineage",
     ),
-    Row("the term that was renounced here", D, Seal(at(T2), R2), promised=None, renounced=T2, stores=R2),
-    Row("a higher term than was renounced here", A, Seal(at(T3), R2), promised=None, renounced=T2, stores=R2),
+    Row("a lower term than was renounced here", A, Seal(at(T1), R2), "behind", renounced=T2, says="in that lineage"),
+    Row("the term that was renounced here", D, Seal(at(T2), R2), promised=at(T2), renounced=T2, stores=R2),
+    Row("a higher term than was renounced here", A, Seal(at(T3), R2), promised=at(T3), renounced=T2, stores=R2),
     Row(
-        "a lower term than was renounced in another lineage", A, Seal(at(T1), STRANGE_R2), "not_yet", promised=None, renounced=T2
+        "a lower term than was renounced in another lineage",
+        A,
+        Seal(at(T1), STRANGE_R2),
+        "not_yet",
+        renounced=T2,
+        says="at iteration 2",
     ),
     # ---- Commit
     Row("a record that follows is applied", A, Commit(R2), "steps"),
@@ -261,7 +290,7 @@ def answer(row: Row) -> tuple[str, Promises]:
                 now = rules.open_plan(now, row.sender, row.request, held, hears_another=row.hears)
                 rules.begin(now, row.request, held)
             case Heartbeat():
-                now = rules.heartbeat(now, row.sender, row.request)
+                now = rules.heartbeat(now, row.sender, row.request, hears_another=row.hears)
             case Build():
                 now = rules.build(now, row.sender, row.request, hears_another=row.hears)
             case Seal():
@@ -296,7 +325,7 @@ def test_no_vote_is_given_below_a_promise_in_the_same_lineage() -> None:
     terms = (T1, T2, T3)
     words: list[Callable[[Promises], Promises]] = [
         *(partial(rules.claim, sender=A, request=claimed(at(term)), hears_another=False) for term in terms),
-        *(partial(rules.heartbeat, sender=A, request=heartbeat(at(term))) for term in terms),
+        *(partial(rules.heartbeat, sender=A, request=heartbeat(at(term)), hears_another=False) for term in terms),
         *(partial(rules.seal, request=Seal(at(term), R2), held=held) for term in terms),
         *(partial(rules.rejoin, sender=A, successor=to, held=held, hears_another=False) for to in (A, D)),
     ]
@@ -345,7 +374,7 @@ def test_a_plan_that_was_overtaken_does_not_begin() -> None:
     now = rules.open_plan(Promises(), A, request, held, hears_another=False)
     rules.begin(now, request, held)
     for meanwhile, kind in (
-        (rules.heartbeat(now, D, heartbeat(at(T2))), "behind"),
+        (rules.heartbeat(now, D, heartbeat(at(T2)), hears_another=False), "behind"),
         (rules.build(now, D, build(at(T2)), hears_another=False), "behind"),
         (rules.build(now, A, build(at(T1, 6)), hears_another=False), "superseded"),
         (rules.rejoin(now, A, D, held, hears_another=False), "behind"),

@@ -242,7 +242,7 @@ def test_a_lost_stage_comes_from_its_newest_shadow_where_the_run_keeps_any() -> 
     action = choose_recovery(2, replicas, record, RECOVERY, (), shadows)
     assert isinstance(action, Restore)
     assert (action.holder, action.iteration) == (replicas[3][0], 7)
-    assert "1 iterations old in a run of 8" in action.reason
+    assert "1 iteration old in a run of 8" in action.reason
     as_new = [shadows[1], StageShadow(replicas[1][0], 2, 7, full=True)]
     action = choose_recovery(2, replicas, record, RECOVERY, (), as_new)
     assert isinstance(action, Restore)

@@ -30,8 +30,10 @@ from swarmfree.protocol.config import (
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import SECTIONS, Manifest
+from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.protocol.peer_limits import PeerLimits
 
+WRITTEN = b'"revision":%d' % PROTOCOL_REVISION
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), max_size=40)
 
 
@@ -238,23 +240,30 @@ def test_run_name_is_no_path() -> None:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("model.width=abc", 'override model.width = "abc" (text): must be a whole number'),
-        ("model.heads=3", "override model.heads = 3: must divide model.width = 128"),
-        ("model.widht=3", "override model.widht = 3: unknown key; did you mean model.width?"),
-        ("width=3", "override width = 3: unknown key; did you mean model.width?"),
-        ("MODEL.WIDTH=3", "override MODEL.WIDTH = 3: unknown key; did you mean model.width?"),
-        ("model.width", 'override "model.width": must be written section.key=value'),
-        ("=3", 'override "=3": must be written section.key=value'),
+        ("model.width=abc", '--set model.width = "abc" (text): must be a whole number'),
+        ("model.heads=3", "--set model.heads = 3: must divide model.width = 128"),
+        ("model.widht=3", "--set model.widht = 3: unknown key; did you mean model.width?"),
+        ("width=3", "--set width = 3: unknown key; did you mean model.width?"),
+        ("MODEL.WIDTH=3", "--set MODEL.WIDTH = 3: unknown key; did you mean model.width?"),
+        ("model.width", '--set "model.width": must be written section.key=value'),
+        ("=3", '--set "=3": must be written section.key=value'),
         (
             "optimizer.schedule=cosin",
-            'override optimizer.schedule = "cosin": must be one of constant, cosine; did you mean cosine?',
+            '--set optimizer.schedule = "cosin": must be one of constant, cosine; did you mean cosine?',
         ),
-        ("optimizer.rate=nan", "override optimizer.rate = nan: must be finite"),
+        ("optimizer.rate=nan", "--set optimizer.rate = nan: must be finite"),
     ],
 )
 def test_a_mistake_in_an_override_is_one_line(override: str, line: str) -> None:
-    """A flag's mistake is told as a flag's, not as the file's."""
+    """A flag's mistake is told as a flag's, with the option that the person typed, not as the
+    file's.
+    """
     assert refusal("", override) == line
+
+
+def test_a_mistake_in_the_file_is_the_files_though_an_override_wins_over_it() -> None:
+    """The option that sets the key rightly is not blamed."""
+    assert refusal('[model]\nwidth = "abc"', "model.width=128").startswith('runs/x.toml:2: model.width = "abc" (text): must be')
 
 
 def test_keys_are_listed_with_their_sections() -> None:
@@ -262,7 +271,7 @@ def test_keys_are_listed_with_their_sections() -> None:
     typed.
     """
     told = refusal("", "zork.zork=3")
-    assert told.startswith("override zork.zork = 3: unknown key; known: run.(name, seed, iterations, evaluate_every,")
+    assert told.startswith("--set zork.zork = 3: unknown key; known: run.(name, seed, iterations, evaluate_every,")
     assert "optimizer.(rate, " in told and "data.(name, " in told and told.endswith(", organiser")
 
 
@@ -315,12 +324,15 @@ def canonical_with(section: str, key: str, value: object) -> bytes:
         (b"\xff\xfe", "not JSON"),
         (b"[" * 100_000, "100,000 bytes; at most 65,536"),
         (b"[" * 60_000, "not JSON"),
-        (b'{"revision":22}', "must have exactly the sections"),
-        (b"{}", "of protocol revision before 11; this swarmfree speaks 22: update the older of the two"),
-        (b'{"revision":23}', "of protocol revision 23; this swarmfree speaks 22"),
-        (b'{"revision":22.0}', "must have exactly the sections"),
+        (b"{%s}" % WRITTEN, "must have exactly the sections"),
+        (b"{}", f"of protocol revision before 11; this swarmfree speaks {PROTOCOL_REVISION}: update the older of the two"),
+        (
+            b'{"revision":%d}' % (PROTOCOL_REVISION + 1),
+            f"of protocol revision {PROTOCOL_REVISION + 1}; this swarmfree speaks {PROTOCOL_REVISION}",
+        ),
+        (b"{%s.0}" % WRITTEN, "must have exactly the sections"),
         (b'{"revision":"%s"}' % (b"x" * 9999), "of protocol revision 'xxxxxxxxxxx; this"),
-        (Manifest().canonical().replace(b'"revision":22', b'"revision":22.0'), "not in canonical form"),
+        (Manifest().canonical().replace(WRITTEN, WRITTEN + b".0"), "not in canonical form"),
         (b"[]", "must have exactly the sections"),
         (Manifest().canonical() + b" ", "not in canonical form"),
         (Manifest().canonical().replace(b'"heads":4', b'"heads":4,"heads":4'), "not in canonical form"),
@@ -400,10 +412,10 @@ def test_printed_local_config_can_be_fed_back(tmp_path: Path) -> None:
         ),
         ('folder = "x"\n[limits]\ncalls_max = 0', {}, r"peer\.toml:3: limits\.calls_max = 0: must be more than 0"),
         ('folder = "x"\nlimits = 3', {}, r"peer\.toml:2: limits = 3: unknown key"),
-        ('folder = "x"', {"limits.write_s": "soon"}, r'override limits\.write_s = "soon" \(text\): must be a number'),
-        ('folder = "x"', {"port": "70000"}, r"override port = 70000: a port lies between"),
-        ('folder = "x"', {"standby": "yes"}, r'override standby = "yes" \(text\): must be true or false'),
-        ('folder = "x"', {"threads": True}, r"override threads = true \(true or false\): must be a whole number"),
+        ('folder = "x"', {"limits.write_s": "soon"}, r'--limit write_s = "soon" \(text\): must be a number'),
+        ('folder = "x"', {"port": "70000"}, r"--port = 70000: a port lies between"),
+        ('folder = "x"', {"standby": "yes"}, r'--standby = "yes" \(text\): must be true or false'),
+        ('folder = "x"', {"threads": True}, r"--threads = true \(true or false\): must be a whole number"),
     ],
 )
 def test_a_mistake_in_a_local_config_is_one_line(tmp_path: Path, text: str, flags: dict[str, object], message: str) -> None:
@@ -419,8 +431,18 @@ def test_limits_are_set_as_they_stand_on_a_command_line() -> None:
     """`key=value` each; what nobody knows is an error that names what was meant."""
     config = load_local(None, {"folder": "x", **limits_of(["calls_max=9", "refusal_s=0.5"])})
     assert config.limits == PeerLimits(calls_max=9, refusal_s=0.5)
-    with pytest.raises(ConfigError, match="did you mean calls_max"):
+    with pytest.raises(ConfigError, match=r"^--limit calls = 9: unknown key; did you mean calls_max"):
         limits_of(["calls=9"])
+    with pytest.raises(ConfigError, match=r'^--limit "calls": must be written key=value'):
+        limits_of(["calls"])
+
+
+def test_a_mistake_of_the_command_line_names_the_option() -> None:
+    """Also where the option is not called after the key."""
+    with pytest.raises(ConfigError, match=r"^--libp2p-port = 70000: a port lies between"):
+        load_local(None, {"folder": "x", "dht_port": 70000}, {"dht_port": "--libp2p-port"})
+    with pytest.raises(ConfigError, match=r"^--limit calls_max = 0: must be more than 0"):
+        load_local(None, {"folder": "x", **limits_of(["calls_max=0"])})
 
 
 def test_an_unknown_flag_is_a_programmer_error() -> None:

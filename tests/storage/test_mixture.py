@@ -145,7 +145,7 @@ BAD: list[tuple[tuple[tuple[str, object], ...], str]] = [
     ((("ants", 1), ("bees", "1" * 400)), "dataset 2: weight = 1111111111"),
     ((("ants", 1), ("bees", None)), "dataset 2: has no weight, and others have; give each one, or none"),
     ((("ants", 1), ("ants/../ants", 1)), "are the same dataset; name it once, with a larger weight"),
-    ((("ants", 1),), "1 datasets; a mixture has 2 to 48"),
+    ((("ants", 1),), "1 dataset; a mixture has 2 to 48"),
     ((("ants", 1),) * 1000, "1,000 datasets; a mixture has 2 to 48"),
     ((("ants", 1), ("", 1)), 'dataset 2: has the keys path, weight; [[dataset]] with path = "..."'),
     ((("ants", 1), ("nowhere", 1)), "nowhere: no such folder; `swarmfree data prepare` makes one of text"),

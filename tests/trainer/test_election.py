@@ -24,7 +24,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
-from tests.builders import make_entry, make_ports, make_record
+from tests.builders import make_entry, make_ports, make_record, signed
 
 ME, A, B, C, D, E = (
     Endpoint(Member(name, f"{5:08x}{0:08x}"), (f"/memory/{name}",)) for name in ("me", "p-a", "p-b", "p-c", "p-d", "p-e")
@@ -91,9 +91,9 @@ class World:
         assert isinstance(request, Claim)
         if not request.only_asking:
             self.replica_state.promises = replace(self.replica_state.promises, promised=request.position)
-        return Reply(
-            Promise(self.replica_state.iteration, None, plan=self.replica_state.known_plan, stage=1, is_committed_state=True)
-        )
+        plan = self.replica_state.known_plan
+        promise = Promise(self.replica_state.iteration, None, plan=plan, stage=1, is_committed_state=True)
+        return Reply(signed(promise, request, ME.member))
 
     # -- ports
     here = ME
@@ -135,7 +135,7 @@ class World:
         assert isinstance(request, Claim)
         if to not in self._answers:
             raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
-        return Reply(self._answers[to](request))
+        return Reply(signed(self._answers[to](request), request, to.member))
 
     def campaign(self, *dead: Endpoint) -> Takeover | None:
         """The candidate's campaign, at most until it looks elsewhere; it has heard of later lives
@@ -157,10 +157,15 @@ def at(iteration: int) -> Answer:
 
 
 def test_a_majority_of_the_electorate_leads() -> None:
-    """Two of three, unforced, however many more the plan names."""
+    """Two of three, unforced, however many more the plan names; what they promised can be shown."""
     inheritance = World((ME, A, B), {A: at(1)}).campaign()
     assert inheritance is not None
     assert not inheritance.forced
+    assert inheritance.evidence is not None
+    assert (inheritance.evidence.term, {v.member for v in inheritance.evidence.votes}) == (
+        inheritance.term,
+        {ME.member, A.member},
+    )
     assert inheritance.iteration == 1
 
 
@@ -252,6 +257,7 @@ def test_who_goes_on_though_others_may_be_further_is_forced() -> None:
     inheritance = run_virtual(campaigns)
     assert inheritance is not None
     assert inheritance.forced
+    assert inheritance.evidence is None, "it is promised by too few to count as elected"
 
 
 def test_a_candidate_claims_above_what_anybody_has_promised() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.leadership import Leadership, Present
@@ -37,6 +38,13 @@ def test_a_decision_counts_before_the_next_iteration_begins() -> None:
     lead.commit(first)
     assert lead.present == Present(1, first.lineage(), first)
     assert not (lead.is_sealing or lead.is_open)
+
+
+def test_a_successor_can_show_what_was_promised_to_it() -> None:
+    """Nobody has promised anything to a founder."""
+    promised = Evidence(LATER, (Vote(ME.member, b"signed"),))
+    assert Leadership(Incarnations(), LATER, replace(_inherited(None), evidence=promised)).evidence == promised
+    assert Leadership(Incarnations(), TERM).evidence is None
 
 
 def test_every_claim_is_higher_than_all_before() -> None:

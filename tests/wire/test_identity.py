@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -25,6 +26,8 @@ from swarmfree.wire.identity import (
     next_life_number,
     peer_id_of,
     peer_id_of_ssh,
+    public_key_from_message,
+    public_key_message,
     verify,
 )
 
@@ -162,6 +165,16 @@ def test_owner_tag_must_be_an_rsa_key_of_2048_bits() -> None:
             peer_id_of_ssh(key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH))
     with pytest.raises(ValueError):
         peer_id_of_ssh(b"ssh-rsa rubbish")
+
+
+def test_keys_that_take_long_to_check_are_none() -> None:
+    """An exponent of many bits makes each check of a signature as slow as signing."""
+    numbers = rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key().public_numbers()
+    for exponent, is_one in ((65537, True), (2**2047 + 1, False), (3, False)):
+        key = rsa.RSAPublicNumbers(exponent, numbers.n).public_key()
+        public = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        with contextlib.nullcontext() if is_one else pytest.raises(ValueError, match="exponent 65537"):
+            assert public_key_from_message(public_key_message(public)) == public
 
 
 def test_peer_ids_are_recognised(identity: Identity) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wire_world import identity
 
 from swarmfree.protocol.message_bounds import SIGNATURE_BYTES_MAX
+from swarmfree.wire import certificate
 from swarmfree.wire.certificate import make_certificate, read_signed_key, signed_key_of
 from swarmfree.wire.life_signature import LifeSigner, is_signed_in_life
 
@@ -22,10 +23,17 @@ OURS, THEIRS = make_certificate(ALICE), make_certificate(BOB)
 
 def test_a_peer_id_is_all_that_it_takes() -> None:
     """Each life signs with a key of its own, and each is the peer's."""
-    for certificate in (OURS, make_certificate(ALICE)):
-        signature = LifeSigner(certificate).sign(DATA)
+    for shown in (OURS, make_certificate(ALICE)):
+        signature = LifeSigner(shown).sign(DATA)
         assert is_signed_in_life(ALICE.peer_id, DATA, signature)
         assert len(signature) < SIGNATURE_BYTES_MAX
+
+
+def test_nothing_is_checked_for_another_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose signature it is stands in it: the peer's key is not asked where that is another one."""
+    signature = LifeSigner(make_certificate(BOB)).sign(DATA)
+    monkeypatch.setattr(certificate, "verify", lambda *_: pytest.fail("it was checked"))
+    assert not is_signed_in_life(ALICE.peer_id, DATA, signature)
 
 
 def test_nobody_signs_for_another_peer() -> None:

@@ -29,8 +29,10 @@ from wire_samples import (
 
 from swarmfree.protocol import messages
 from swarmfree.protocol.actions import BuildAction
+from swarmfree.protocol.evidence import Evidence, Vote
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Header, Request, Response
-from swarmfree.protocol.names import Endpoint, Side, WorkKey
+from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.records import MicrobatchSet, PartialSum, Roll
 from swarmfree.protocol.remote_text import shown
 from swarmfree.wire.codec import from_proto, to_proto
@@ -45,6 +47,7 @@ from swarmfree.wire.codec_messages import (
     rpc_of,
 )
 from swarmfree.wire.frames import Malformed
+from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.v1 import messages_pb2, names_pb2, records_pb2
 
 _INTEGERS = {
@@ -192,6 +195,17 @@ def test_a_record_keeps_its_evidence() -> None:
     message = records_pb2.Record()
     to_proto(RECORD, message)
     assert from_proto(type(RECORD), message).evidence == RECORD.evidence is not None
+
+
+def test_a_heartbeat_holds_the_promises_of_a_large_swarm() -> None:
+    """As many as its plan may name, 740 bytes each: a heartbeat is none of the small requests."""
+    manifest = Manifest()
+    term = Term(1, HEADER.sender.member)
+    count = manifest.stage_count * manifest.stages.replicas_max
+    votes = tuple(Vote(Member(HEADER.sender.member.peer_id, f"{life:016x}"), bytes(740)) for life in range(max(count, 128)))
+    beat = messages.Heartbeat(Position(term, 1, 0, 1), 0, 0.0, evidence=Evidence(term, votes))
+    size_bytes = len(encode_request(rpc_of(beat), HEADER, beat))
+    assert 1 << 16 < size_bytes < WireLimits.of(manifest).request_bytes_max("Heartbeat")
 
 
 def test_a_set_of_microbatches_is_a_little_endian_mask() -> None:

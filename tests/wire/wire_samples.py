@@ -99,7 +99,9 @@ REQUESTS: dict[str, Request] = {
     "build_neighbour": messages.Build(POSITION, actions.CopyNeighbour(3, AT_ALICE, 2, "end of the body"), 7, LINEAGE, RECORD),
     "open": messages.Open(PLAN),
     "open_first": messages.Open(Plan(Position(Term(0, ALICE), 0, 0, 0), BASE, "0" * 64, ((),), (), None, 8)),
-    "heartbeat": messages.Heartbeat(POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,), LINEAGE, (3, 5), 2),
+    "heartbeat": messages.Heartbeat(
+        POSITION, 12, 1.5, "two replicas of stage 2", 77, (BOB,), LINEAGE, (3, 5), 2, RECORD.evidence
+    ),
     "redo": messages.Redo(POSITION, BASE, (SEGMENT,)),
     "roll": messages.TakeRoll(POSITION, ROLL),
     "seal": messages.Seal(POSITION, RECORD),
@@ -129,7 +131,7 @@ RESPONSES: dict[str, tuple[str, Response]] = {
     "place": ("Hello", messages.Place(AT_ALICE, -1, "one replica of stage 3", accepted=True)),
     "built": ("Build", messages.Built("22" * 32, 0.75, 123_456_789, 7)),
     "promise": ("Open", messages.Promise(7, RECORD, POSITION)),
-    "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN, newer_lives=(BOB,))),
+    "claimed": ("Claim", messages.Promise(7, RECORD, POSITION, PLAN, newer_lives=(BOB,), signature=b"by alice")),
     "met": ("Meet", messages.Met(7, LINEAGE, (2, 5), AT_BOB, POSITION.term, whole=True, follows=True, record=RECORD)),
     "met_nobody": ("Meet", messages.Met(0, "0" * 64, (), None, None, whole=False)),
     "promise_empty": ("Open", messages.Promise(0, None)),

@@ -198,8 +198,9 @@ class Assignment:
             await self._roster.look_who_is_silent()
             self._roster.end_bars()
             self._use_standbys()
-            if self._opened and not self._waits_for_disks:
+            if not self._waits_for_disks:
                 await self._move_spares()
+            if self._opened and not self._waits_for_disks:
                 self._adoption.look(self._lost_since_s, [s for s in self._lost_since_s if self._spares(s)])
             self.start_joins()
             work = self._work()
@@ -278,7 +279,7 @@ class Assignment:
             return
         self._place_holders()
         for stage, count in enumerate(self._counts()):
-            if count >= (1 if self._opened else wanted(stage, self._context.manifest)):
+            if count >= self._least(stage):
                 self._lost_since_s.pop(stage, None)
                 continue
             waiting = [
@@ -333,9 +334,8 @@ class Assignment:
         if ENDS_STAGE in late:
             await self._hear_who_can_feed()
         for stage in late:
-            if self._counts()[stage]:
-                continue
-            self._move_to(stage)
+            if self._counts()[stage] < self._least(stage):
+                self._move_to(stage)
 
     async def _hear_who_can_feed(self) -> None:
         """A successor has not had the hellos of those whom it inherited: what they announce says
@@ -377,9 +377,17 @@ class Assignment:
         return Counter(g.stage for g in self._roster.participants() if g.built and not g.leaving)
 
     def _spares(self, stage: int) -> list[Participant]:
-        """Who can be moved to a stage that is lost."""
+        """Who can be moved to a stage that is lost; before the first Open nobody whom its own stage
+        needs to begin.
+        """
         held, able = self._held(), [g for g in self._roster.participants() if self._may_take(g, stage)]
-        return [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > 1))]
+        return [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > self._least(g.stage)))]
+
+    def _least(self, stage: int) -> int:
+        """How many replicas a stage needs for the swarm to go on, and before the first Open to
+        begin.
+        """
+        return 1 if self._opened else wanted(stage, self._context.manifest)
 
     def _work(self, kept: Sequence[KeptCopy] = ()) -> list[tuple[Participant, BuildAction]]:
         """What has to be built before the swarm can go on: one newcomer of each stage that nobody

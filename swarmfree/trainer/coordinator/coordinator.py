@@ -545,12 +545,18 @@ class Coordinator:
         votes = Ballot(self._context, self.roster, record, position.term)
 
         async def is_stored() -> bool:
-            rest = [g for g in self.quorum.voters() if g.member not in votes.members]
+            rest = [g for g in self._voters() if g.member not in votes.members]
             await votes.take(await self._broadcast.all(rest, Seal(position, record)))
             return is_forced or self.lead.may_decide(votes.members)
 
         await self._until(is_stored, partial(self.quorum.check, must=True), 0.2)
         return votes.proven(self.lead.electorate())
+
+    def _voters(self) -> list[Participant]:
+        """Who is asked to store a record: nobody that is called for, which may not have heard yet
+        who leads, and promised nothing. A refusal would cost it its place, and the swarm its stage.
+        """
+        return [participant for participant in self.quorum.voters() if participant.is_heard]
 
     async def _until(self, is_done: Callable[[], Awaitable[bool]], check: Callable[[], object], look_s: float) -> None:
         """The one wait loop: it looks whether something is done at all news, and after `look_s`;

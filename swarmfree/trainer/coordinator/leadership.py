@@ -14,6 +14,7 @@ from swarmfree.policy.election import electorate_of, is_founders
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.quorum import may_decide
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import EXCLUDED_MAX
 from swarmfree.protocol.names import Member, Position, Term
 from swarmfree.protocol.plan import Plan
@@ -49,6 +50,7 @@ class Leadership:
             coordinator: no other one may be.
         may_force: there was no majority when it claimed: the present iteration may be decided
             without.
+        evidence: the promises by which its claim stands, signed; None for a founder.
         is_sealing: a record of the present iteration was sent out: there is no way back.
         past: iteration -> lineage of the last record before it, as far as is known here.
         excluded: peer ids, sorted, of those that audits have convicted, under this coordinator or
@@ -68,12 +70,14 @@ class Leadership:
         self.attempt, self.may_force, self.is_sealing = 0, False, False
         self.excluded: tuple[str, ...] = ()
         self.named: dict[str, int] = {}
+        self.evidence: Evidence | None = None
         self._whole_after: Record | None = None
         if inherited is not None:
             self.term, revision, plan = inherited.term, inherited.revision, inherited.plan
             self.present = Present(inherited.iteration, inherited.lineage, inherited.record)
             self.decided, self.sealed, self.may_force = inherited.record, inherited.sealed, inherited.forced
             self.past |= inherited.past
+            self.evidence = inherited.evidence
             self._whole_after = inherited.record if inherited.is_whole else None
             self._name((endpoint.member for endpoint in inherited.promises), inherited.iteration)
             for record in (*inherited.records, inherited.record):

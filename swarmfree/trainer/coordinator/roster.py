@@ -17,6 +17,7 @@ from swarmfree.policy.deadline import is_given_up
 from swarmfree.policy.election import claim_order
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, Waiting
+from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member, Position
@@ -35,6 +36,10 @@ ASKED_AGAIN = 1
 KNOCK_S = 0.25
 """Between two calls to a silent peer that is waited for."""
 DIFFERS_MAX = 2
+HEARS_ANOTHER = frozenset({RefusalKind.NOT_YET})
+"""With a heartbeat: who refuses it so hears another coordinator still. That is no more than
+silence, as the other one falls silent soon.
+"""
 
 
 class Deposed(Exception):
@@ -422,6 +427,8 @@ class Roster(Participants):
         if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN and not participant.forbids:
             participant.forbid()
             self.rivalry.tell()
+        if self._is_fresh_to_one_elected(error):
+            error = PeerSilent(f"{participant.member}: {error}")
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
             await self.yield_to(participant.member, error)
         elif isinstance(error, Refused) and error.kind is RefusalKind.PAST and self._lead.yields_to(participant.member):
@@ -438,6 +445,12 @@ class Roster(Participants):
             self.fence(participant.member, str(error))
             if not is_over(error):
                 self._remember_standby(participant)
+
+    def _is_fresh_to_one_elected(self, error: CallFailed) -> bool:
+        """Whether a participant hears another coordinator, though a majority has promised this one:
+        whom it hears leads no longer, so that its word deposes nobody, and is no more than silence.
+        """
+        return isinstance(error, Refused) and error.kind is RefusalKind.FRESH and self._lead.evidence is not None
 
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now:
@@ -570,7 +583,8 @@ class Roster(Participants):
             forced = present.record.forced if present.record is not None else ()
             news = (self.waiting_for, self._count_progress(), self._newly_admitted(participant))
             adopted = self._adopted.get(participant.member, NO_STAGE)
-            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted)
+            evidence = self._evidence_for(participant)
+            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence)
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
@@ -579,6 +593,8 @@ class Roster(Participants):
                 again -= 1
                 hold_s, silence_s = 0.0, self._context.timing.silence_s / 2
             except Refused as refusal:
+                if refusal.kind in HEARS_ANOTHER:
+                    raise PeerSilent(f"{participant.member}: {refusal}") from refusal
                 # Perhaps it has only heard first of what this peer decides
                 if refusal.kind is not RefusalKind.PAST or self._deposed or not self._lead.may_have_decided(present):
                     raise
@@ -588,6 +604,15 @@ class Roster(Participants):
                 participant.hear(answer, self._context.now_s(), self._lead.bases)
                 self._keep_told(participant.member, answer)
                 return answer
+
+    def _evidence_for(self, participant: Participant) -> Evidence | None:
+        """The promises by which this lead stands, for one that has neither given one nor answered;
+        a newcomer, which holds nothing, has asked for a place, and needs none.
+        """
+        evidence = self._lead.evidence
+        if evidence is None or participant.answer is not None or not participant.is_ours:
+            return None
+        return None if any(vote.member == participant.member for vote in evidence.votes) else evidence
 
 
 def _amount(answer: HeartbeatAnswer, position: Position) -> tuple[int, Position, bool]:

@@ -17,13 +17,13 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.election import electorate_of
-from swarmfree.policy.evidence import Voters, why_unproven
+from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
 from swarmfree.policy.retention import log_dtype, log_length, logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note, Stepped
-from swarmfree.protocol.evidence import vote_bytes
+from swarmfree.protocol.evidence import promise_bytes, vote_bytes
 from swarmfree.protocol.messages import (
     Build,
     Claim,
@@ -329,14 +329,17 @@ class StageMember:
         """Answer how this member stands: at once if there is news, else after `hold_s`.
 
         Raises:
-            Refused: `behind`, from a coordinator whose term is over; `past`, from one that this
+            Refused: see `policy.promises.heartbeat`; `not_yet`, this member hears another
+                coordinator, and a majority has not signed for this one; `past`, from one that this
                 member does not follow yet, and that leads what gives way to the state held here.
         """
         replica_state, before = self.replica_state, self.replica_state.coordinator
-        after = promises.heartbeat(replica_state.promises, sender, request)
+        hears_another = self.hears_another(sender) and not self._may_lead_here(sender, request)
+        after = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
         if promises.is_new_term(replica_state.promises, request.position):
             replica_state.require_following(request.position.iteration, request.lineage, request.forced)
         replica_state.promises = after
+        self.context.forget_asked()
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress
@@ -376,6 +379,26 @@ class StageMember:
         )
         return Reply(answer)
 
+    def _may_lead_here(self, sender: Endpoint, request: Heartbeat) -> bool:
+        """Whether this member has just asked this coordinator for a place, or a majority has
+        promised that one; False where it shows no promises.
+
+        Raises:
+            Refused: `not_yet`, it shows others: what the other coordinator says may have to end
+                first.
+        """
+        replica_state, term = self.replica_state, request.position.term
+        if sender.member in self.context.asked:
+            return True
+        if request.evidence is None or not promises.is_new_term(replica_state.promises, request.position):
+            return False
+        if not promises.may_be_shown(replica_state.promises, term):
+            return False
+        electorate = electorate_of(replica_state.record_of(NEWEST), replica_state.known_plan)
+        if not is_elected(request.evidence, term, electorate, self.context.run, self.context.ports.network.verify):
+            raise Refused(RefusalKind.NOT_YET, f"no majority that is known here has signed for term {term.number}")
+        return True
+
     def lateness(self) -> float:
         """How many times its device, or what its corpus is read from, has exceeded its limit; 0 =
         not yet.
@@ -396,7 +419,9 @@ class StageMember:
             replica_state.take_back()  # its own claim is made from where it stands
         last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
-        where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later)
+        said = promise_bytes(self.context.run, request.position.term, self.context.me)
+        signature = b"" if request.only_asking else self.context.ports.network.sign(said)
+        where = (replica_state.stage, replica_state.opened, replica_state.is_committed_state, later, signature)
         return Reply(Promise(replica_state.iteration, replica_state.sealed, replica_state.sealed_at, plan, *where))
 
     async def _open(self, sender: Endpoint, request: Open) -> Reply:
@@ -490,7 +515,8 @@ class StageMember:
         last, plan = self.replica_state.record_of(NEWEST), self.replica_state.known_plan
         me, known = self.context.me, self.replica_state.known_peers()
         # Its own vote says nothing of others, but all where it leads itself
-        known = known | {me.peer_id} if sender is not None and sender.member == me else known - {me.peer_id}
+        is_own = record.evidence is not None and record.evidence.term.member == me
+        known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
         is_newcomer = last is None and plan is None
         voters = Voters(self.context.run, me, electorate_of(last, plan), None if is_newcomer else known, is_led)

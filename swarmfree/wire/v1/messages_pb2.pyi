@@ -304,6 +304,7 @@ class ClaimResponse(google.protobuf.message.Message):
     BASE_FIELD_NUMBER: builtins.int
     IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     NEWER_LIVES_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration; zero is the first."""
     stage: builtins.int
@@ -312,6 +313,8 @@ class ClaimResponse(google.protobuf.message.Message):
     """16 hex digits: base of the work it holds; empty if none."""
     is_committed_state: builtins.bool
     """Its state came out of a decided step."""
+    signature: builtins.bytes
+    """What a receiver of a claim in earnest signs that it has promised; empty where it was only asked."""
     @property
     def sealed(self) -> swarmfree.wire.v1.records_pb2.Record:
         """The sealed record of that iteration; absent if none is held."""
@@ -339,9 +342,10 @@ class ClaimResponse(google.protobuf.message.Message):
         base: builtins.str = ...,
         is_committed_state: builtins.bool = ...,
         newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
+        signature: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "signature", b"signature", "stage", b"stage"]) -> None: ...
 
 global___ClaimResponse = ClaimResponse
 
@@ -390,6 +394,7 @@ class OpenResponse(google.protobuf.message.Message):
     BASE_FIELD_NUMBER: builtins.int
     IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     NEWER_LIVES_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """The receiver's own iteration after catching up; zero is the first."""
     stage: builtins.int
@@ -398,6 +403,8 @@ class OpenResponse(google.protobuf.message.Message):
     """16 hex digits: base of the work it holds; empty if none."""
     is_committed_state: builtins.bool
     """Its state came out of a decided step."""
+    signature: builtins.bytes
+    """Only in answer to a Claim; empty here."""
     @property
     def sealed(self) -> swarmfree.wire.v1.records_pb2.Record:
         """The sealed record of the plan's iteration; absent if none is held."""
@@ -425,9 +432,10 @@ class OpenResponse(google.protobuf.message.Message):
         base: builtins.str = ...,
         is_committed_state: builtins.bool = ...,
         newer_lives: collections.abc.Iterable[swarmfree.wire.v1.names_pb2.Member] | None = ...,
+        signature: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "is_committed_state", b"is_committed_state", "iteration", b"iteration", "newer_lives", b"newer_lives", "plan", b"plan", "sealed", b"sealed", "sealed_at", b"sealed_at", "signature", b"signature", "stage", b"stage"]) -> None: ...
 
 global___OpenResponse = OpenResponse
 
@@ -447,6 +455,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
     LINEAGE_FIELD_NUMBER: builtins.int
     FORCED_FIELD_NUMBER: builtins.int
     ADOPTED_FIELD_NUMBER: builtins.int
+    EVIDENCE_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
@@ -475,6 +484,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
     def forced(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Iterations of that lineage that were sealed without a majority, ascending; empty if none."""
 
+    @property
+    def evidence(self) -> swarmfree.wire.v1.records_pb2.Evidence:
+        """The promises by which the claim stands; absent to a member that has promised it, and where there are none to show."""
+
     def __init__(
         self,
         *,
@@ -488,9 +501,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
         lineage: builtins.str = ...,
         forced: collections.abc.Iterable[builtins.int] | None = ...,
         adopted: builtins.int = ...,
+        evidence: swarmfree.wire.v1.records_pb2.Evidence | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "adopted", b"adopted", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["evidence", b"evidence", "header", b"header", "position", b"position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "adopted", b"adopted", "evidence", b"evidence", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
