@@ -204,7 +204,7 @@ app.command("set", short_help="Set another batch while a run goes on.", epilog=S
 app.add_typer(config_app, name="config", short_help="Look at a run config.")
 app.command(short_help="Rehearse whole swarms in virtual time, with faults.", epilog=REHEARSE_EXAMPLES)(rehearse)
 app.command(short_help="Strike a swarm of real processes, and check it.", epilog=CHAOS_EXAMPLES)(chaos)
-app.add_typer(study_app, name="study", short_help="Measure what recovery methods cost in learning.")
+app.add_typer(study_app, name="study", short_help="Measure what losses and recovery methods cost.")
 
 
 @functools.cache

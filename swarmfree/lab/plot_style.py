@@ -174,9 +174,14 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, siz
             axes.plot([x, beyond], [y, place], color=colour, linewidth=0.6, alpha=0.6, clip_on=False, zorder=1.5)
 
 
-def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
+def draw_curves(axes: Axes, curves: Sequence[Curve], *, shows_all: bool = False) -> None:
     """Draw curves, each with a band of one standard deviation either side where it has trials, a
     style of its own, and its name at its end.
+
+    Args:
+        axes: to draw on.
+        curves: to draw.
+        shows_all: see `curves_figure`.
     """
     ends = []
     for number, curve in enumerate(curves):
@@ -192,17 +197,21 @@ def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
             axes.fill_between(xs, low, high, color=colour, alpha=0.16, linewidth=0)
         if xs:
             ends.append((xs[-1], ys[-1], curve.name, colour))
-    clip_to_what_matters(axes, curves)
+    if not shows_all:
+        clip_to_what_matters(axes, curves)
     label_ends(axes, ends)
 
 
-def curves_figure(curves: Sequence[Curve], title: str, about: str, *, x_label: str, y_label: str) -> Figure:
+def curves_figure(
+    curves: Sequence[Curve], title: str, about: str, *, x_label: str, y_label: str, shows_all: bool = False
+) -> Figure:
     """One panel with all curves: above it the finding, and in small letters what they are.
 
     Args:
         curves: to draw; each has its name at its end.
         title, about: above the panel.
         x_label, y_label: with their units.
+        shows_all: y reaches over all points; else a steep beginning is left out.
     """
     width, height = 10.4, 5.4
     figure = new_figure(width, height)
@@ -217,7 +226,7 @@ def curves_figure(curves: Sequence[Curve], title: str, about: str, *, x_label: s
     axes.set_xlabel(x_label, color=QUIET, fontsize=10.5)
     xs = [at for curve in curves for at, _ in curve.points]
     axes.set_xlim(min(xs), min(xs) + max(1.0, max(xs) - min(xs)) * 1.006)
-    draw_curves(axes, curves)
+    draw_curves(axes, curves, shows_all=shows_all)
     return figure
 
 

@@ -43,7 +43,7 @@ def claim_order(plan: Plan, electorate: Sequence[Member]) -> tuple[Member, ...]:
     def key(member: Member) -> tuple[bool, int, Member]:
         return plan.stage_of(member) != ENDS_STAGE, seniority.get(member, len(seniority)), member
 
-    return tuple(sorted({endpoint.member for endpoint in plan.members()}, key=key))
+    return tuple(sorted(plan.names(), key=key))
 
 
 def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[Member]) -> int:

@@ -13,7 +13,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import (
@@ -40,7 +40,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, Member, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
 from swarmfree.protocol.routes import Routes
 
 TERM_STEP_MAX = 1_000_000
@@ -81,6 +81,10 @@ class Role(enum.StrEnum):
     """Any peer of the run, with a place or without; the organiser is one."""
 
 
+ROLES = tuple(Role)
+"""In the order in which they are looked for: most calls come from whom the receiver follows."""
+
+
 class Match(enum.StrEnum):
     """What a message must agree with, besides its sender's role."""
 
@@ -98,24 +102,59 @@ class Row:
     matches: tuple[Match, ...] = ()
 
 
+class Knowledge(Protocol):
+    """What the receiver knows of the swarm; a message asks for two or three of these."""
+
+    @property
+    def stage(self) -> int:
+        """Held by the receiver, -1 for none."""
+
+    @property
+    def iteration(self) -> int:
+        """The one that its state is ready for."""
+
+    @property
+    def term_number(self) -> int:
+        """Of the term that it has promised, 0 before the first."""
+
+    @property
+    def followed(self) -> Collection[Member]:
+        """Its coordinator, and the successor that this one named."""
+
+    @property
+    def stages(self) -> Mapping[Member, int]:
+        """Of each member of the newest plan that it knows, and of those before it that began with
+        the same base.
+        """
+
+    @property
+    def electors(self) -> Collection[Member]:
+        """Who decides on the next record."""
+
+    @property
+    def participants(self) -> Collection[Member]:
+        """Who has a place in the swarm that it coordinates; nobody where it does not."""
+
+    @property
+    def asked(self) -> Collection[Member]:
+        """Whom it has asked for a place."""
+
+    @property
+    def admitted(self) -> Collection[Member]:
+        """Of whom its coordinator has told, besides those in the plan."""
+
+    @property
+    def is_told(self) -> bool:
+        """It hears a coordinator, or is one."""
+
+    @property
+    def routes(self) -> Routes:
+        """Of the run's microbatches."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the receiver knows of the swarm.
-
-    Args:
-        stage: held by the receiver, -1 for none.
-        iteration: the one that its state is ready for.
-        term_number: of the term that it has promised, 0 before the first.
-        followed: its coordinator, and the successor that this one named.
-        stages: of each member of the newest plan that it knows, and of those before it that began
-            with the same base.
-        electors: who decides on the next record.
-        participants: who has a place in the swarm that it coordinates; nobody where it does not.
-        asked: whom it has asked for a place.
-        admitted: of whom its coordinator has told, besides those in the plan.
-        is_told: it hears a coordinator, or is one.
-        routes: of the run's microbatches.
-    """
+    """Knowledge as values; see `Knowledge` for each."""
 
     stage: int
     iteration: int
@@ -178,14 +217,13 @@ TABLE: Mapping[str, Row] = MappingProxyType(
 """By the name of the message, and after it what kind of it is meant."""
 
 
-def refusal(request: Request, sender: Member, view: View) -> str | None:
+def refusal(request: Request, sender: Member, view: Knowledge) -> str | None:
     """Why this caller may not send this message to a peer that knows this; None where it may."""
     kind = kind_of(request, view)
     row = TABLE.get(kind)
     if row is None:
         return f"{kind}: nobody may send it"
-    roles = roles_of(request, sender, view)
-    if not row.roles & roles:
+    if not any(_has_role(role, request, sender, view) for role in ROLES if role in row.roles):
         return f"{kind} from {sender}: that is none of {', '.join(sorted(row.roles))} here"
     term = term_of(request)
     if Match.OWN_TERM in row.matches and (term is None or term.member != sender):
@@ -195,7 +233,7 @@ def refusal(request: Request, sender: Member, view: View) -> str | None:
     return None
 
 
-def is_for_admitted(request: Request, view: View) -> bool:
+def is_for_admitted(request: Request, view: Knowledge) -> bool:
     """Whether who is admitted may send it: word of them may be on its way."""
     row = TABLE.get(kind_of(request, view))
     return row is not None and Role.ADMITTED in row.roles
@@ -205,11 +243,12 @@ def remembered(told: Mapping[Member, float], admitted: Collection[Member], now_s
     """Of whom a coordinator has told, and when last: one that is in no list any more may be in a
     plan that is on its way, or have a coordinator to whom it has yet to say hello.
     """
-    if not told and not admitted:
-        return {}
-    kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s}
-    kept |= dict.fromkeys(admitted, now_s)
-    return dict(sorted(kept.items(), key=lambda one: one[1])[-REMEMBERED_MAX:])
+    if (*told,) == (*admitted,):  # as nearly always
+        return dict.fromkeys(told, now_s)
+    fresh = dict.fromkeys(admitted, now_s)
+    # Those of before come as they were told, the oldest first
+    kept = {member: then_s for member, then_s in told.items() if now_s - then_s < lease_s and member not in fresh} | fresh
+    return kept if len(kept) <= REMEMBERED_MAX else dict([*kept.items()][-REMEMBERED_MAX:])
 
 
 def believed_number(told: int, promised: int) -> int:
@@ -219,7 +258,7 @@ def believed_number(told: int, promised: int) -> int:
     return min(told, promised + TERM_STEP_MAX // 2)
 
 
-def kind_of(request: Request, view: View) -> str:
+def kind_of(request: Request, view: Knowledge) -> str:
     """Which row of the table a message has, at a peer that knows this."""
     name = type(request).__name__
     match request:
@@ -266,35 +305,37 @@ def term_of(request: Request) -> Term | None:
             return None
 
 
-def roles_of(request: Request, sender: Member, view: View) -> frozenset[Role]:
+def roles_of(request: Request, sender: Member, view: Knowledge) -> frozenset[Role]:
     """What the sender is to the receiver, as far as this message goes."""
-    found = {Role.PEER}
-    if sender in view.followed:
-        found.add(Role.COORDINATOR)
-    stage = view.stages.get(sender)
-    if stage is not None or sender in view.electors or sender in view.participants:
-        found.add(Role.MEMBER)
-    if sender in view.admitted:
-        found.add(Role.ADMITTED)
-    if not view.is_told:
-        found.add(Role.UNTOLD)
-    if sender in view.asked:
-        found.add(Role.ASKED)
-    if stage is not None and stage == view.stage:
-        found.add(Role.SIBLING)
-    match request:
-        case Train(key=key) | Loss(key=key) | Pull(key=key):
-            before, after = _neighbours(key, view)
-            if stage == before:
-                found.add(Role.BEFORE)
-            if stage == after:
-                found.add(Role.AFTER)
+    return frozenset(role for role in ROLES if _has_role(role, request, sender, view))
+
+
+def _has_role(role: Role, request: Request, sender: Member, view: Knowledge) -> bool:
+    match role:
+        case Role.PEER:
+            return True
+        case Role.COORDINATOR:
+            return sender in view.followed
+        case Role.MEMBER:
+            return sender in view.stages or sender in view.electors or sender in view.participants
+        case Role.ASKED:
+            return sender in view.asked
+        case Role.BEFORE | Role.AFTER:
+            if not isinstance(request, Train | Loss | Pull):
+                return False
+            before, after = _neighbours(request.key, view)
+            return view.stages.get(sender) == (before if role is Role.BEFORE else after)
+        case Role.SIBLING:
+            return view.stages.get(sender, NO_STAGE) == view.stage != NO_STAGE
+        case Role.ADMITTED:
+            return sender in view.admitted
+        case Role.UNTOLD:
+            return not view.is_told
         case _:
-            pass
-    return frozenset(found)
+            assert_never(role)
 
 
-def _neighbours(key: WorkKey, view: View) -> tuple[int, int]:
+def _neighbours(key: WorkKey, view: Knowledge) -> tuple[int, int]:
     """The stages before and after this work's, on its microbatch's route; the ends are before the
     first and after the last.
     """

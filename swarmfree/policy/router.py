@@ -33,9 +33,8 @@ def interleave(weights: Sequence[int], count: int) -> tuple[int, ...]:
     credit = [0] * len(weights)
     turns = []
     for _ in range(count):
-        for taker, weight in enumerate(weights):
-            credit[taker] += weight
-        winner = max(range(len(weights)), key=lambda taker: (credit[taker], -taker))
+        credit = [held + weight for held, weight in zip(credit, weights, strict=True)]
+        winner = credit.index(max(credit))
         credit[winner] -= total
         turns.append(winner)
     return tuple(turns)
@@ -48,8 +47,7 @@ def candidates(plan: Plan, stage: int, offset: int) -> tuple[Endpoint, ...]:
     The primary is the first, then its siblings follow in turn.
     """
     replicas = plan.replicas[stage]
-    count = max(plan.microbatches, offset + 1)
-    primary = interleave([r.speed for r in replicas], count)[offset]
+    primary = interleave([r.speed for r in replicas], offset + 1)[offset]
     return tuple(replicas[(primary + k) % len(replicas)].endpoint for k in range(len(replicas)))
 
 

@@ -202,7 +202,8 @@ class StageAdopted:
 @dataclass(frozen=True, slots=True)
 class RecoveryDecided:
     """What is done about a stage: action, reason, the neighbours' weights where it merges, the
-    iteration of an older state where it takes one.
+    iteration of an older state where it takes one, the stages of which it is made where it is made
+    of others: the nearest that live, before and after it.
     """
 
     stage: int
@@ -215,6 +216,7 @@ class RecoveryDecided:
     norm_before: float | None = None
     norm_after: float | None = None
     taken_from: int | None = None
+    made_of: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

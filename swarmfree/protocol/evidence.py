@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 
 from swarmfree.protocol.names import Member, Term
 
 PURPOSE = b"swarmfree vote 1:"
 PROMISE_PURPOSE = b"swarmfree promise 1:"
+VOTES_KEPT = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def promise_bytes(run: str, term: Term, voter: Member) -> bytes:
     return PROMISE_PURPOSE + _said(run, "", term, voter)
 
 
+@lru_cache(VOTES_KEPT)
 def _said(run: str, lineage: str, term: Term, voter: Member) -> bytes:
     said = [run, lineage, term.number, term.member.peer_id, term.member.incarnation, voter.peer_id, voter.incarnation]
     return json.dumps(said, separators=(",", ":")).encode()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PROTOCOL_REVISION = 23
 ENDS_STAGE = 0
@@ -40,12 +40,30 @@ class Member:
 
     peer_id: str
     incarnation: str
+    _hash: int = field(default=0, init=False, repr=False, compare=False)  # computed once: every table of a peer is by member
+    _short: str = field(default="", init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.peer_id, self.incarnation)))
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Member) and self.incarnation == other.incarnation and self.peer_id == other.peer_id
+
+    def __reduce__(self) -> tuple[type[Member], tuple[str, str]]:
+        """Leave the hash behind: text hashes differently in another process."""
+        return Member, (self.peer_id, self.incarnation)
 
     def __str__(self) -> str:
         """Short name for people: the last six characters of the peer id and three of the
         incarnation.
         """
-        return f"{self.peer_id[-6:]}.{self.incarnation[-3:]}"
+        if not self._short:
+            object.__setattr__(self, "_short", f"{self.peer_id[-6:]}.{self.incarnation[-3:]}")
+        return self._short
 
     def is_later_life_of(self, other: Member) -> bool:
         """Whether this is a later life of the same peer than `other`, which has then ended."""

@@ -4,7 +4,8 @@ never changed in place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.records import Record
@@ -102,28 +103,42 @@ class Plan:
     microbatches: int
     rebuilt: tuple[Rebuilt, ...] = ()
     excluded: tuple[str, ...] = ()
+    # Made once: it is looked into for every call and every answer
+    _places: Mapping[Member, tuple[int, Endpoint]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def iteration(self) -> int:
         """The optimizer step that this plan is for."""
         return self.position.iteration
 
-    def stage_of(self, member: Member) -> int | None:
-        """Return the stage that this member serves, None if it serves none."""
+    @property
+    def places(self) -> Mapping[Member, tuple[int, Endpoint]]:
+        """Member -> the stage that it serves, the first of several, and where it can be called; by
+        stage.
+        """
+        if self._places is not None:
+            return self._places
+        places: dict[Member, tuple[int, Endpoint]] = {}
         for stage, replicas in enumerate(self.replicas):
             for replica in replicas:
-                if replica.endpoint.member == member:
-                    return stage
-        return None
+                places.setdefault(replica.endpoint.member, (stage, replica.endpoint))
+        object.__setattr__(self, "_places", places)
+        return places
+
+    def stage_of(self, member: Member) -> int | None:
+        """Return the stage that this member serves, None if it serves none."""
+        place = self.places.get(member)
+        return None if place is None else place[0]
 
     def endpoint(self, member: Member) -> Endpoint | None:
         """Return where this member can be called, None if the plan does not have it."""
-        for replicas in self.replicas:
-            for replica in replicas:
-                if replica.endpoint.member == member:
-                    return replica.endpoint
-        return None
+        place = self.places.get(member)
+        return None if place is None else place[1]
 
     def members(self) -> tuple[Endpoint, ...]:
         """Everyone in the plan, by stage."""
         return tuple(r.endpoint for replicas in self.replicas for r in replicas)
+
+    def names(self) -> Collection[Member]:
+        """Everyone's name, each once."""
+        return self.places.keys()

@@ -134,9 +134,12 @@ class Roll:
     partial_sums: tuple[PartialSum, ...]
     members: tuple[Endpoint, ...]
     rotation: int = 0
+    _round: str = field(default="", init=False, repr=False, compare=False)  # computed once
 
     def round(self) -> str:
         """16 hex digits that name this roll in every chunk."""
+        if self._round:
+            return self._round
         content = [
             self.iteration,
             self.base,
@@ -145,7 +148,8 @@ class Roll:
             [[e.member.peer_id, e.member.incarnation] for e in self.members],
             self.rotation,
         ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        object.__setattr__(self, "_round", hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16])
+        return self._round
 
     def owner(self, part: int) -> Endpoint:
         """Return the member that sums part `part`."""

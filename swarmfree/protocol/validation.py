@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from typing import Any
 
 from swarmfree.protocol import message_bounds as most
@@ -37,6 +38,7 @@ from swarmfree.protocol.records import (
 
 Check = Callable[[Any, MessageBounds], None]
 SQUARED_NORM_MAX = 1e300
+MEMBERS_KEPT = 4096
 REPLICA_SUMS = 4
 """A member has some kinds of sums, and one for each microbatch that was redone."""
 
@@ -166,7 +168,9 @@ def _forced(forced: Collection[int], bounds: MessageBounds) -> None:
 # ---- names ---------------------------------------------------------------------------------------
 
 
+@lru_cache(MEMBERS_KEPT)
 def _member(member: Member) -> None:
+    """Keep those of a swarm that are no violation: nearly every message names some."""
     _name("peer id", member.peer_id)
     _name("incarnation", member.incarnation)
 

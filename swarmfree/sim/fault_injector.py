@@ -232,7 +232,7 @@ class Mischief:
 
     def members(self) -> list[Life]:
         """Living members of the newest plan."""
-        named = {endpoint.member for endpoint in self.plan.members()} if self.plan is not None else set()
+        named = self.plan.names() if self.plan is not None else ()
         return [life for member, life in self._cast.lives.items() if member in named and life.is_alive]
 
     def _strike(self, fault: Fault) -> None:
@@ -404,7 +404,7 @@ class Mischief:
         if stage in {COORDINATOR, LONE}:
             return self._at(stage)
         if stage == NO_STAGE:
-            named = {endpoint.member for endpoint in self.plan.members()}
+            named = self.plan.names()
             lives = [life for life in self._cast.lives.values() if life.is_alive]
             return [life for life in lives if life.member not in named and not life.can_feed]
         faults, lives = self._setup.faults, self._at(stage)
@@ -465,4 +465,4 @@ def _picked(fault: Fault, candidates: list[Life]) -> list[Life]:
 
 
 def _named(plan: Plan) -> frozenset[Member]:
-    return frozenset(endpoint.member for endpoint in plan.members())
+    return frozenset(plan.names())

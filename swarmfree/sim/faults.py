@@ -270,12 +270,13 @@ def draw_fate(plan: FaultPlan, rng: random.Random, *, calm: bool, spared: bool) 
         spared: the call may come twice, but is neither lost nor late: it is between members whose
             loss would end the run.
     """
-
-    def travel_s() -> float:
-        late_s = rng.uniform(0, plan.late_max_s) if not calm and not spared and rng.random() < plan.late_rate else 0.0
-        return rng.uniform(plan.delay_min_s, plan.delay_max_s) + late_s
-
-    request_s, payload_s, response_s = travel_s(), rng.uniform(plan.delay_min_s, plan.delay_max_s), travel_s()
+    least_s, spread_s, late_rate = plan.delay_min_s, plan.delay_max_s - plan.delay_min_s, plan.late_rate
+    may_be_late = not calm and not spared
+    late_s = rng.uniform(0, plan.late_max_s) if may_be_late and rng.random() < late_rate else 0.0
+    request_s = least_s + spread_s * rng.random() + late_s
+    payload_s = least_s + spread_s * rng.random()
+    late_s = rng.uniform(0, plan.late_max_s) if may_be_late and rng.random() < late_rate else 0.0
+    response_s = least_s + spread_s * rng.random() + late_s
     chance = rng.random()
     if calm:
         return Fate(request_s, payload_s, response_s)

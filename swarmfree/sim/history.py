@@ -101,8 +101,9 @@ class History:
         """Whether either stands still, or the network is broken between the two, in either
         direction.
         """
-        parted = any(lasting.parts(one.peer_id, other.peer_id) for lasting in self._broken)
-        return parted or one in self._frozen or other in self._frozen
+        if self._broken and any(lasting.parts(one.peer_id, other.peer_id) for lasting in self._broken):
+            return True
+        return bool(self._frozen) and (one in self._frozen or other in self._frozen)
 
     def quiet_s(self, one: Member, other: Member) -> float:
         """Seconds for which `one` and `other` have both run and could reach each other.

@@ -224,7 +224,7 @@ class Liveness:
     # -- what is known
     def _outside(self, plan: Plan) -> Mapping[Member, Life]:
         """Living peers that want a place and have none in this plan, sorted."""
-        named = {endpoint.member for endpoint in plan.members()}
+        named = plan.names()
         lives = sorted(self._cast.lives.items())
         wanted = {member: life for member, life in lives if member.peer_id not in plan.excluded}
         there = {member: life for member, life in wanted.items() if member not in named and self._moves(member)}

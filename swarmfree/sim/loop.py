@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from pathlib import PurePath
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, cast
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -122,7 +122,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now_s = 0.0
         self._time_limit_s, self._step_limit, self._still_step_limit = time_limit_s, step_limit, still_step_limit
-        self.step_count, self._still_steps, self._number, self._timer_number = 0, 0, 0, 0
+        self.step_count, self._still_since, self._number, self._timer_number = 0, 0, 0, 0
         self._frozen: dict[str, tuple[list[Turn], list[Turn]]] = {}
         self._newly_frozen = False
 
@@ -131,42 +131,53 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the start."""
         return self._now_s
 
-    def _jump(self) -> None:
-        """To the next timer."""
-        if not self._scheduled:
-            self._raise(DeadlockError, "every task waits and no timer is set")
-        when_s = self._scheduled[0][0]
-        if when_s > self._now_s:
-            self._now_s = when_s
-            self._still_steps = 0
-            if when_s > self._time_limit_s:
-                self._raise(HangError, f"virtual time passed {self._time_limit_s:g} s")
+    get_debug = staticmethod(bool)  # never; asyncio asks for each future and each task, and `bool` costs least
+
+    def _jump(self, when_s: float) -> None:
+        """To the time of the next timer."""
+        self._now_s, self._still_since = when_s, self.step_count
+        if when_s > self._time_limit_s:
+            self._raise(HangError, f"virtual time passed {self._time_limit_s:g} s")
+
+    def _require_progress(self) -> None:
+        """No limit on steps is passed.
+
+        Raises:
+            HangError: one is.
+        """
+        if self.step_count - self._still_since > self._still_step_limit:
+            self._raise(HangError, f"{self._still_step_limit} steps without any passing of time")
+        if self.step_count > self._step_limit:
+            self._raise(HangError, f"{self._step_limit} steps")
 
     def _run_once(self) -> None:
         """All steps until it is to stop: asyncio asks for one at a time, and again after each."""
-        ready = self._ready
+        ready, scheduled, take, fall_due = self._ready, self._scheduled, self._ready.popleft, heapq.heappop
         while True:
             self.step_count += 1
-            self._still_steps += 1
-            if self._still_steps > self._still_step_limit:
-                self._raise(HangError, f"{self._still_step_limit} steps without any passing of time")
-            if self.step_count > self._step_limit:
-                self._raise(HangError, f"{self._step_limit} steps")
+            if self.step_count - self._still_since > self._still_step_limit or self.step_count > self._step_limit:
+                self._require_progress()
             if self._frozen:
                 self._park_ready()
-            if self._newly_frozen:
-                self._newly_frozen = False
-                self._park_timers()
-            scheduled = self._scheduled
+                if self._newly_frozen:
+                    self._newly_frozen = False
+                    self._park_timers()
             while scheduled and scheduled[0][2].is_cancelled:
-                heapq.heappop(scheduled)
-            if not ready and not self._stopping:
-                self._jump()
-            due_s = self._now_s + _RESOLUTION_S
-            while scheduled and scheduled[0][0] < due_s:
-                ready.append(heapq.heappop(scheduled)[2])
+                fall_due(scheduled)
+            if scheduled:
+                when_s = scheduled[0][0]
+                if when_s > self._now_s and not ready and not self._stopping:
+                    self._jump(when_s)
+                due_s = self._now_s + _RESOLUTION_S
+                while when_s < due_s:
+                    ready.append(fall_due(scheduled)[2])
+                    if not scheduled:
+                        break
+                    when_s = scheduled[0][0]
+            elif not ready and not self._stopping:
+                self._raise(DeadlockError, "every task waits and no timer is set")
             for _ in range(len(ready)):
-                turn = ready.popleft()
+                turn = take()
                 if turn.is_cancelled:
                     continue
                 try:
@@ -186,9 +197,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
         """Make a task and number it."""
-        assert asyncio.iscoroutine(coro), "only coroutines become tasks"
         self._number += 1
-        return VirtualTask(coro, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
+        work = cast("Coroutine[Any, Any, T]", coro)  # else asyncio says so
+        return VirtualTask(work, loop=self, name=str(name or f"task {self._number}"), context=context, number=self._number)
 
     def create_future(self) -> asyncio.Future[Any]:
         """Make a future and number it."""
@@ -237,22 +248,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Turn:
         """Call back after `delay` virtual seconds."""
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self._timer(self._now_s + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> Turn:
-        """A timer; one of a frozen owner is put aside at once, so that nobody has to look for it
-        among all the others.
+        """Call back at a virtual time in seconds."""
+        return self._timer(when, callback, args, context)
+
+    def _timer(self, when_s: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> Turn:
+        """One of a frozen owner is put aside at once, so that nobody has to look for it among all
+        the others.
         """
         timer = Turn()
         timer.callback, timer.args, timer.is_cancelled = callback, args, False
-        timer.when_s, timer.context = when, contextvars.copy_context() if context is None else context
-        parked = self._frozen.get(_owner_of(timer)) if self._frozen else None
-        if parked is not None:
+        timer.when_s, timer.context = when_s, contextvars.copy_context() if context is None else context
+        if self._frozen and (parked := self._frozen.get(_owner_of(timer))) is not None:
             parked[1].append(timer)
         else:
-            self._schedule(timer)
+            self._timer_number += 1
+            heapq.heappush(self._scheduled, (when_s, self._timer_number, timer))
         return timer
 
     def _schedule(self, timer: Turn) -> None:
@@ -286,7 +301,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 kept.append(entry)
             else:
                 parked[1].append(timer)
-        self._scheduled = kept  # sorted, and so a heap
+        self._scheduled[:] = kept  # sorted, and so a heap
 
     # -- ending
     def abandon(self) -> None:
@@ -295,7 +310,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.thaw(owner)
         for task in self._all_tasks():
             task.cancel()
-        self._still_steps = 0
+        self._still_since = self.step_count
         self._step_limit = self.step_count + self._still_step_limit
         try:
             self.run_until_complete(self._until_no_task())

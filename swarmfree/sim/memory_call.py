@@ -47,6 +47,7 @@ class HubPeer:
         self.endpoint, self.spawn, self.context = endpoint, spawn, context
         self.owner = context.get(OWNER, "")
         self.handler: Handler | None = None
+        self.handling: dict[asyncio.Task[None], None] = {}
         self.died_s: float | None = None
         self.frozen = False
         self.frozen_s = 0.0

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 
 SIGNATURE_BYTES = 16
+KEPT_MAX = 1024
+"""Everybody looks at the same votes."""
 
 
+@lru_cache(KEPT_MAX)
 def sign(peer_id: str, data: bytes) -> bytes:
     """The peer's signature; to be called by its network alone."""
     return hashlib.blake2b(data, digest_size=SIGNATURE_BYTES, key=_secret(peer_id)).digest()
@@ -23,5 +27,6 @@ def verify(peer_id: str, data: bytes, signature: bytes) -> bool:
     return hmac.compare_digest(sign(peer_id, data), signature)
 
 
+@lru_cache(KEPT_MAX)
 def _secret(peer_id: str) -> bytes:
     return hashlib.blake2b(f"secret of {peer_id}".encode(), digest_size=32).digest()

@@ -28,7 +28,7 @@ from swarmfree.sim.guest_ports import MemoryGuests
 from swarmfree.sim.invariants import Checks
 from swarmfree.sim.liars import LiarWatch
 from swarmfree.sim.loop import OWNER, VirtualLoop
-from swarmfree.sim.network import MemoryHub
+from swarmfree.sim.network import MemoryHub, MemoryNetwork
 from swarmfree.sim.peer_ports import (
     Disk,
     MemoryJournal,
@@ -102,7 +102,7 @@ class Life:
         self.context = Context()
         self.context.run(OWNER.set, self.owner)
         self._task: asyncio.Task[None] | None = None
-        self._handlers: dict[asyncio.Task[None], None] = {}
+        self._networks: list[MemoryNetwork] = []  # its own, and its guest's
         self._group: asyncio.TaskGroup | None = None
         self._guests = self._guests_of(stage.setup)
 
@@ -126,7 +126,7 @@ class Life:
         self.killed = True
         self._detach()
         self._stage.loop.thaw(self.owner)
-        for task in (*self._handlers, self._task):
+        for task in (*self._handlers(), self._task):
             task.cancel()
 
     def leave(self) -> None:
@@ -161,7 +161,7 @@ class Life:
                     self.code, self.why = 3, str(error)
                 finally:
                     self._detach()
-                    for task in tuple(self._handlers):
+                    for task in self._handlers():
                         task.cancel()
         except BaseExceptionGroup as crash:
             if not self.killed:
@@ -190,10 +190,11 @@ class Life:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str, context: Context) -> asyncio.Task[None]:
         assert self._group is not None, "it lives"
-        task = self._group.create_task(work, name=name, context=context)
-        self._handlers[task] = None
-        task.add_done_callback(lambda done: self._handlers.pop(done, None))
-        return task
+        return self._group.create_task(work, name=name, context=context)
+
+    def _handlers(self) -> list[asyncio.Task[None]]:
+        """Handlers of this peer and its guest that have not ended, oldest first."""
+        return sorted((task for network in self._networks for task in network.handling), key=hash)
 
     def _ports(self, endpoint: Endpoint, can_feed: bool) -> Ports:  # noqa: FBT001 - as `MemoryGuests` asks
         """Ports of this peer, or of a guest."""
@@ -208,8 +209,9 @@ class Life:
         work_s = rng.uniform(setup.work_min_s, setup.work_max_s)
         disk = stage.disks.setdefault(member.peer_id, {})
         has_store = bool(setup.manifest.recovery.snapshot_store)
+        self._networks.append(network := stage.hub.attach(endpoint, self._spawn, self.context))
         return Ports(
-            network=stage.hub.attach(endpoint, self._spawn, self.context),
+            network=network,
             directory=MemoryDirectory(stage.directory, clock.wall_s, is_alive, self.pace),
             clock=clock,
             executor=VirtualExecutor(clock, rng, work_s, self.pace),

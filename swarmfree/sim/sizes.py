@@ -7,9 +7,11 @@ rooms (records, plans, tensors) are values.
 
 from __future__ import annotations
 
+import enum
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from swarmfree.protocol.ports import Handler
@@ -23,9 +25,9 @@ from swarmfree.trainer.recovery.state_copy import StateCopy
 from swarmfree.trainer.replica_state import PAST_MAX, ReplicaState
 
 ROOM = "swarmfree.trainer."
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 TABLES = (dict, list, set, frozenset, deque)
 CLASSES_MAX = 512
-PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
 
 LARGER: Mapping[str, tuple[int, str]] = {
     f"{Incarnations.__name__}._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
@@ -52,27 +54,30 @@ def oversized(handler: Handler | None, entries_max: int = bounds.ENTRIES_MAX) ->
 
 
 def sizes(root: object) -> Iterator[tuple[str, int]]:
-    """Every table of the trainer's objects within reach of one of them: class and attribute, and
-    how many entries it has.
+    """Every table of the trainer's objects within reach of one of them that has entries: class and
+    attribute, and how many.
     """
     seen: set[int] = {id(root)}
-    waiting: deque[Any] = deque([root])
-    while waiting:
-        one = waiting.popleft()
+    waiting: list[Any] = [root]
+    for one in waiting:  # which grows meanwhile
         for name, value in _attributes(one):
-            if type(value) in PLAIN:
+            nature = _nature(type(value))  # type: ignore[arg-type]  # classes hash
+            if nature is Nature.LEAF:
                 continue
-            if isinstance(value, TABLES):
+            if nature is Nature.TABLE:
+                if not value:
+                    continue
                 yield f"{type(one).__name__}.{name}", _entries(value)
-            for inner in _objects(value):
+            for inner in (value,) if nature is Nature.OBJECT else _objects(value):
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     waiting.append(inner)
 
 
-def _attributes(one: object) -> Iterator[tuple[str, Any]]:
-    yield from getattr(one, "__dict__", {}).items()
-    yield from ((name, getattr(one, name, None)) for name in _slots_of(type(one)))  # type: ignore[arg-type]  # classes hash
+def _attributes(one: object) -> Iterable[tuple[str, Any]]:
+    held: Mapping[str, Any] = getattr(one, "__dict__", NOTHING)
+    slots = _slots_of(type(one))  # type: ignore[arg-type]  # classes hash
+    return [*held.items(), *((name, getattr(one, name, None)) for name in slots)] if slots else held.items()
 
 
 @lru_cache(CLASSES_MAX)
@@ -80,20 +85,45 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()) if name != "__dict__")
 
 
+class Nature(enum.Enum):
+    """What values of a class are to the walk."""
+
+    TABLE = enum.auto()
+    OBJECT = enum.auto()  # of the trainer
+    CALLABLE = enum.auto()  # it may be a method of one
+    LEAF = enum.auto()  # it holds nothing that is looked at, as most do
+
+
+@lru_cache(CLASSES_MAX)
+def _nature(kind: type) -> Nature:
+    if issubclass(kind, TABLES):
+        return Nature.TABLE
+    if any("__call__" in base.__dict__ for base in kind.__mro__):
+        return Nature.CALLABLE
+    return Nature.OBJECT if kind.__module__.startswith(ROOM) else Nature.LEAF
+
+
+def _are_leaves(values: Iterable[Any]) -> bool:
+    return all(_nature(kind) is Nature.LEAF for kind in {*map(type, values)})
+
+
 def _entries(table: Collection[Any]) -> int:
     """Entries, those of tables in the table included."""
     inner = table.values() if isinstance(table, dict) else table
+    if _are_leaves(inner):
+        return len(table)
     return len(table) + sum(_entries(value) for value in inner if isinstance(value, TABLES))
 
 
-def _objects(value: Any) -> Iterator[Any]:
+def _objects(value: Any) -> Sequence[Any]:
     """The trainer's objects in a value: itself, or in a table, or the owner of a method."""
-    if isinstance(value, TABLES):
-        for inner in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
-            if type(inner) not in PLAIN:
-                yield from _objects(inner)
-        return
-    owner = getattr(value, "__self__", None) if callable(value) else None
-    for one in (value, owner):
-        if type(one).__module__.startswith(ROOM):
-            yield one
+    match _nature(type(value)):  # type: ignore[arg-type]  # classes hash
+        case Nature.LEAF:
+            return ()
+        case Nature.OBJECT:
+            return (value,)
+        case Nature.CALLABLE:
+            return [one for one in (value, getattr(value, "__self__", None)) if type(one).__module__.startswith(ROOM)]
+        case Nature.TABLE:
+            parts = (value.keys(), value.values()) if isinstance(value, dict) else (value,)
+            return [one for part in parts if part and not _are_leaves(part) for inner in part for one in _objects(inner)]

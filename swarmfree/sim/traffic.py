@@ -30,6 +30,7 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import Member
 
 DATA_KINDS: tuple[type[Request], ...] = (Train, Loss, Pull, Reduce, GetAverage, GetState, GetShadow)
+_DATA = frozenset[type](DATA_KINDS)
 
 
 class Scales(Protocol):
@@ -101,7 +102,7 @@ class Traffic:
     def count(self, sender: Member, receiver: Member, request: Request, size_bytes: int) -> None:
         """A request sets out, or the response to one; `sender` is who asked."""
         self.kinds[type(request).__name__].count(size_bytes)
-        if not isinstance(request, DATA_KINDS):
+        if type(request) not in _DATA:
             self.members[sender].count(size_bytes)
             self.members[receiver].count(size_bytes)
 

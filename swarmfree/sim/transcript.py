@@ -14,6 +14,7 @@ from collections.abc import Callable
 from swarmfree.protocol.events import Event
 
 LINES_MAX = 100_000
+DIGESTED_TOGETHER = 1024
 
 
 class Transcript:
@@ -29,6 +30,7 @@ class Transcript:
         self._now_s, self._full = now_s, full
         self._digest = hashlib.sha256()
         self._lines: list[str] = []
+        self._undigested: list[str] = []
         self.dropped_count = 0
 
     def tell(self, who: str, what: str) -> None:
@@ -41,16 +43,22 @@ class Transcript:
 
     def trace(self, what: str) -> None:
         """Something too frequent to read."""
-        self._add(f"{self._now_s():12.6f}  {'':<10}  {what}", keep=self._full)
+        self._add(f"{self._now_s():12.6f}              {what}", keep=self._full)
 
     def _add(self, line: str, *, keep: bool) -> None:
-        self._digest.update(line.encode())
+        self._undigested.append(line)
+        if len(self._undigested) > DIGESTED_TOGETHER:
+            self._catch_up()
         if not keep:
             return
         if len(self._lines) < LINES_MAX:
             self._lines.append(line)
         else:
             self.dropped_count += 1
+
+    def _catch_up(self) -> None:
+        self._digest.update("".join(self._undigested).encode())
+        self._undigested.clear()
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -59,6 +67,7 @@ class Transcript:
 
     def digest(self) -> str:
         """64 hex digits over everything told and traced so far."""
+        self._catch_up()
         return self._digest.hexdigest()
 
 

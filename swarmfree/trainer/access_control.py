@@ -7,17 +7,17 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TypeGuard
 
 from swarmfree.policy.election import electorate_of
-from swarmfree.policy.permissions import View, is_for_admitted, refusal
+from swarmfree.policy.permissions import Knowledge, is_for_admitted, refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, Pull, Request, Train
 from swarmfree.protocol.names import NEWEST, Member
 from swarmfree.protocol.plan import Plan
-from swarmfree.protocol.routes import routes_of
+from swarmfree.protocol.routes import Routes, routes_of
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.member.member import StageMember
@@ -81,33 +81,77 @@ class AccessControl:
                 raise Refused(RefusalKind.NOT_YET, why)
             await self._stage_member.heartbeat_came.wait(left_s)
 
-    def view(self) -> View:
-        """What this peer knows now."""
-        replica_state, mine = self._stage_member.replica_state, self._coordinator()
-        if replica_state.known_plan is not self._plan:
-            is_of_base = (
-                self._plan is not None
-                and replica_state.known_plan is not None
-                and self._plan.base == replica_state.known_plan.base
-            )
-            self._plan = replica_state.known_plan
-            self._stages = {**(self._stages if is_of_base else {}), **_stages_of(self._plan)}
-        leader, successor, promised = replica_state.coordinator, self._stage_member.successor, replica_state.promised
-        electors = electorate_of(replica_state.record_of(NEWEST), self._plan)
+    def view(self) -> Knowledge:
+        """What this peer knows now; to be used before anything is waited for."""
+        known = self._stage_member.replica_state.known_plan
+        if known is not self._plan:
+            is_of_base = self._plan is not None and known is not None and self._plan.base == known.base
+            self._plan = known
+            self._stages = {**(self._stages if is_of_base else {}), **_stages_of(known)}
+        return self
+
+    # -- what this peer knows: looked up when it is asked for, since most messages ask for little
+    @property
+    def stage(self) -> int:
+        """Held here, -1 for none."""
+        return self._stage_member.replica_state.stage
+
+    @property
+    def iteration(self) -> int:
+        """The one that the state held here is ready for."""
+        return self._stage_member.replica_state.iteration
+
+    @property
+    def term_number(self) -> int:
+        """Of the promised term, 0 before the first."""
+        promised = self._stage_member.replica_state.promised
+        return promised.term.number if promised is not None else 0
+
+    @property
+    def followed(self) -> Collection[Member]:
+        """The coordinator, and the successor that it named."""
+        leader, successor = self._stage_member.replica_state.coordinator, self._stage_member.successor
+        return [member for member in (leader.member if leader is not None else None, successor) if member is not None]
+
+    @property
+    def stages(self) -> Mapping[Member, int]:
+        """Of each member of the newest plan, and of those before it that began with the same
+        base.
+        """
+        return self._stages
+
+    @property
+    def electors(self) -> Collection[Member]:
+        """Who decides on the next record."""
+        electors = electorate_of(self._stage_member.replica_state.record_of(NEWEST), self._plan)
         excluded = self._plan.excluded if self._plan is not None else ()
-        return View(
-            stage=replica_state.stage,
-            iteration=replica_state.iteration,
-            term_number=promised.term.number if promised is not None else 0,
-            followed=[m for m in (leader.member if leader is not None else None, successor) if m is not None],
-            stages=self._stages,
-            electors=[member for member in electors if member.peer_id not in excluded] if excluded else electors,
-            participants=mine.roster.names() if mine is not None else (),
-            asked=self._context.asked,
-            admitted=self._stage_member.admitted,
-            is_told=mine is not None or self._stage_member.hears_coordinator,
-            routes=self._routes,
-        )
+        return [member for member in electors if member.peer_id not in excluded] if excluded else electors
+
+    @property
+    def participants(self) -> Collection[Member]:
+        """Who has a place in the swarm that this peer coordinates."""
+        mine = self._coordinator()
+        return mine.roster.names() if mine is not None else ()
+
+    @property
+    def asked(self) -> Collection[Member]:
+        """Whom this peer has asked for a place."""
+        return self._context.asked
+
+    @property
+    def admitted(self) -> Collection[Member]:
+        """Of whom the coordinator has told."""
+        return self._stage_member.admitted
+
+    @property
+    def is_told(self) -> bool:
+        """Whether this peer hears a coordinator, or is one."""
+        return self._coordinator() is not None or self._stage_member.hears_coordinator
+
+    @property
+    def routes(self) -> Routes:
+        """Of the run's microbatches."""
+        return self._routes
 
 
 def _stages_of(plan: Plan | None) -> Mapping[Member, int]:

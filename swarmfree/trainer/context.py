@@ -48,6 +48,7 @@ class Context:
         incarnations: of other peers, as far as this one has heard.
         asked: whom this peer has asked for a place, at most `ASKED_MAX`, the latest last.
         asking: whose answer to that it waits for.
+        timing: the run's limits on silence and waits.
     """
 
     ports: Ports
@@ -59,6 +60,11 @@ class Context:
     incarnations: Incarnations = field(default_factory=Incarnations)
     asked: deque[Member] = field(default_factory=partial(deque, maxlen=ASKED_MAX))
     asking: Member | None = None
+    timing: TimingSection = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The manifest never changes."""
+        self.timing = self.manifest.timing
 
     @property
     def here(self) -> Endpoint:
@@ -69,11 +75,6 @@ class Context:
     def me(self) -> Member:
         """This peer's member."""
         return self.ports.network.here.member
-
-    @property
-    def timing(self) -> TimingSection:
-        """The run's limits on silence and waits."""
-        return self.manifest.timing
 
     @property
     def audits(self) -> bool:

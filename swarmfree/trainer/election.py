@@ -285,7 +285,7 @@ class Election:
         poll, claim = Poll(), Claim(self._position(term), only_asking)
         async with asyncio.TaskGroup() as group:
             electorate = [member for member in self._electorate(plan) if member.peer_id not in plan.excluded]
-            named = {endpoint.member for endpoint in plan.members()}
+            named = plan.names()
             others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
             for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
                 group.create_task(self._ask_one(poll, endpoint, claim))

@@ -210,7 +210,7 @@ class Membership:
         timing, replica_state = self._context.timing, self._stage_member.replica_state
         is_believed = False
         for is_named in (False, True):
-            replica_state.take_back()
+            replica_state.take_back(endpoint.member)
             hello, before = self.hello(), replica_state.coordinator
             is_believed = is_believed or await self._is_believed(endpoint)
             if is_believed and endpoint.member not in self._context.asked:

@@ -17,7 +17,7 @@ from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -195,14 +195,15 @@ class ReplicaState:
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
         self.moved.tell()
 
-    def take_back(self) -> None:
+    def take_back(self, asked: Member | None = None) -> None:
         """What was kept for an iteration that its coordinator never opened here is again what it
-        was, once a later coordinator is promised: that one can have it kept anew.
+        was, once a later coordinator is promised: that one can have it kept anew. So it is once
+        somebody else is `asked` for a place, who may know nothing of it.
         """
         kept, promised = self.kept_from, self.promised
         if kept is None or self.is_committed_state or self.opened or self.stage == NO_STAGE or promised is None:
             return
-        if self.known_in is None or promised.term <= self.known_in:
+        if self.known_in is None or (promised.term <= self.known_in and asked in {None, self.known_in.member}):
             return
         self.iteration, self.lineage, self.records, self.past = kept
         self.is_committed_state, self.kept_from = True, None

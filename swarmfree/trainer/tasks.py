@@ -36,7 +36,7 @@ class Tasks:
             raise Refused(RefusalKind.GONE, "this peer ends")
         task = self._group.create_task(work, name=name)
         self._running[task] = None
-        task.add_done_callback(lambda done: self._running.pop(done, None))
+        task.add_done_callback(self._running.pop)
         return task
 
     @property
@@ -95,6 +95,18 @@ class Signal:
 def _wake(waiter: asyncio.Future[bool], *, told: bool) -> None:
     if not waiter.done():
         waiter.set_result(told)
+
+
+async def within(limit_s: float | None, work: Awaitable[W]) -> W:
+    """Wait for `work`, at most so many seconds; None: as long as it takes.
+
+    Raises:
+        TimeoutError: it took longer, and was cancelled.
+    """
+    if limit_s is None:
+        return await work
+    async with asyncio.timeout(limit_s):
+        return await work
 
 
 async def each(work: Iterable[W], one: Callable[[W], Awaitable[object]], in_flight: int | None = None) -> None:

@@ -70,7 +70,7 @@ class Story:
         before, after = self.engines[stage - 1][0], self.engines[stage + 1][0]
         weights = (float32_bits(weight_before), float32_bits(1 - weight_before))
         told = (weight_before, 1 - weight_before)
-        self.tell(RecoveryDecided(stage, self.iteration, "Merge", "", "Qm", *told))
+        self.tell(RecoveryDecided(stage, self.iteration, "Merge", "", "Qm", *told, made_of=[stage - 1, stage + 1]))
         first.blank(stage)
         for part in range(first.part_count(stage)):
             sides = ([e.read_state(part, weights_only=True)] for e in (before, after))
@@ -172,10 +172,12 @@ def test_a_merged_stage_is_computed_again(story: Story) -> None:
     assert any("built stage 2 for iteration 3 by Merge: wrong bytes" in line for line in judged(lied).violations())
 
 
-def test_an_end_of_the_body_is_copied_from_its_neighbour(story: Story) -> None:
-    """Weights of the neighbour, moments zero."""
+@pytest.mark.parametrize("near", [2, 1])
+def test_an_end_of_the_body_is_copied_from_its_neighbour(story: Story, near: int) -> None:
+    """Weights of the nearest that lives, as the coordinator told; moments zero."""
     first, second = story.engines[3]
-    donor = story.engines[2][0]
+    donor = story.engines[near][0]
+    story.tell(RecoveryDecided(3, story.iteration, "CopyNeighbour", "", "Qm", made_of=[near]))
     first.blank(3)
     for part in range(first.part_count(3)):
         first.write_state(part, donor.read_state(part, weights_only=True), weights_only=True)
@@ -184,6 +186,8 @@ def test_an_end_of_the_body_is_copied_from_its_neighbour(story: Story) -> None:
     story.train()
     assert judged(story.told).violations() == []
     assert judged(story.told).built == ["stage 3 for iteration 3 by CopyNeighbour"]
+    lied = changed(story.told, RecoveryDecided, 0, made_of=[3 - near])
+    assert any("built stage 3 for iteration 3 by CopyNeighbour: wrong bytes" in line for line in judged(lied).violations())
 
 
 def test_ends_from_a_kept_copy_are_those_that_were_lost(story: Story) -> None:

@@ -24,6 +24,11 @@ def _told(*arguments: str) -> str:
         (("local", "--standbys", "-1"), "--standbys -1: must be 0 or more. See swarmfree local --help"),
         (("chaos", "--minutes", "abc"), "--minutes abc: must be a number. See swarmfree chaos --help"),
         (("peer", "x", "--port", "70000"), "--port 70000: must be 65535 or less. See swarmfree peer --help"),
+        (("study", "planning", "--traces", "1"), "--traces 1: must be 2 or more. See swarmfree study planning --help"),
+        (
+            ("study", "planning", "--nodes-max", "100000"),
+            "--nodes-max 100000: must be 10000 or less. See swarmfree study planning --help",
+        ),
         (("local", "--log", "xml"), "--log xml: must be one of 'text', 'json'. See swarmfree local --help"),
     ],
 )

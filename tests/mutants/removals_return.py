@@ -752,7 +752,15 @@ def state_as_it_was(patch: pytest.MonkeyPatch) -> None:
     """What was kept for an iteration that nobody opened counts for nothing with the next
     coordinator (3.3).
     """
-    patch.setattr(ReplicaState, "take_back", lambda self: None)
+    patch.setattr(ReplicaState, "take_back", lambda self, asked=None: None)
+
+
+def state_told_to_another(patch: pytest.MonkeyPatch) -> None:
+    """What was kept for an iteration that nobody opened counts for nothing with whoever else is
+    asked for a place (3.3).
+    """
+    take_back = ReplicaState.take_back
+    patch.setattr(ReplicaState, "take_back", lambda self, asked=None: take_back(self))
 
 
 def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ there for.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from swarmfree.protocol.messages import (
     GetRecord,
     GetShadow,
     Heartbeat,
+    Hello,
     Open,
     Promise,
     RecordAnswer,
@@ -27,6 +29,7 @@ from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
+from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
     LATER,
@@ -208,6 +211,26 @@ def state_kept_for_nothing() -> object:
 
     asked = ((True, False), (False, False), (True, True))
     return [play(partial(story, later=later, opened=opened)) for later, opened in asked]
+
+
+def state_kept_for_nothing_at_a_hello() -> object:
+    """A member kept its state for a later iteration, which its coordinator never opened, and hears
+    nobody: what it says that it holds to that one, and to another peer.
+    """
+
+    async def story(alone: Alone, *, to: Endpoint) -> tuple[int, int]:
+        _standing(alone, 5, ())
+        state = alone.replica_state
+        asked = replace(record(), iteration=5)
+        request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", state.lineage))
+        await word(alone.builder.build(A, request))
+        alone.stage_member.lose_coordinator()
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        await membership._ask(to)
+        hello = next(request for _, request in alone.line.asked if isinstance(request, Hello))
+        return hello.stage, hello.iteration
+
+    return [play(partial(story, to=to)) for to in (A, D)]
 
 
 def state_kept_for_nothing_at_a_claim() -> object:

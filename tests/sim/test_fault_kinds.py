@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.policy.permissions import Knowledge, View
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Claim, Open, Request, TakeRoll, Train
@@ -196,6 +197,11 @@ def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
     assert result.digest == scheduled(faults, seed=2).digest
 
 
+def _asking_nobody(known: Knowledge) -> View:
+    others = {name: getattr(known, name) for name in View.__slots__ if name != "asked"}
+    return View(**others, asked=())
+
+
 def test_a_member_that_no_plan_has_reached_need_not_obey_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first plan does not reach one member, which finds nobody to ask but the coordinator, and
     that one dies: whoever claims is a stranger there, N3 asks no more, and everybody is back.
@@ -211,7 +217,7 @@ def test_a_member_that_no_plan_has_reached_need_not_obey_a_claim(monkeypatch: py
         access_control,
         "refusal",
         lambda request, sender, view: refusal(
-            request, sender, replace(view, asked=()) if isinstance(request, Claim) and not view.stages else view
+            request, sender, _asking_nobody(view) if isinstance(request, Claim) and not view.stages else view
         ),
     )
     script = Missed(is_answered(Open), lambda director, moment: director.kill(moment.sender.member))

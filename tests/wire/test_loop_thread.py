@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 from swarmfree.wire.loop_thread import TICK_S, LoopThread
@@ -19,7 +20,7 @@ async def attempted(work_s: float, limit_s: float, stopped_s: float) -> object:
         await asyncio.sleep(work_s)
         return "done"
 
-    asyncio.get_running_loop().call_soon(time.sleep, stopped_s)
+    asyncio.get_running_loop().call_soon(threading.Event().wait, stopped_s)
     found = await thread.attempt(work, limit_s)
     assert await thread.stop(1.0)
     return found

@@ -59,7 +59,7 @@ class ExactJudge:
         # (iteration, stage) -> digests in which it may begin
         self._entries: dict[tuple[int, int], dict[str, None]] = {}
         self._builds: dict[int, list[StageBuilt]] = {}
-        self._weights: dict[tuple[int, int], RecoveryDecided] = {}
+        self._decided: dict[tuple[int, int], RecoveryDecided] = {}
         self._commits: dict[int, IterationCommitted] = {}
         self._steps: dict[tuple[int, str], list[_Step]] = {}
         self._right: dict[tuple[int, str], tuple[int, StageSum]] = {}
@@ -81,7 +81,7 @@ class ExactJudge:
             case EngineStepped() as event:
                 self._stepped(_Step(observed_event.name, event))
             case RecoveryDecided() as event:
-                self._weights[event.iteration, event.stage] = event
+                self._decided[event.iteration, event.stage] = event
             case StageBuilt() as event:
                 if event.action == "CopyKept":
                     self._begin_again(event)
@@ -246,14 +246,19 @@ class ExactJudge:
         match build.action:
             case "Fresh":
                 yield Fresh(stage, build.iteration, "")
-            case "CopyNeighbour":
-                for donor in {stage - 1, stage + 1} & set(range(1, self._manifest.stage_count)):
-                    yield CopyNeighbour(stage, SOMEBODY, donor, "")
-            case "Merge":
-                decided = self._weights.get((build.iteration, stage))
-                if decided is not None and decided.weight_before is not None and decided.weight_after is not None:
-                    weights = (float32_bits(decided.weight_before), float32_bits(decided.weight_after))
-                    yield Merge(stage, SOMEBODY, SOMEBODY, stage - 1, stage + 1, *weights, 0.0, 0.0, "")
+            case "CopyNeighbour" | "Merge":
+                yield from self._made_of_others(build)
+            case _:
+                pass
+
+    def _made_of_others(self, build: StageBuilt) -> Iterable[BuildAction]:
+        """Not always of the stages next to it: those may be lost, too, and be back by now."""
+        stage, decided = build.stage, self._decided.get((build.iteration, build.stage))
+        match decided:
+            case RecoveryDecided(action="CopyNeighbour", made_of=[donor]):
+                yield CopyNeighbour(stage, SOMEBODY, donor, "")
+            case RecoveryDecided(action="Merge", made_of=[before, after], weight_before=float(left), weight_after=float(right)):
+                yield Merge(stage, SOMEBODY, SOMEBODY, before, after, float32_bits(left), float32_bits(right), 0.0, 0.0, "")
             case _:
                 pass
 

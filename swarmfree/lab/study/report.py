@@ -57,7 +57,8 @@ FIGURES = {
 }
 
 
-def _csv(rows: Sequence[Any]) -> bytes:
+def csv_bytes(rows: Sequence[Any]) -> bytes:
+    """A table of equal records: a line for each, under the names of their fields."""
     out = io.StringIO()
     names = [field.name for field in fields(rows[0])]
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -137,14 +138,14 @@ def write_report(folder: Path, results: Results, rows: Sequence[TrialRow], about
     }
     tables = {name: table for name, table in tables.items() if table}
     for name, table in tables.items():
-        write_whole(folder / f"{name}.csv", _csv(table))
+        write_whole(folder / f"{name}.csv", csv_bytes(table))
     pictures = []
     for name, (title, kind, strategies) in FIGURES.items():
         picture = _draw(results, title, kind, strategies)
         if picture is not None:
             write_whole(folder / f"{name}.png", picture)
             pictures.append((name, title, picture))
-    page = _page(tables, [(title, picture) for _, title, picture in pictures], about)
+    page = study_page("Recovery study", TITLES, tables, [(title, picture) for _, title, picture in pictures], about)
     write_whole(folder / "index.html", page.encode())
     names = [f"{name}.csv" for name in tables] + [f"{name}.png" for name, _, _ in pictures] + ["index.html"]
     return [folder / name for name in names]
@@ -167,21 +168,36 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _page(tables: Mapping[str, Sequence[Any]], pictures: Sequence[tuple[str, bytes]], about: Sequence[str]) -> str:
+def study_page(
+    title: str,
+    titles: Mapping[str, str],
+    tables: Mapping[str, Sequence[Any]],
+    pictures: Sequence[tuple[str, bytes]],
+    about: Sequence[str],
+) -> str:
+    """One HTML page without outside parts.
+
+    Args:
+        title: of the page.
+        titles: name of a table -> its heading, in order.
+        tables: name -> equal records, one at least.
+        pictures: heading and PNG.
+        about: sentences at the beginning.
+    """
     told = ""
-    for name, title in TITLES.items():
+    for name, heading in titles.items():
         if name in tables:
             names = [field.name for field in fields(tables[name][0])]
-            told += f"<h2>{html.escape(title)}</h2>{_table(names, [list(asdict(row).values()) for row in tables[name]])}"
+            told += f"<h2>{html.escape(heading)}</h2>{_table(names, [list(asdict(row).values()) for row in tables[name]])}"
     images = "".join(
-        f'<h2>{html.escape(title)}</h2><img alt="{html.escape(title)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
-        for title, data in pictures
+        f'<h2>{html.escape(heading)}</h2><img alt="{html.escape(heading)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+        for heading, data in pictures
     )
     sentences = "".join(f"<p>{html.escape(line)}</p>" for line in about)
     style = (
         "body{font:15px sans-serif;max-width:60em;margin:2em auto}td,th{padding:.2em .7em;text-align:right}img{max-width:100%}"
     )
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Recovery study</title><style>{style}</style>'
-        f"<h1>Recovery study</h1>{sentences}{told}{images}</html>\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{style}</style>'
+        f"<h1>{html.escape(title)}</h1>{sentences}{told}{images}</html>\n"
     )

@@ -17,8 +17,10 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
@@ -175,24 +177,35 @@ def iteration_estimate(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, pl
     exact = chains(fleet, plan, manifest)
     plays = plays or max(1, min(PLAYS, PLAYED_MAX // (PLAYS * manifest.batch.microbatches * len(plan.blocks))))
     compute_s = statistics.mean(
-        list_schedule(_wavering(exact, random.Random(play)), manifest.ring.credits).seconds for play in range(plays)
+        list_schedule(_wavering(exact, _draws(play, sum(map(len, exact)))), manifest.ring.credits).seconds
+        for play in range(plays)
     )
     return IterationTime(compute_s, averaging_s(fleet, plan, manifest), commit_s(fleet, plan))
 
 
-def _wavering(exact: Sequence[Sequence[Work]], rng: random.Random) -> list[list[Work]]:
+@lru_cache(PLAYS)
+def _draws(play: int, count: int) -> tuple[tuple[float, float], ...]:
+    """For each piece of work of a play how much longer it takes and how much later its input comes,
+    as shares: alike for all plans, so they are drawn once for those that are compared.
+    """
+    rng = random.Random(play)
+    return tuple((rng.uniform(-WORK_SPREAD, WORK_SPREAD), rng.expovariate(1.0)) for _ in range(count))
+
+
+def _wavering(exact: Sequence[Sequence[Work]], draws: Sequence[tuple[float, float]]) -> list[list[Work]]:
     """The same work, as it really comes."""
+    drawn = iter(draws)
     taken_s = [work.seconds for chain in exact for work in chain if work.seconds]
     delay_s = DELAY_SHARE * statistics.fmean(taken_s) if taken_s else 0.0
     return [
         [
             Work(
                 work.device,
-                work.seconds * (1 + rng.uniform(-WORK_SPREAD, WORK_SPREAD)),
+                work.seconds * (1 + longer),
                 is_backward=work.is_backward,
-                link_s=work.link_s + delay_s * rng.expovariate(1.0) * (piece > 0),
+                link_s=work.link_s + delay_s * later * (piece > 0),
             )
-            for piece, work in enumerate(chain)
+            for piece, (work, (longer, later)) in enumerate(zip(chain, drawn, strict=False))
         ]
         for chain in exact
     ]
@@ -219,8 +232,7 @@ def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Uplink:
+class Uplink(NamedTuple):
     """What a peer sends through: it sends one tensor after the other, as a device computes."""
 
     peer: str
@@ -259,7 +271,7 @@ def _onward(chain: list[Work], fleet: Fleet, work: Work, size: int) -> None:
     sender, link = str(chain[-1].device), fleet.link(str(chain[-1].device), str(work.device))
     if link.bytes_per_s < math.inf:
         chain.append(Work(Uplink(sender), size / link.bytes_per_s, work.is_backward))
-    chain.append(replace(work, link_s=link.latency_s))
+    chain.append(Work(work.device, work.seconds, work.is_backward, link.latency_s))
 
 
 def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One piece of device work of a microbatch.
+class Work(NamedTuple):
+    """One piece of device work of a microbatch: a tuple, since an estimate makes thousands.
 
     Args:
         device: whose.

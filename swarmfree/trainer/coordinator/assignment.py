@@ -19,7 +19,7 @@ from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.retention import KeptCopy
-from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Fresh, Merge, Replay, Restore, Stay, givers_of
+from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay, givers_of
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
@@ -765,7 +765,9 @@ def _decided(action: BuildAction, iteration: int, participant: Participant) -> R
             bits_float32(action.weight_after),
             action.norm_before,
             action.norm_after,
+            made_of=[action.before_stage, action.after_stage],
         )
     older = action.iteration if isinstance(action, CopyKept | Replay | Restore | Stay) else None
     name, builder = type(action).__name__, participant.member.peer_id
-    return RecoveryDecided(action.stage, iteration, name, action.reason, builder, taken_from=older)
+    made_of = [action.donor_stage] if isinstance(action, CopyNeighbour) else []
+    return RecoveryDecided(action.stage, iteration, name, action.reason, builder, taken_from=older, made_of=made_of)

@@ -446,7 +446,7 @@ class Coordinator:
         Returns:
             A record of this iteration that somebody has stored: that one is decided on then.
         """
-        named = {endpoint.member for endpoint in plan.members()}
+        named = plan.names()
         asked = [g for g in self.roster.participants() if g.built and g.member in named]
         promises = await self._promises(plan, asked)
         for participant in asked:

@@ -53,6 +53,7 @@ class Participant:
             something else.
         is_emptied: it has told since, or just before, that it holds no state of that stage, so that
             the next one of which it tells is the copy.
+        progress: news and microbatches of which its last answer has told.
     """
 
     endpoint: Endpoint
@@ -77,6 +78,7 @@ class Participant:
     keeps: bool = False
     copies: int = NO_STAGE
     is_emptied: bool = False
+    progress: int = 0
 
     def place(self, stage: int) -> None:
         """It serves this stage, or is to."""
@@ -136,6 +138,7 @@ class Participant:
         if self.answer is None and not self.built and answer.base in bases:
             self.vouch()
         self.answer, self.forbids, self.heard_s = answer, False, now_s
+        self.progress = answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums)
         self.is_emptied |= answer.stage != self.copies
         if self.may_have_built and self.built and answer.iteration > self.built_at:
             self.lose()  # a stage that is built counts by the answer to that alone
@@ -268,6 +271,8 @@ class Participants:
     def __init__(self) -> None:
         """Nobody is there."""
         self._participants: dict[Member, Participant] = {}
+        self._known: list[Participant] = []
+        self._seniors: tuple[Participant, ...] = ()
 
     def get(self, member: Member) -> Participant | None:
         """The participant of this name, if it is there."""
@@ -275,7 +280,10 @@ class Participants:
 
     def participants(self) -> tuple[Participant, ...]:
         """Everyone, senior first."""
-        return tuple(sorted(self._participants.values(), key=attrgetter("admitted")))
+        there = [*self._participants.values()]
+        if there != self._known:  # they are asked for much more often than somebody comes or goes
+            self._known, self._seniors = there, tuple(sorted(there, key=attrgetter("admitted")))
+        return self._seniors
 
     def names(self) -> Collection[Member]:
         """Everyone's name."""

@@ -30,7 +30,7 @@ from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import has_left
 from swarmfree.trainer.coordinator.participant import Participant, Participants
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
-from swarmfree.trainer.tasks import Signal, Tasks, each
+from swarmfree.trainer.tasks import Signal, Tasks, each, within
 
 ASKED_AGAIN = 1
 KNOCK_S = 0.25
@@ -379,8 +379,7 @@ class Roster(Participants):
         while self._participants.get(participant.member) is participant and not self._deposed:
             before = participant.answer
             try:
-                async with asyncio.timeout(self._patience_left_s(participant)):
-                    answer = await self._heartbeat(participant, hold_s)
+                answer = await within(self._patience_left_s(participant), self._heartbeat(participant, hold_s))
             except (CallFailed, TimeoutError) as error:
                 why = error if isinstance(error, CallFailed) else PeerSilent(f"{participant.member} does not answer")
                 await self.judge(participant, why)
@@ -538,9 +537,9 @@ class Roster(Participants):
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
         every microbatch and news of anybody.
         """
-        answers = [participant.answer for participant in self._participants.values() if participant.answer is not None]
-        done = sum(answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums) for answer in answers)
-        done += sum(participant.work_done for participant in self._participants.values() if not participant.built)
+        done = 0
+        for participant in self._participants.values():
+            done += participant.progress if participant.built else participant.progress + participant.work_done
         present = (self._lead.position, len(self._participants), self._admitted, done)
         if present != self._progress_of:
             self._progress, self._progress_of = self._progress + 1, present
@@ -569,7 +568,7 @@ class Roster(Participants):
         plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
         if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
-        named = {endpoint.member for endpoint in plan.members()} if plan is not None else set[Member]()
+        named = plan.names() if plan is not None else ()
         there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != NO_STAGE)]
         there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])

@@ -98,8 +98,8 @@ class Rounds:
 
     def live(self, plan: Plan) -> list[Participant]:
         """Members of the plan that still count, senior first."""
-        members = {e.member for e in plan.members()}
-        return [g for g in self._roster.members() if g.member in members]
+        named = plan.names()
+        return [g for g in self._roster.members() if g.member in named]
 
     def check(self, plan: Plan) -> None:
         """Stop what cannot commit as it is.

@@ -302,10 +302,11 @@ class StageMember:
 
     def count_tick(self) -> None:
         """Count one more `TICK_S` without a heartbeat."""
-        heard = self.hears_coordinator
+        was_silent, was_stalled = self._is_silent, self.is_stalled
         self.silent_ticks += 1
-        self._stalled_ticks = 0 if self._is_silent else self._stalled_ticks + 1
-        if heard and not self.hears_coordinator:
+        is_silent = was_silent or self._is_silent
+        self._stalled_ticks = 0 if is_silent else self._stalled_ticks + 1
+        if not (was_silent or was_stalled) and (is_silent or self.is_stalled):
             self.tied.tell()
 
     def name_successor(self, successor: Member) -> None:

@@ -42,7 +42,7 @@ class Hop:
         have.
         """
         self._plan = plan
-        self.calls.keep({endpoint.member for endpoint in plan.members()})
+        self.calls.keep(plan.names())
         self._orders = {}
         self._suspects, self._gone = set(), set()
 
