@@ -16,8 +16,15 @@ ERRORS = 2.0
 """A slope of fewer standard errors than this is not told from none."""
 JUDGED_MIN = 20
 """A process of which there are fewer samples is not judged."""
+ALL_FOLDERS = "folders"
+FOLDERS = 6
+"""Of five peers and the bootstrap node: what one may have on top on disk, all may six times."""
 GROWTH_MAX: Mapping[str, float] = {"rss_mb": 5.0, "handles": 1.0, "threads": 1.0, "children": 1.0, "disk_mb": 1.0}
 """How much of each there may come on top in an hour."""
+RISE_MIN: Mapping[str, float] = {"handles": 2.0, "threads": 2.0, "children": 2.0}
+"""What comes in whole ones has to rise by so many while it is judged: one thread more that stays is
+a pool that grew.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +52,19 @@ class Slope:
         per_h: how much there comes on top in an hour.
         error: standard error of that.
         last: where the line ends.
+        rise: from where it begins to there.
     """
 
     per_h: float
     error: float
     last: float
+    rise: float
 
-    def exceeds(self, most: float) -> bool:
-        """Whether it rises by more than `most` in an hour, and that is told from none."""
-        return self.per_h > most and self.per_h > ERRORS * self.error
+    def exceeds(self, most: float, rise_min: float = 0.0) -> bool:
+        """Whether it rises by more than `most` in an hour, and by `rise_min` at least, and that is
+        told from none.
+        """
+        return self.per_h > most and self.rise >= rise_min and self.per_h > ERRORS * self.error
 
 
 def slope(points: Sequence[tuple[float, float]]) -> Slope:
@@ -77,7 +88,8 @@ def slope(points: Sequence[tuple[float, float]]) -> Slope:
     together = sum(a * b for a, b in itertools.pairwise(rest))
     correlation = min(0.99, max(0.0, together / squares)) if squares else 0.0
     error = math.sqrt(squares / (len(points) - 2) / spread * (1 + correlation) / (1 - correlation))
-    return Slope(line.slope, error, line.slope * times_h[-1] + line.intercept)
+    rise = line.slope * (times_h[-1] - times_h[0])
+    return Slope(line.slope, error, line.slope * times_h[-1] + line.intercept, rise)
 
 
 def slopes(samples: Sequence[Sample], since_s: float) -> dict[tuple[str, str], Slope]:
@@ -97,8 +109,8 @@ def grown(found: Mapping[tuple[str, str], Slope], spared: Sequence[str] = ()) ->
     """One line for each quantity that rises faster than it may; processes in `spared` may."""
     lines = []
     for (name, quantity), rise in found.items():
-        most = GROWTH_MAX[quantity]
-        if name not in spared and rise.exceeds(most):
+        most = GROWTH_MAX[quantity] * (FOLDERS if name == ALL_FOLDERS else 1)
+        if name not in spared and rise.exceeds(most, RISE_MIN.get(quantity, 0.0)):
             lines.append(f"{name}: {quantity} grows by {rise.per_h:.2f} +- {rise.error:.2f} an hour; at most {most:g} expected")
     return lines
 

@@ -22,7 +22,7 @@ import psutil
 
 from benchmarks.live import BOOTSTRAP, LiveSwarm
 from benchmarks.paced_fork_server import MEASURED, Pace
-from benchmarks.soak_figures import Sample
+from benchmarks.soak_figures import ALL_FOLDERS, Sample
 from swarmfree.cockpit.fold import fold
 from swarmfree.cockpit.observed_events import (
     ObservedEvent,
@@ -64,7 +64,7 @@ PACE = Pace(block_s=0.18, head_s=0.05, moves=True)
 STEADY, CHURNED = ("peer-1", "peer-3"), ("peer-2", "peer-4", "peer-5")
 PEERS = tuple(sorted((*STEADY, *CHURNED)))
 FEEDERS = ("peer-1", "peer-2")
-FORK_SERVER, LISTENER, ALL_FOLDERS = "fork-server", "listener", "folders"
+FORK_SERVER, LISTENER = "fork-server", "listener"
 SAMPLE_S, PUMP_S, LOOK_S = 15.0, 0.5, 0.2
 GAP_S, GAP_MORE_S = 5.0, 12.0
 AWAY_S, FROZEN_S = (1.0, 8.0), (1.0, 15.0)

@@ -264,6 +264,7 @@ class Client:
                 self._hang_up(line)
             line = None
         if line is None:
+            self._drop_broken()
             line = PeerChannel(addresses, self._certificate, self._limits, self._group, self._refusal)
         self._lines[addresses] = line  # At the end: the dictionary is ordered by last use.
         self._open.add(line)
@@ -272,6 +273,14 @@ class Client:
             if unused is not None:
                 self._hang_up(self._lines.pop(unused))
         return line
+
+    def _drop_broken(self) -> None:
+        """Channels whose connection is lost would be opened anew: those of peers that have ended
+        stay no longer than until somebody else is called.
+        """
+        broken = [addresses for addresses, line in self._lines.items() if not line.calls and not line.is_usable]
+        for addresses in broken:
+            self._hang_up(self._lines.pop(addresses))
 
     def _forget(self, addresses: tuple[Address, ...], line: PeerChannel) -> None:
         """The next call connects anew at once and does not wait for the channel's own attempts."""

@@ -36,11 +36,12 @@ from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_fra
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.quotas import AnswerGate, CallSlot, Overdrawn, Quotas
-from swarmfree.wire.status import status_of
+from swarmfree.wire.status import CallStatus, status_of
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
+CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Meet"})
 """RPCs that are answered to any peer of the run: the time for them is counted."""
 
@@ -567,11 +568,25 @@ class Server:
         return Refused(RefusalKind.FAILED, f"{rpc.name}: {type(error).__name__}: {error}")
 
     async def _refuse(self, context: Context, error: Refused | Malformed | None) -> NoReturn:
-        """End the RPC with a status."""
-        if error is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
-        status = status_of(error)
-        await context.abort(status.code, status.detail, status.metadata)
+        """End the RPC with a status, and let go of all that was read for it.
+
+        gRPC keeps the exception with the call, which the frames in its traceback hold in turn. Left
+        to the garbage collector, which counts objects and no bytes, requests of 400 kB that are
+        eleven megabytes as messages would wait in their hundreds.
+        """
+        status = status_of(error) if error is not None else CLOSING
+        _let_go(error)
+        try:
+            await context.abort(status.code, status.detail, status.metadata)
+        except grpc.aio.AbortError as aborted:
+            asyncio.get_running_loop().call_soon(_let_go, aborted)  # once it has come to gRPC
+            raise
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Take from an exception what holds the frames that it went through."""
+    if error is not None:
+        error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 def _require_own_name(header: Header, caller: str) -> None:

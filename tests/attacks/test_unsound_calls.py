@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -17,8 +19,9 @@ import pytest
 import zstandard
 from attacker import Papers, dialled, header
 
+from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.protocol.messages import GetPlan, GetState, Header, Heartbeat, PlanAnswer, Request, State
+from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, Header, Heartbeat, PlanAnswer, Request, State
 from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.wire.identity import load_or_create_identity
@@ -265,6 +268,61 @@ async def test_a_list_that_nobody_needs_is_not_read(folder: Path) -> None:
         assert time.monotonic() - begun_s < 2
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "electorate of 200,000; at most 65,536 are read" in detail
+
+
+async def forbid(_header: Header, request: Request, incoming: Incoming) -> Reply:
+    """A handler that takes the payload, and then wants none of it, or breaks."""
+    await incoming.read()
+    if isinstance(request, GetRecord):
+        raise OSError(request)
+    raise Refused(RefusalKind.FORBIDDEN, "of a stranger")
+
+
+REFUSED: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {
+    "unary": ("Seal", lambda: {"record": record(electorate=[names_pb2.Member()] * 1000)}),
+    "watched": ("Commit", lambda: {"record": record(electorate=[names_pb2.Member()] * 1000)}),
+    "framed": ("Train", lambda: {"key": key(microbatch=2**40), "source": source()}),
+    "unary, by the handler": ("Heartbeat", lambda: {"position": position(1)}),
+    "unary, by a broken handler": ("GetRecord", lambda: {"iteration": -1}),
+    "watched, by the handler": ("Goodbye", lambda: {"run_over": True}),
+    "framed, by the handler": ("Train", lambda: {"key": key(), "source": source(), "payload": {"size_bytes": 0}}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_a_refused_call_brought_is_let_go_at_once(folder: Path, name: str) -> None:
+    """No frame waits for the garbage collector, nor the message that it held: a list of 400 kB is
+    eleven megabytes as a message, and the collector counts none of them.
+    """
+    rpc, fields = REFUSED[name]
+    message = getattr(messages_pb2, f"{rpc}Request")(header=own_header(), **fields())
+    async with attacked(folder, forbid) as (_, channel, _):
+        await refused(channel, rpc, message)
+        await asyncio.sleep(0.05)
+        with garbage() as found:
+            for _ in range(3):
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await say(channel, rpc, message)
+            await asyncio.sleep(0.05)
+        left = [one for one in found if isinstance(one, (FrameType, type(message)))]
+        assert not left, left
+
+
+@contextlib.contextmanager
+def garbage() -> Iterator[list[object]]:
+    """What would wait for the garbage collector, of what is done meanwhile."""
+    found: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
 
 
 # ---- ends ----------------------------------------------------------------------------------------

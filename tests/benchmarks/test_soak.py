@@ -52,6 +52,20 @@ def test_one_handle_in_twenty_minutes_is_found() -> None:
     assert line.startswith("bootstrap: handles grows by 2")
 
 
+def test_one_thread_more_is_a_pool_that_grew() -> None:
+    """A step of one is no leak, however sure the line is; two are."""
+    for step, is_leak in ((1, False), (3, True)):
+        stepped = [Sample(EVERY_S * n, "bootstrap", 1, {"threads": 9.0 + step * (n >= 80)}) for n in range(160)]
+        assert bool(grown(slopes(stepped, 0.0))) == is_leak
+
+
+def test_all_folders_together_may_grow_as_each_may() -> None:
+    """Three megabytes an hour in six folders are no more than half of one in each."""
+    for name, is_much in (("peer-1", True), ("folders", False)):
+        filled = [Sample(EVERY_S * n, name, 0, {"disk_mb": 3.0 * n / 240 + 0.01 * (n % 3)}) for n in range(240)]
+        assert bool(grown(slopes(filled, 0.0))) == is_much
+
+
 def test_a_process_in_anothers_place_begins_anew() -> None:
     """A daemon that was replaced is judged by its own samples, and only where they are enough."""
     before = sampled([100.0] * 100, pid=7)

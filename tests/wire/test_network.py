@@ -303,6 +303,22 @@ async def test_the_longest_unused_connection_goes_first() -> None:
             await other.close()
 
 
+async def test_connections_to_peers_that_ended_are_let_go() -> None:
+    """Each life of a peer has an address of its own; whoever calls the next one keeps nothing of
+    the last.
+    """
+    async with network("caller") as caller, network("lasting") as lasting:
+        lasting.serve(echo)
+        await caller.call(lasting.here, REQUESTS["get_plan"], silence_s=5)
+        for _ in range(3):
+            async with network("peer") as peer:
+                peer.serve(echo)
+                await caller.call(peer.here, REQUESTS["get_plan"], silence_s=5)
+                assert len(caller._client._lines) == 2
+                await caller.call(lasting.here, REQUESTS["get_plan"], silence_s=5)
+        assert caller._client._open == {*caller._client._lines.values()}
+
+
 async def test_a_second_address_is_tried() -> None:
     """Of two addresses of a peer one that answers is enough."""
     async with peers(echo) as (caller, peer):
