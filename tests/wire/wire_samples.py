@@ -80,7 +80,7 @@ REQUESTS: dict[str, Request] = {
     "seal_split": messages.Seal(POSITION, replace(RECORD, split=SetSplit((2, 1, 3), 6))),
     "open_split": messages.Open(replace(PLAN, split=(2, 1, 3))),
     "prepare": messages.Prepare(POSITION, 2, 7, LINEAGE, (2, 1, 3)),
-    "get_state_of_a_split": messages.GetState(2, 7, LINEAGE, 4, weights_only=False, split=(2, 1, 3)),
+    "get_state_of_a_split": messages.GetState(2, 7, LINEAGE, 4, weights_only=False, count=8, split=(2, 1, 3)),
     "seal_batch": messages.Seal(POSITION, replace(RECORD, batch=SetBatch(6, 61, 5, 0x40000000))),
     "meet": messages.Meet(7, LINEAGE, (2, 5), POSITION.term, whole=True, record=RECORD),
     "build_fresh": messages.Build(POSITION, actions.Fresh(1, 4, "nobody has it"), 0, "0" * 64, None),
