@@ -177,7 +177,7 @@ def term_at_members(patch: pytest.MonkeyPatch) -> None:
     """A member obeys whoever speaks, also one whose term is over (6)."""
 
     async def seal(self: StageMember, request: Any) -> Reply:
-        self.replica_state.promises = replace(self.replica_state.promises, promised=None)
+        self.replica_state.promises = replace(self.replica_state.promises, promised=request.position)
         return await _seal(self, request)
 
     async def heartbeat(self: StageMember, sender: Endpoint, request: Any) -> Reply:
