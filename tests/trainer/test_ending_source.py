@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.sim.integer_tokens import IntegerTokens
 from tests.mutants.alone import A, Alone, plan, play
 
 
-def test_a_share_that_begins_as_its_peer_ends_is_no_fault() -> None:
-    """What it was about to start is refused, and nothing of that reaches whoever ends the peer."""
+@pytest.mark.parametrize("followed", [None, plan(1)])
+def test_a_share_that_begins_as_its_peer_ends_is_no_fault(followed: Plan | None) -> None:
+    """What it was about to start is refused, and nothing of that reaches whoever ends the peer; nor
+    does the share begin anew where it follows a plan.
+    """
 
     async def story(alone: Alone) -> int:
         context, source = alone.context, alone.stage_member.source
@@ -19,6 +25,7 @@ def test_a_share_that_begins_as_its_peer_ends_is_no_fault() -> None:
         alone.replica_state.install(0, 0, GENESIS_LINEAGE, None)
         for owned in alone.stage_member.everything():
             owned.close()
+        source._followed = followed
         await source._feed(plan(1), plan(1).shares[0], (), (0, 1))
         return len(alone.line.asked)
 

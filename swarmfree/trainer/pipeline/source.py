@@ -229,7 +229,7 @@ class Source:
             self._put_back(begun, offsets, windows)
             # Or it has not: who refused may be of another side, and no Open comes for that
             await asyncio.sleep(self._context.timing.heartbeat_s)
-            if begun is self._begun and self._followed is not None:
+            if begun is self._begun and self._followed is not None and not self._tasks.is_closed:
                 self.follow(self._followed)
         if begun is self._begun:
             self._feeding -= 1
