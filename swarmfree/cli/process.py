@@ -21,7 +21,9 @@ M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_ARENA_MAX = -3, -1, -8
 MMAP_THRESHOLD_BYTES = 32 << 20
 """The largest that glibc takes on 64-bit machines."""
 TRIM_THRESHOLD_BYTES = 256 << 20
-YOUNG_OBJECTS_MAX = 10_000
+YOUNG_OBJECTS_MAX = 2_000
+OLDER_PASSES_MAX = 2
+"""Collections of the young objects until the older ones are looked at; of those, until all are."""
 HANDLES_WANTED = 8192
 """File handles: a peer and its relay use two thousand at most, p2pd has its own."""
 
@@ -150,8 +152,13 @@ def settle_garbage() -> None:
     most of a million objects.
 
     To be called once, when the peer is assembled. Without it each full collection stops all threads
-    for a tenth of a second.
+    for a tenth of a second; with it for some milliseconds, so that all are looked at often.
+
+    Source: CPython, `Modules/gcmodule.c`, `gc_collect_generations`: no full collection begins until
+    a quarter as many objects are new as the last one has left.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS_MAX)
+    # The last one left a million, and freezing takes none off that count; another one does
+    gc.collect()
+    gc.set_threshold(YOUNG_OBJECTS_MAX, OLDER_PASSES_MAX, OLDER_PASSES_MAX)

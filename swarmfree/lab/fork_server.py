@@ -307,6 +307,8 @@ def serve(load: Callable[[], None], run: Callable[[Sequence[str]], None]) -> Non
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "what has threads cannot be forked"
     gc.collect()
     gc.freeze()
+    # What is frozen does not count any more by which a child's full collections are put off
+    gc.collect()
     channel.send(json.dumps({"loaded": os.getpid()}).encode())
     living = set[int]()
     told, tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -241,6 +241,7 @@ async def open_node(
             # From here on the socket has no name: nothing of it is left however this process ends.
             socket_path = sockets.pin(p2p._daemon_listen_maddr["unix"].rpartition("/")[2])
             p2p._client.control.daemon_connector.control_maddr = Multiaddr("/unix" + socket_path)
+            p2p._client.control._handler_tasks = EndingHandlers()
             validator = SignedRecordValidator(identity, now_s)
             node = await DHTNode.create(
                 p2p=p2p,
@@ -293,6 +294,16 @@ class _NothingStored(RecordStorage):
     def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
         del key, subkey, value, expiration_time
         return False
+
+
+class EndingHandlers(dict[Any, asyncio.Task[Any]]):
+    """hivemind's tasks that answer calls, by call. It takes out none that was cancelled, as those
+    are whose caller hangs up early: they would stay for good, each with what it was sent.
+    """
+
+    def __setitem__(self, call_id: Any, task: asyncio.Task[Any]) -> None:
+        super().__setitem__(call_id, task)
+        task.add_done_callback(lambda _: self.pop(call_id, None))
 
 
 async def _end_daemon(p2p: Any) -> None:
