@@ -35,6 +35,8 @@ DIGEST_BYTES = 8
 DICTIONARIES_MAX = 2
 """Of one request: a plan and a record."""
 BODIES_KEPT, SENDERS_KEPT, PACKED_KEPT, RECEIVERS_KEPT = 8, 8, 16, 4096
+SENT_KEPT = 24
+"""Bodies that somebody has got, of eight iterations: what others got before goes to them whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class Packer:
 
     def __init__(self) -> None:
         """Nobody has got anything."""
-        self._acknowledged: OrderedDict[Member, dict[str, Unpacked]] = OrderedDict()
+        self._acknowledged: OrderedDict[Member, dict[str, bytes]] = OrderedDict()  # digests, by slot
+        self._sent: OrderedDict[bytes, Unpacked] = OrderedDict()
         self._packed: OrderedDict[tuple[bytes, ...], bytes] = OrderedDict()
         self._last: tuple[Request, Unpacked] | None = None
 
@@ -72,7 +75,7 @@ class Packer:
         """
         body = self._body(rpc, request)
         known = {} if alone else self._acknowledged.get(to, {})
-        against = [known[slot] for slot in (PLAN, RECORD) if slot in known]
+        against = [self._sent[known[slot]] for slot in (PLAN, RECORD) if known.get(slot) in self._sent]
         message: Any = rpc.request_message()
         to_proto(header, message.header)
         message.packed.body = self._compressed(body, against)
@@ -80,11 +83,22 @@ class Packer:
         return bytes(message.SerializeToString()), body
 
     def got(self, rpc: Rpc, to: Member, body: Unpacked) -> None:
-        """The receiver has this body."""
-        self._acknowledged.setdefault(to, {})[SLOTS[rpc.name]] = body
+        """The receiver has this body. Who has ended keeps none alive: in a large swarm one names
+        thousands.
+        """
+        self._sent[body.digest] = body
+        self._sent.move_to_end(body.digest)
+        if len(self._sent) > SENT_KEPT:
+            self._sent.popitem(last=False)
+        self._acknowledged.setdefault(to, {})[SLOTS[rpc.name]] = body.digest
         self._acknowledged.move_to_end(to)
         if len(self._acknowledged) > RECEIVERS_KEPT:
             self._acknowledged.popitem(last=False)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies that others have got."""
+        return sum(len(body.data) for body in self._sent.values())
 
     def _body(self, rpc: Rpc, request: Request) -> Unpacked:
         """One request goes to many: it is encoded once."""
@@ -161,6 +175,17 @@ class Unpacker:
         bodies.move_to_end(body.digest)
         if len(bodies) > BODIES_KEPT:
             bodies.popitem(last=False)
+        # As much as one sender may fill: lives are free, and whoever calls may claim eight of them
+        while self.held_bytes > BODIES_KEPT * self._body_bytes_max:
+            oldest, others = next(iter(self._bodies.items()))
+            others.popitem(last=False)
+            if not others:
+                del self._bodies[oldest]
+
+    @property
+    def held_bytes(self) -> int:
+        """Of bodies that have come."""
+        return sum(len(data) for bodies in self._bodies.values() for data in bodies.values())
 
 
 def _dictionary(bodies: Sequence[Unpacked]) -> zstandard.ZstdCompressionDict | None:

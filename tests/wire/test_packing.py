@@ -16,7 +16,7 @@ from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.records import Record
 from swarmfree.wire.codec_messages import decode_request, encode_request, rpc_of
 from swarmfree.wire.frames import Malformed
-from swarmfree.wire.packing import BODIES_KEPT, Packer, Unpacker
+from swarmfree.wire.packing import BODIES_KEPT, SENT_KEPT, Packer, Unpacker
 from tests.wire.wire_samples import BOB, HEADER, PLAN, POSITION, RECORD
 
 PEERS = 200
@@ -102,6 +102,38 @@ def test_the_receiver_keeps_the_newest_bodies_of_each_sender() -> None:
     somebody = dataclasses.replace(HEADER, sender=dataclasses.replace(HEADER.sender, member=Member("QmMallory", "0" * 16)))
     with pytest.raises(Refused):
         unpacker.content(decode_request(rpc, packer.pack(rpc, somebody, Open(PLAN), BOB)[0]))
+
+
+def test_what_members_had_that_have_ended_is_not_kept() -> None:
+    """Thirty lives, one after the other, each of which got a plan and a record of its own: of
+    all that some are left, and who was told last is told what has changed.
+    """
+    packer, sizes = Packer(), list[int]()
+    for life in range(30):
+        member = Member("QmBack", f"{life:016x}")
+        for request in (Open(plan_of(PEERS, life)), Commit(record_of(PEERS, life))):
+            rpc = rpc_of(request)
+            _, body = packer.pack(rpc, HEADER, request, member)
+            packer.got(rpc, member, body)
+            sizes.append(len(body.data))
+    assert 0 < packer.held_bytes <= SENT_KEPT * max(sizes) < 2 * sum(sizes) / 3
+    again, _ = packer.pack(rpc, HEADER, Commit(record_of(PEERS, 30)), member)
+    gone, _ = packer.pack(rpc, HEADER, Commit(record_of(PEERS, 30)), Member("QmBack", f"{3:016x}"))
+    assert len(again) < len(gone) / 3
+    assert len(gone) == pytest.approx(len(packer.pack(rpc, HEADER, Commit(record_of(PEERS, 30)), BOB)[0]), abs=8)
+
+
+def test_lives_that_a_caller_claims_take_no_more_room_than_one_may() -> None:
+    """Eight of them, eight bodies each, as large as is taken; the last one's are all there."""
+    sizes = [len(Packer().pack(rpc_of(Open(PLAN)), HEADER, Open(plan_of(PEERS, n)), BOB)[1].data) for n in range(BODIES_KEPT)]
+    unpacker = Unpacker(max(sizes))
+    for life in range(8):
+        sender = dataclasses.replace(HEADER.sender, member=Member("QmMallory", f"{life:016x}"))
+        header = dataclasses.replace(HEADER, sender=sender)
+        for number in range(BODIES_KEPT):
+            request = Open(plan_of(PEERS, number))
+            unpacker.content(decode_request(rpc_of(request), Packer().pack(rpc_of(request), header, request, BOB)[0]))
+    assert sum(sizes) <= unpacker.held_bytes <= BODIES_KEPT * max(sizes)
 
 
 @pytest.mark.parametrize("nonsense", ["no zstd", "too large", "no message"])
