@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from swarmfree.protocol.messages import GetState
+from swarmfree.protocol.messages import GetState, Prepare
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
@@ -34,6 +34,23 @@ def way_back_from_a_cut(patch: pytest.MonkeyPatch) -> None:
         self.drop()
 
     patch.setattr(Preparation, "follow", careless)
+
+
+def way_back_from_two_cuts(patch: pytest.MonkeyPatch) -> None:
+    """Another cut is prepared in the place of what a member held before the plan was cut anew."""
+    required = Preparation._require_held
+
+    def careless(self: Preparation, request: Prepare) -> None:
+        with patch.context() as beside:
+            beside.setattr(ReplicaState, "is_cut_as_recorded", True)
+            required(self, request)
+
+    patch.setattr(Preparation, "_require_held", careless)
+
+
+def one_preparation_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """As many cuts are prepared beside each other as are asked for."""
+    patch.setattr(Preparation, "prepare", Preparation._prepare)
 
 
 def cut_of_a_state(patch: pytest.MonkeyPatch) -> None:

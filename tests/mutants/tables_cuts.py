@@ -135,6 +135,34 @@ def opened_and_taken_back() -> object:
     return _playing(story)
 
 
+def prepared_again_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, a later coordinator has it prepare that cut once
+    more, and another one, and opens a plan that is not cut: the answers, and whether this member
+    holds again what it held.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        before, preparation = alone.engine.state_digest(), alone.stage_member.preparation
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        again = [await word(preparation.prepare(replace(WANTED, split=split))) for split in (NEW, (1, 3))]
+        last = await word(alone.stage_member.open(A, Open(plan(3, base="b2"))))
+        return [*again, last, alone.engine.state_digest() == before]
+
+    return _playing(story)
+
+
+def prepared_at_once() -> object:
+    """The same cut is asked for three times at the same moment: how often a block is fetched."""
+
+    async def story(alone: Alone) -> int:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(alone.stage_member.preparation.prepare(WANTED))
+        return sum(isinstance(request, GetState) for _, request in alone.line.asked)
+
+    return _playing(story)
+
+
 def asked_for_another_cut() -> object:
     """Parts of a state are asked for by a cut that this member has not; by the one that it has; and
     when a plan is cut otherwise, by the one of the last record.

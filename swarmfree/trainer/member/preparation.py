@@ -7,6 +7,7 @@ iteration and lineage. Source: decision 24.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -52,14 +53,19 @@ class Preparation:
         """Nothing is prepared."""
         self._context, self._replica_state, self._device = context, replica_state, device
         self._other: OtherCut | None = None
+        self._preparing = asyncio.Lock()
 
     async def prepare(self, request: Prepare) -> Reply:
         """Have the stage as another split cuts it, beside what is held.
 
         Raises:
-            Refused: `gone`, what is held is not what is to be cut, or nobody gives what is missing;
-                `superseded`, it changed meanwhile.
+            Refused: `gone`, what is held is not what is to be cut, or changed meanwhile, or nobody
+                gives what is missing.
         """
+        async with self._preparing:  # however many are asked for, one more state is in memory
+            return await self._prepare(request)
+
+    async def _prepare(self, request: Prepare) -> Reply:
         context, replica_state, begun_s = self._context, self._replica_state, self._context.now_s()
         self._require_held(request)
         new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
@@ -90,6 +96,9 @@ class Preparation:
         held = self._replica_state
         if (held.stage, held.iteration, held.lineage) != (request.stage, request.iteration, request.lineage):
             raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+        if not held.is_cut_as_recorded:
+            # What is prepared takes the place of the way back
+            raise Refused(RefusalKind.GONE, "the model is cut otherwise here than the last record says")
 
     async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int) -> list[bytes]:
         """One block, from a member that has it."""
