@@ -16,6 +16,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.member.preparation import Preparation
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -46,6 +47,15 @@ def way_back_from_two_cuts(patch: pytest.MonkeyPatch) -> None:
             required(self, request)
 
     patch.setattr(Preparation, "_require_held", careless)
+
+
+def kept_as_recorded(patch: pytest.MonkeyPatch) -> None:
+    """What is held is kept, on a disk or for a later iteration, as a plan has cut it."""
+
+    async def careless(self: StageMember) -> None:
+        del self
+
+    patch.setattr(StageMember, "hold_as_recorded", careless)
 
 
 def one_preparation_at_a_time(patch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,15 @@ has it cut.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.messages import (
+    Build,
     GetShadow,
     GetState,
     Heartbeat,
@@ -27,8 +29,9 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
-from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import SetSplit
+from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -39,6 +42,7 @@ from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_entry
 from tests.mutants.alone import (
     LATER,
@@ -147,6 +151,51 @@ def prepared_again_in_a_cut() -> object:
         again = [await word(preparation.prepare(replace(WANTED, split=split))) for split in (NEW, (1, 3))]
         last = await word(alone.stage_member.open(A, Open(plan(3, base="b2"))))
         return [*again, last, alone.engine.state_digest() == before]
+
+    return _playing(story)
+
+
+class _Disk:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[bytes]] = []
+
+    def held(self) -> tuple[()]:
+        """Nothing can be read back."""
+        return ()
+
+    async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: object) -> None:
+        """Implements `Snapshots.write`."""
+        del snapshot, keep
+        self.parts.append([*parts])
+
+
+def snapshot_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, and before it steps the run is paused: whether
+    what lies on the disk then is what the last record left.
+    """
+
+    async def story(alone: Alone) -> bool:
+        disk = _Disk()
+        alone.context.ports = replace(alone.context.ports, snapshots=cast("Snapshots", disk))
+        before = [alone.engine.read_state(part, weights_only=False) for part in range(4)]
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        alone.replica_state.records = [LAST]
+        await SnapshotKeeper(alone.context, alone.stage_member).keep_now()
+        return disk.parts == [before]
+
+    return _playing(story)
+
+
+def kept_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, its coordinator is gone, and another one has it
+    keep what it holds.
+    """
+
+    async def story(alone: Alone) -> str:
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        return await word(alone.builder.build(A, Build(at(3), Stay(1, 0, "it holds it"), 0, LAST.before, None)))
 
     return _playing(story)
 
