@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetState, Prepare
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -15,7 +16,7 @@ from swarmfree.trainer.coordinator import coordinator, recovery_choice
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.participant import Participant
-from swarmfree.trainer.member import queries
+from swarmfree.trainer.member import preparation, queries
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.member.preparation import Preparation
 from swarmfree.trainer.replica_state import ReplicaState
@@ -56,6 +57,16 @@ def kept_as_recorded(patch: pytest.MonkeyPatch) -> None:
         del self
 
     patch.setattr(StageMember, "hold_as_recorded", careless)
+
+
+def memory_for_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """Another cut is prepared whether there is memory for it or not."""
+
+    def careless(manifest: Manifest, old: BlockSplit, new: BlockSplit, stage: int) -> int:
+        del manifest, old, new, stage
+        return 0
+
+    patch.setattr(preparation, "cut_bytes", careless)
 
 
 def one_preparation_at_a_time(patch: pytest.MonkeyPatch) -> None:

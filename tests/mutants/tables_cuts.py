@@ -32,6 +32,7 @@ from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import SetSplit
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -41,6 +42,7 @@ from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.preparation import cut_bytes
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_entry
@@ -196,6 +198,20 @@ def kept_in_a_cut() -> object:
     async def story(alone: Alone) -> str:
         await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
         return await word(alone.builder.build(A, Build(at(3), Stay(1, 0, "it holds it"), 0, LAST.before, None)))
+
+    return _playing(story)
+
+
+def prepared_without_memory() -> object:
+    """Another cut is asked for where one byte is missing, and where it is there."""
+
+    async def story(alone: Alone) -> list[str]:
+        needed = cut_bytes(FOUR, BlockSplit(OLD), BlockSplit(NEW), 1)
+        found = []
+        for free_bytes in (needed - 1, needed):
+            alone.context.ports = replace(alone.context.ports, free_bytes=lambda free_bytes=free_bytes: free_bytes)
+            found.append(await word(alone.stage_member.preparation.prepare(WANTED)))
+        return found
 
     return _playing(story)
 
