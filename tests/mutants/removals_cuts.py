@@ -17,6 +17,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.member import preparation, queries
+from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.member.preparation import Preparation
 from swarmfree.trainer.replica_state import ReplicaState
@@ -67,6 +68,18 @@ def memory_for_a_cut(patch: pytest.MonkeyPatch) -> None:
         return 0
 
     patch.setattr(preparation, "cut_bytes", careless)
+
+
+def contribution_after_its_round(patch: pytest.MonkeyPatch) -> None:
+    """A contribution is looked at whether its round is still under way or not."""
+    check, summed = Averaging._check_contribution, Averaging._summed
+
+    async def careless(self: Averaging, current: Round, part: int) -> tuple[bytes, float]:
+        if current is not self._round:
+            check(self, current, current.roll.contributors()[0], part, 0)
+        return await summed(self, current, part)
+
+    patch.setattr(Averaging, "_summed", careless)
 
 
 def one_preparation_at_a_time(patch: pytest.MonkeyPatch) -> None:

@@ -22,15 +22,17 @@ from swarmfree.protocol.messages import (
     Open,
     Prepare,
     Prepared,
+    Reduce,
     Request,
     Seal,
     State,
+    TakeRoll,
 )
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, PartialSumId
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply, Snapshots
-from swarmfree.protocol.records import SetSplit
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, SetSplit
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
@@ -63,6 +65,7 @@ from tests.mutants.alone import (
     record,
     word,
 )
+from tests.mutants.tables_member import _roll
 
 T = TypeVar("T")
 FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
@@ -212,6 +215,42 @@ def prepared_without_memory() -> object:
             alone.context.ports = replace(alone.context.ports, free_bytes=lambda free_bytes=free_bytes: free_bytes)
             found.append(await word(alone.stage_member.preparation.prepare(WANTED)))
         return found
+
+    return _playing(story)
+
+
+def contribution_that_came_as_a_plan_was_cut() -> object:
+    """A sibling's contribution to the last part of a stage is on its way while a plan is opened in
+    which the stage has half as many parts: the answer to it.
+    """
+
+    class Late:
+        """Comes once that plan is open."""
+
+        def __init__(self, alone: Alone, digest: str) -> None:
+            self._alone, self._digest = alone, digest
+
+        async def read(self) -> bytes:
+            """Implements `Incoming.read`."""
+            cut = replace(_cut_plan(2, self._digest), split=(1, 3))
+            await self._alone.stage_member.open(A, Open(cut))
+            return b"late"
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        sums = (PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
+        roll, averaging = _roll(ME, SIBLING, partial_sums=sums), alone.stage_member.averaging
+        last = max(part for part in range(alone.engine.part_count(1)) if roll.owner(part) == ME)
+        prepared = (await alone.stage_member.preparation.prepare(replace(WANTED, split=(1, 3)))).message
+        assert isinstance(prepared, Prepared)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(word(averaging.take(TakeRoll(at(1), roll))))
+            await asyncio.sleep(0.02)
+            late = Late(alone, prepared.state_digest)
+            try:
+                answer = await word(averaging.reduce(SIBLING.member, Reduce(roll.round(), last, contributes=True), late))
+            except AssertionError:
+                answer = "the peer ends"
+        return answer, alone.engine.part_count(1)
 
     return _playing(story)
 
