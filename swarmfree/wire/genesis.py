@@ -15,18 +15,18 @@ Source: protocol section 3.4.
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
-import json
 import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import TALLY_MAX
 from swarmfree.protocol.names import Founder
+from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
@@ -69,17 +69,7 @@ class Genesis:
         """What the signature covers: purpose, fingerprint, number, founder, iteration, lineage,
         spent orders and whether the set is whole, as canonical JSON.
         """
-        words: dict[str, str | int] = {
-            "purpose": _PURPOSE,
-            "fingerprint": self.fingerprint,
-            "number": self.number,
-            "founder": self.founder,
-            "iteration": self.iteration,
-            "lineage": self.lineage,
-            "spent": self.spent,
-            "is_whole": self.is_whole,
-        }
-        return _canonical(words)
+        return canonical_json({"purpose": _PURPOSE, **self._said()})
 
     @property
     def named(self) -> Founder:
@@ -96,20 +86,25 @@ class Genesis:
         """The bytes that are published: JSON, sorted keys, no spaces, key, delegation and
         signature in base64.
         """
-        return _canonical(
+        return canonical_json(
             {
-                "fingerprint": self.fingerprint,
-                "number": self.number,
-                "founder": self.founder,
-                "iteration": self.iteration,
-                "lineage": self.lineage,
-                "spent": self.spent,
-                "is_whole": self.is_whole,
+                **self._said(),
                 "key": base64.b64encode(self.key).decode(),
                 "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
             }
         )
+
+    def _said(self) -> dict[str, Any]:
+        return {
+            "fingerprint": self.fingerprint,
+            "number": self.number,
+            "founder": self.founder,
+            "iteration": self.iteration,
+            "lineage": self.lineage,
+            "spent": self.spent,
+            "is_whole": self.is_whole,
+        }
 
 
 def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, delegation: Ticket) -> Genesis:
@@ -144,7 +139,7 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float, bans: BanLis
     """
     try:
         genesis = _parsed(content)
-    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ProtocolViolation(f"a genesis record is malformed: {error!r}") from error
     if genesis.fingerprint != manifest.fingerprint():
         raise ProtocolViolation(f"a genesis record is of run {genesis.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
@@ -185,11 +180,7 @@ def newest_genesis(
 
 
 def _parsed(content: bytes) -> Genesis:
-    if len(content) > GENESIS_SIZE_BYTES_MAX:
-        raise ValueError(f"{len(content)} bytes, at most {GENESIS_SIZE_BYTES_MAX} expected")
-    values = json.loads(content)
-    if not isinstance(values, dict):
-        raise TypeError("an object is expected")
+    values = json_object(content, GENESIS_SIZE_BYTES_MAX)
     number, iteration, spent = values.pop("number"), values.pop("iteration"), values.pop("spent")
     is_whole = values.pop("is_whole")
     if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
@@ -210,7 +201,3 @@ def _parsed(content: bytes) -> Genesis:
         spent,
         is_whole,
     )
-
-
-def _canonical(values: dict[str, str | int]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
