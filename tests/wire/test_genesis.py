@@ -14,36 +14,12 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Founder
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis, read_genesis
-from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.identity import Identity
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
 from swarmfree.wire.ticket import Ticket, make_ticket
 
 FOUNDER = Founder(1, "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG")
 NOW_S, EXPIRES_S = 1_800_000_000, 1_800_000_100
-
-
-@pytest.fixture(scope="module")
-def organiser() -> OrganiserKey:
-    """Who made the run."""
-    return draw_organiser()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """The bootstrap node."""
-    return load_or_create_identity(tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """Somebody else."""
-    return load_or_create_identity(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture
-def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
-    """The organiser's run."""
-    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
 
 
 @pytest.fixture
