@@ -101,9 +101,13 @@ def from_proto(kind: type[T], message: Message) -> T:
     return cast("T", value_codec(kind, cast("Descriptor", message.DESCRIPTOR)).read(message))
 
 
-@functools.cache
 def value_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
     """The codec of a dataclass or of a union of dataclasses; made once per pair."""
+    return _made_codec(kind, descriptor)
+
+
+@functools.cache
+def _made_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
     if get_origin(kind) in (types.UnionType, Union):
         return _union_codec(kind, descriptor)
     assert dataclasses.is_dataclass(kind), f"{kind} is no dataclass; {descriptor.full_name} cannot hold it"
