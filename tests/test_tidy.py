@@ -1,5 +1,5 @@
-"""The code base itself: rooms and who knows whom, sizes, banned calls, and that the project speaks
-of itself alone. That everything public is documented, and each test has its sentence, ruff says.
+"""The code base itself: rooms and who knows whom, sizes, banned calls, docstrings, and that the
+project speaks of itself alone.
 
 Every failure names file and line. What is looked for, and the table of rooms, stands in `tidy`.
 """
@@ -167,6 +167,16 @@ def test_two_handlers_in_all_catch_everything() -> None:
     assert len(found) <= 2, "\n".join(found)
 
 
+def test_everything_public_is_documented() -> None:
+    """Each public module, class, function and method says what it is."""
+    none_found(tidy.undocumented, tidy.python_files(*CODE))
+
+
+def test_every_test_says_what_is_true() -> None:
+    """Each test has a sentence that is true where it passes."""
+    none_found(tidy.untold_tests, tidy.python_files("tests"))
+
+
 def test_every_proto_field_has_a_comment() -> None:
     """A field says its unit and what its zero means, an RPC what it asks."""
     none_found(tidy.uncommented_fields, sorted((tidy.ROOT / "proto").rglob("*.proto")))
@@ -216,6 +226,9 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     ),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept:\n    raise", ":3: except"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept BaseException:\n    g()", ":3: except BaseException"),
+    (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass A:\n    '''A.'''\n    def f(self): ...", ":4: A.f has no docstring"),
+    (tidy.undocumented, "protocol/x.py", "x = 1", ":1: module has no docstring"),
+    (tidy.untold_tests, "protocol/x.py", "def test_x():\n    '''No stop'''", ":1: test_x has no sentence"),
     (
         tidy.uncommented_fields,
         "protocol/x.proto",
@@ -327,6 +340,7 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
     (tidy.banned, "lab/x.py", "import time\ntime.sleep(1)"),
     (tidy.banned, "cli/x.py", "import os\nos.environ['A']"),
     (tidy.blind_handlers, "protocol/x.py", "try:\n    f()\nexcept OSError:\n    g()\nexcept BaseException:\n    g()\n    raise"),
+    (tidy.undocumented, "protocol/x.py", "'''M.'''\nclass _A: ...\ndef _f(): ..."),
     (
         tidy.arrows_up,
         "trainer/recovery/x.py",

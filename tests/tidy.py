@@ -557,6 +557,25 @@ def blind_handlers(path: Path) -> Found:
             yield f"{relative(path)}:{node.lineno}: except {', '.join(caught)}"
 
 
+def undocumented(path: Path) -> Found:
+    """Public modules, classes, functions and methods without a docstring."""
+
+    def look(node: ast.Module | ast.ClassDef, within: str) -> Found:
+        for child in node.body:
+            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or child.name.startswith("_"):
+                continue
+            decorators = {dotted(decorator) for decorator in child.decorator_list}
+            if not ast.get_docstring(child) and not decorators & {"overload", "typing.overload", "override", "typing.override"}:
+                yield f"{relative(path)}:{child.lineno}: {within}{child.name} has no docstring"
+            if isinstance(child, ast.ClassDef):
+                yield from look(child, f"{within}{child.name}.")
+
+    tree = tree_of(path)
+    if not ast.get_docstring(tree):
+        yield f"{relative(path)}:1: module has no docstring"
+    yield from look(tree, "")
+
+
 def uncommented_fields(path: Path) -> Found:
     """Fields, RPCs and enum values of a proto file without a comment above them or behind them."""
     before = ""
@@ -585,6 +604,15 @@ def text_files() -> Iterator[Path]:
                 yield path
 
     return walk(ROOT)
+
+
+def untold_tests(path: Path) -> Found:
+    """Tests without a sentence."""
+    for function in functions_of(path):
+        if function.name.startswith("test_"):
+            sentence = (ast.get_docstring(function) or "").strip()
+            if not sentence.endswith((".", "!", "?", ")")):
+                yield f"{relative(path)}:{function.lineno}: {function.name} has no sentence"
 
 
 def machine_paths(path: Path) -> Found:
