@@ -346,3 +346,8 @@ def test_a_move_in_a_large_swarm_is_found_at_once(peer_count: int, body: int, li
     began_s = time.process_time()
     assert best_move(fleet, plan, manifest, ahead) is not None
     assert time.process_time() - began_s < limit_s
+
+
+def test_a_copy_is_as_large_as_the_model_is_cut_now() -> None:
+    """A stage with twice the blocks that it began with takes twice as long to copy."""
+    assert state_bytes(MANIFEST, 1, 6) == 6 * state_bytes(MANIFEST, 2, 1)
