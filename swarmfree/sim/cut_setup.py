@@ -36,6 +36,10 @@ def draw_cut_setup(seed: int, *, iterations: int | None = None) -> Setup:
 
 
 def draw_counts(blocks: int, body: int, rng: random.Random) -> tuple[int, ...]:
-    """Blocks of each stage, at least one; each way to cut is as likely."""
-    ends = [0, *sorted(rng.sample(range(1, blocks), body - 1)), blocks]
-    return tuple(after - before for before, after in itertools.pairwise(ends))
+    """Blocks of each stage; each way to cut is as likely, of those with a block in each stage, and
+    as often of all.
+    """
+    least = rng.randint(0, 1)
+    bars = blocks - 1 if least else blocks + body - 1
+    ends = [0, *sorted(rng.sample(range(1, bars + 1), body - 1)), bars + 1]
+    return tuple(after - before - 1 + least for before, after in itertools.pairwise(ends))
