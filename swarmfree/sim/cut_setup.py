@@ -9,20 +9,27 @@ import itertools
 import random
 from dataclasses import replace
 
+from swarmfree.sim.guest_setup import draw_guest_setup
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.setup import Setup
 
 CUTS_MAX = 4
+GUESTS_SHARE = 1 / 3
+"""Of rehearsals in which peers have room for guests, and few come: a stage may have no blocks, and
+nobody but a guest.
+"""
 
 
 def draw_cut_setup(seed: int, *, iterations: int | None = None) -> Setup:
-    """The rehearsal of this seed with one to four cuts on the way.
+    """The rehearsal of this seed, or that with guests, with one to four cuts on the way.
 
     Args:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    setup, rng = draw_setup(seed, iterations=iterations), random.Random(f"{seed}/cuts")
+    rng = random.Random(f"{seed}/cuts")
+    draw = draw_guest_setup if rng.random() < GUESTS_SHARE else draw_setup
+    setup = draw(seed, iterations=iterations)
     manifest = setup.manifest
     body = manifest.stages.body
     blocks = manifest.model.blocks + rng.randint(1, body)

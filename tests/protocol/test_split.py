@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
-from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.protocol.split import BlockMove, BlockSplit, block_moves, even_split, lacking
 
 COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any).map(tuple)
