@@ -213,6 +213,7 @@ def test_a_run_goes_on_over_two_stages_and_over_three_again() -> None:
     assert not any("Guest" in member.peer_id for member in last.electorate)
     assert len(last.electorate) == 4
     assert script.losses() == alone(14)
+    assert result.statistics.cuts_compared == 2, "weights and moments of every block, before and after"
 
 
 @pytest.mark.parametrize("lost", [1, 3])
