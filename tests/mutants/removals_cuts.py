@@ -112,3 +112,11 @@ def guests_of_a_cut(patch: pytest.MonkeyPatch) -> None:
         return settled(self, participant) and not participant.leaving
 
     patch.setattr(ModelCuts, "_is_settled", strict)
+
+
+def cut_that_is_in_force(patch: pytest.MonkeyPatch) -> None:
+    """A word that comes twice has a cut prepared that a plan has put in force, and what was held
+    before is gone.
+    """
+    patch.setattr(Preparation, "_is_in_force", lambda self, split: False)
+    patch.setattr(ReplicaState, "is_cut_as_recorded", True)

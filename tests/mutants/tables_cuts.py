@@ -136,6 +136,22 @@ def opened_and_taken_back() -> object:
     return _playing(story)
 
 
+def prepared_once_more() -> object:
+    """A plan is cut as this member has prepared; then it is told to prepare that once more, since
+    the word came twice, and another cut; and the next plan is not cut: its answers, and whether it
+    holds what it held.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        member, before = alone.stage_member, alone.engine.state_digest()
+        await member.open(A, Open(_cut_plan(2, prepared := await _prepared(alone))))
+        is_prepared = await _prepared(alone) == prepared
+        other = await word(member.preparation.prepare(replace(WANTED, split=(1, 3))))
+        return [is_prepared, other, await word(member.open(A, Open(plan(3, base="b2")))), alone.engine.state_digest() == before]
+
+    return _playing(story)
+
+
 def asked_for_another_cut() -> object:
     """Parts of a state are asked for by a cut that this member has not; by the one that it has; and
     when a plan is cut otherwise, by the one of the last record.

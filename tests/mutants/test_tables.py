@@ -485,6 +485,7 @@ ROWS = (
     Row(removals_cuts.prepared_before_it_counts, tables_cuts.opened_unprepared, ("gone", 1)),
     Row(removals_cuts.prepared_before_it_counts, tables_cuts.stored_unprepared, ["gone", "Sealed"]),
     Row(removals_cuts.way_back_from_a_cut, tables_cuts.opened_and_taken_back, ["Promise", True, "Promise", True]),
+    Row(removals_cuts.cut_that_is_in_force, tables_cuts.prepared_once_more, [True, "gone", "Promise", True]),
     Row(removals_cuts.cut_of_a_state, tables_cuts.asked_for_another_cut, ["gone", "State", True]),
     Row(removals_cuts.cut_of_a_plain_shadow, tables_cuts.shadow_of_a_cut_that_no_record_has, ["ShadowPart", "gone"]),
     Row(removals_cuts.cut_of_a_shadow, tables_cuts.shadows_of_older_cuts, [5]),

@@ -56,13 +56,19 @@ class Preparation:
     async def prepare(self, request: Prepare) -> Reply:
         """Have the stage as another split cuts it, beside what is held.
 
+        What a plan has cut so already stays; and nothing takes the place of what is held by the
+        last record, which may have to be held again.
+
         Raises:
-            Refused: `gone`, what is held is not what is to be cut, or nobody gives what is missing;
-                `superseded`, it changed meanwhile.
+            Refused: `gone`, what is held is not what is to be cut, or nobody gives what is missing.
         """
         context, replica_state, begun_s = self._context, self._replica_state, self._context.now_s()
-        self._require_held(request)
         new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
+        self._require_held(request, old)
+        if self._is_in_force(new):
+            return Reply(Prepared(await self._device.run(Rank.BOOKS, 0, context.ports.engine.state_digest), 0.0, 0))
+        if not replica_state.is_cut_as_recorded:
+            raise Refused(RefusalKind.GONE, f"stage {stage} is cut here as no record says yet")
         other = self._other
         if other is not None and self._is_present(other) and other.split == new:
             return Reply(Prepared(other.digest, 0.0, 0))
@@ -75,21 +81,27 @@ class Preparation:
                 found = await self._fetch(request, old, giver, block)
                 received += sum(map(len, found))
                 parts += found
-            self._require_held(request)
+            self._require_held(request, old)
         engine = await self._device.run(Rank.BOOKS, 0, context.ports.spare_engine)
         try:
             await self._device.run(Rank.BOOKS, 0, partial(hold, engine, new, stage, parts))
         except WorkFailed as error:
             raise Refused(RefusalKind.GONE, f"what was given for stage {stage} does not fit: {error}") from error
         digest = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
-        self._require_held(request)
+        self._require_held(request, old)
         self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
         return Reply(Prepared(digest, context.now_s() - begun_s, received))
 
-    def _require_held(self, request: Prepare) -> None:
+    def _require_held(self, request: Prepare, split: BlockSplit) -> None:
         held = self._replica_state
-        if (held.stage, held.iteration, held.lineage) != (request.stage, request.iteration, request.lineage):
-            raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+        wanted = (request.stage, request.iteration, request.lineage, split)
+        if (held.stage, held.iteration, held.lineage, held.split) != wanted:
+            where = f"iteration {held.iteration} of stage {held.stage}, cut as {list(held.split.counts)}"
+            raise Refused(RefusalKind.GONE, f"this peer is at {where}")
+
+    def _is_in_force(self, split: BlockSplit) -> bool:
+        """Whether a plan has had what is held cut so."""
+        return split == self._replica_state.split
 
     async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int) -> list[bytes]:
         """One block, from a member that has it."""
