@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from benchmarks.live import LiveFailed
@@ -127,7 +126,7 @@ class Wan:
         self._router.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let nothing pass any more."""
         os.write(self._wake[1], b"end")
         self._router.join()

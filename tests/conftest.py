@@ -7,12 +7,15 @@ from __future__ import annotations
 import gc
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import hypothesis
 import pytest
 
 from swarmfree.lab.fork_server import ForkServer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
+from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.organiser import OrganiserKey, draw_organiser
 from tests.lab.nursery import nursery, nursery_fork_server
 
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red
@@ -61,3 +64,27 @@ def small_manifest() -> Manifest:
         stages=StagesSection(body=3),
         batch=BatchSection(rows=2, microbatches=4),
     )
+
+
+@pytest.fixture(scope="session")
+def organiser() -> OrganiserKey:
+    """The key of who makes runs."""
+    return draw_organiser()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """A bootstrap node."""
+    return load_or_create_identity(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """Somebody else."""
+    return load_or_create_identity(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture
+def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
+    """The small run, made by the organiser."""
+    return replace(small_manifest, organiser=organiser.peer_id)

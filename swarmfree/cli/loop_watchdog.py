@@ -18,7 +18,6 @@ import faulthandler
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from swarmfree.cli.shutdown import say
@@ -63,7 +62,7 @@ class LoopWatchdog:
         threading.Thread(target=self._watch, args=(loop,), name="loop watchdog", daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
 
     def _turn(self) -> None:

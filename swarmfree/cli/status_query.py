@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from types import TracebackType
 from typing import Self
 
 from swarmfree.cli.run_access import open_run
@@ -59,7 +58,7 @@ class Lookout:
             self._opened = opened.pop_all()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Leave."""
         await self._opened.aclose()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 PAUSE_ORDERED = "its organiser ordered a pause: the same commands in the same folders go on"
 
 
@@ -38,18 +36,6 @@ def clock(seconds: float) -> str:
     whole = max(0, int(seconds))
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
-def fitted(text: str, columns: int) -> str:
-    """The text with no line longer than so many columns: broken between words, and what follows a
-    break stands two further in.
-    """
-    lines: list[str] = []
-    for line in text.splitlines():
-        indent = line[: len(line) - len(line.lstrip())]
-        wrap = textwrap.TextWrapper(columns, subsequent_indent=f"{indent}  ", break_long_words=False, break_on_hyphens=False)
-        lines += wrap.wrap(line) or [line]
-    return "\n".join(lines)
 
 
 def cut(text: str, columns: int) -> str:

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from swarmfree.cockpit.observed_events import ObservedEvent, RunDescribed
@@ -118,7 +117,7 @@ class Swarm:
         tasks.create_task(self._run(), name="local swarm")
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End every process, and complete the report."""
         self.stop()
         try:

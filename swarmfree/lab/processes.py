@@ -89,8 +89,8 @@ def remove_sockets(folder: Path) -> int:
 
 
 class LineCutter:
-    """Cuts a byte stream into lines; a line above the limit is left out and counted, so that memory
-    stays bounded.
+    """Cuts a byte stream into lines; a line above the limit is left out, so that memory stays
+    bounded.
     """
 
     def __init__(self, size_max: int = LINE_BYTES_MAX) -> None:
@@ -98,7 +98,6 @@ class LineCutter:
         self._size_max = size_max
         self._rest = b""
         self._skips = False
-        self.skipped_count = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without their line breaks."""
@@ -106,13 +105,10 @@ class LineCutter:
         if lines and self._skips:
             del lines[0]
             self._skips = False
-        kept = [line for line in lines if len(line) <= self._size_max]
-        self.skipped_count += len(lines) - len(kept)
         if self._skips or len(rest) > self._size_max:
-            self.skipped_count += 0 if self._skips else 1
             self._skips, rest = True, b""
         self._rest = rest
-        return kept
+        return [line for line in lines if len(line) <= self._size_max]
 
 
 class Child(asyncio.SubprocessProtocol):

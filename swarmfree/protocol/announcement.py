@@ -11,12 +11,11 @@ from swarmfree.protocol.names import Endpoint
 
 
 class PeerState(enum.StrEnum):
-    """What a peer is doing: it waits for a place, loads state, serves a stage, or leaves, since the
-    last weights of every stage are written.
+    """What a peer is doing: it waits for a place, serves a stage, or leaves, since the last
+    weights of every stage are written.
     """
 
     STANDBY = "standby"
-    JOINING = "membership"
     SERVING = "serving"
     LEAVING = "leaving"
 
@@ -27,7 +26,7 @@ class Announcement:
 
     Args:
         endpoint: who and where.
-        state: standby, joining, serving or leaving.
+        state: standby, serving or leaving.
         stage: the stage served, or last served; `NO_STAGE` if none.
         iteration: how many records this peer has applied.
         lineage: of the last record applied.

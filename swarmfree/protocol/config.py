@@ -248,12 +248,6 @@ def load_local(path: str | Path | None, flags: Mapping[str, object], options: Ma
         source.fail(first_key(str(error)), str(error))
 
 
-def local_to_toml(config: LocalConfig) -> str:
-    """Write one machine's choices as a TOML file with a comment for each key, for `load_local`."""
-    defaults = {field.name: field.default for field in dataclasses.fields(LocalConfig) if field.name in _local_types()}
-    return "\n".join([f"# {_summary(LocalConfig)}", *_entries(config, defaults), "", *limits_to_toml(config.limits)]) + "\n"
-
-
 def limits_to_toml(limits: PeerLimits) -> list[str]:
     """Lines of the section that says what other peers may use of this one."""
     defaults = {field.name: field.default for field in dataclasses.fields(PeerLimits)}

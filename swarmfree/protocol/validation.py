@@ -54,22 +54,16 @@ def check_names(header: Header) -> None:
     _endpoint(header.sender)
 
 
-def check_request(request: Request, bounds: MessageBounds) -> None:
-    """Whether a request is one of this run.
+def check_message(message: Request | Response, bounds: MessageBounds) -> None:
+    """Whether a request or a response is one of this run.
 
     Raises:
         ProtocolViolation: what was found, and what was expected.
     """
-    _checked(request, bounds)
-
-
-def check_response(response: Response, bounds: MessageBounds) -> None:
-    """Whether a response is one of this run.
-
-    Raises:
-        ProtocolViolation: what was found, and what was expected.
-    """
-    _checked(response, bounds)
+    try:
+        _CHECKS[type(message)](message, bounds)
+    except ProtocolViolation as error:
+        raise ProtocolViolation(f"{type(message).__name__}: {error}") from None
 
 
 def check_fit(request: Request, response: Response) -> None:
@@ -97,13 +91,6 @@ def payload_bytes_max(message: Request | Response | type[Any], bounds: MessageBo
     if kind in {says.State, says.ShadowPart}:
         return bounds.state_bytes
     return 1 << 20 if kind is says.ManifestAnswer else 0
-
-
-def _checked(message: Request | Response, bounds: MessageBounds) -> None:
-    try:
-        _CHECKS[type(message)](message, bounds)
-    except ProtocolViolation as error:
-        raise ProtocolViolation(f"{type(message).__name__}: {error}") from None
 
 
 # ---- plain values --------------------------------------------------------------------------------
@@ -449,14 +436,6 @@ def _prepared(prepared: says.Prepared, _: MessageBounds) -> None:
 # ---- claims, heartbeats, records -----------------------------------------------------------------
 
 
-def _claim(claim: says.Claim, bounds: MessageBounds) -> None:
-    _position(claim.position, bounds)
-
-
-def _open(request: says.Open, bounds: MessageBounds) -> None:
-    _plan(request.plan, bounds)
-
-
 def _promise(promise: says.Promise, bounds: MessageBounds) -> None:
     _iteration(promise.iteration, bounds)
     _record(promise.sealed, bounds)
@@ -518,14 +497,6 @@ def _seal(seal: says.Seal, bounds: MessageBounds) -> None:
 def _sealed(sealed: says.Sealed, _: MessageBounds) -> None:
     _hash("lineage", sealed.lineage)
     _signature(sealed.signature)
-
-
-def _commit(commit: says.Commit, bounds: MessageBounds) -> None:
-    _record(commit.record, bounds)
-
-
-def _committed(committed: says.Committed, bounds: MessageBounds) -> None:
-    _iteration(committed.iteration, bounds)
 
 
 # ---- repair and averaging ------------------------------------------------------------------------
@@ -592,23 +563,15 @@ def _may_be_norm(bits: str) -> None:
         raise ProtocolViolation(f"squared norm {norm:g}; 0 or more expected")
 
 
-def _other_partial_sums(answer: says.OtherPartialSums, bounds: MessageBounds) -> None:
-    _partial_sums(answer.partial_sums, bounds)
-
-
 def _round_failed(failed: says.RoundFailed, _: MessageBounds) -> None:
     _hash("round", failed.round)
     _member(failed.suspect)
     _text("why", failed.why)
 
 
-def _reduce(reduce: says.Reduce, _: MessageBounds) -> None:
-    _hash("round", reduce.round)
-    _within("part", reduce.part, 0, most.PARTS_MAX)
-
-
-def _reduced(reduced: says.Reduced, _: MessageBounds) -> None:
-    _may_be_norm(reduced.squared_norm_bits)
+def _part_of_round(request: says.Reduce | says.GetContribution, _: MessageBounds) -> None:
+    _hash("round", request.round)
+    _within("part", request.part, 0, most.PARTS_MAX)
 
 
 # ---- work ----------------------------------------------------------------------------------------
@@ -628,14 +591,6 @@ def _train(train: says.Train, bounds: MessageBounds) -> None:
     if key.kind is not WorkKind.TRAIN or key.stage == ENDS_STAGE:
         raise ProtocolViolation("a redo of an evaluation, or of the ends; one of a body stage expected")
     _within("position in a redo", bounds.routes.route(key.microbatch).position(key.stage), segment.first, segment.last)
-
-
-def _loss(loss: says.Loss, bounds: MessageBounds) -> None:
-    _key(loss.key, bounds)
-
-
-def _pull(pull: says.Pull, bounds: MessageBounds) -> None:
-    _key(pull.key, bounds)
 
 
 # ---- averages and state --------------------------------------------------------------------------
@@ -671,14 +626,6 @@ def _shadow_part(part: says.ShadowPart, bounds: MessageBounds) -> None:
     _iteration(part.iteration, bounds)
     _hash("lineage", part.lineage)
     _count("parts", part.sizes, most.PARTS_MAX)
-
-
-def _get_record(request: says.GetRecord, bounds: MessageBounds) -> None:
-    _iteration(request.iteration, bounds, NO_STAGE)
-
-
-def _record_answer(answer: says.RecordAnswer, bounds: MessageBounds) -> None:
-    _record(answer.record, bounds)
 
 
 def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
@@ -746,11 +693,6 @@ def _audit_answer(answer: says.AuditAnswer, bounds: MessageBounds) -> None:
         _within("distance", finding.distance, 0, says.DISTANCE_MAX)
 
 
-def _get_contribution(request: says.GetContribution, _: MessageBounds) -> None:
-    _hash("round", request.round)
-    _within("part", request.part, 0, most.PARTS_MAX)
-
-
 # ---- endings and other lineages ------------------------------------------------------------------
 
 
@@ -758,10 +700,6 @@ def _goodbye(goodbye: says.Goodbye, _: MessageBounds) -> None:
     _text("why", goodbye.why)
     if goodbye.successor is not None:
         _endpoint(goodbye.successor)
-
-
-def _farewell(farewell: says.Farewell, _: MessageBounds) -> None:
-    _text("note", farewell.note)
 
 
 def _meet(meet: says.Meet | says.Met, bounds: MessageBounds) -> None:
@@ -786,8 +724,8 @@ _CHECKS: dict[type[Any], Check] = {
     says.Built: _built,
     says.Prepare: _prepare,
     says.Prepared: _prepared,
-    says.Claim: _claim,
-    says.Open: _open,
+    says.Claim: lambda claim, bounds: _position(claim.position, bounds),
+    says.Open: lambda request, bounds: _plan(request.plan, bounds),
     says.Promise: _promise,
     says.Heartbeat: _heartbeat,
     says.HeartbeatAnswer: _heartbeat_answer,
@@ -795,40 +733,40 @@ _CHECKS: dict[type[Any], Check] = {
     says.Redone: _redone,
     says.TakeRoll: _take_roll,
     says.Report: _report,
-    says.OtherPartialSums: _other_partial_sums,
+    says.OtherPartialSums: lambda answer, bounds: _partial_sums(answer.partial_sums, bounds),
     says.RoundFailed: _round_failed,
     says.Seal: _seal,
     says.Sealed: _sealed,
-    says.Commit: _commit,
-    says.Committed: _committed,
+    says.Commit: lambda commit, bounds: _record(commit.record, bounds),
+    says.Committed: lambda committed, bounds: _iteration(committed.iteration, bounds),
     says.Train: _train,
     says.Trained: _nothing,
-    says.Loss: _loss,
+    says.Loss: lambda loss, bounds: _key(loss.key, bounds),
     says.LossAnswer: _nothing,
-    says.Pull: _pull,
+    says.Pull: lambda pull, bounds: _key(pull.key, bounds),
     says.Pulled: _nothing,
-    says.Reduce: _reduce,
-    says.Reduced: _reduced,
+    says.Reduce: _part_of_round,
+    says.Reduced: lambda reduced, _: _may_be_norm(reduced.squared_norm_bits),
     says.GetAverage: _get_average,
     says.Average: _nothing,
     says.GetState: _get_parts,
     says.State: _state,
     says.GetShadow: _get_parts,
     says.ShadowPart: _shadow_part,
-    says.GetRecord: _get_record,
-    says.RecordAnswer: _record_answer,
+    says.GetRecord: lambda request, bounds: _iteration(request.iteration, bounds, NO_STAGE),
+    says.RecordAnswer: lambda answer, bounds: _record(answer.record, bounds),
     says.GetPlan: _nothing,
     says.PlanAnswer: _plan_answer,
     says.GetManifest: _nothing,
     says.ManifestAnswer: _nothing,
     says.Goodbye: _goodbye,
-    says.Farewell: _farewell,
+    says.Farewell: lambda farewell, _: _text("note", farewell.note),
     says.Meet: _meet,
     says.Met: _meet,
     says.GetAccount: _get_account,
     says.Account: _account,
     says.Audit: _audit,
     says.AuditAnswer: _audit_answer,
-    says.GetContribution: _get_contribution,
+    says.GetContribution: _part_of_round,
     says.ContributionAnswer: _nothing,
 }

@@ -48,7 +48,6 @@ class DirectoryHub:
         self.geneses: list[Founder] = []
         self.wait_s = 0.0
         self.shows_nothing = False
-        self.runs_published = 0
         self.is_over = False
         self.order: tuple[Order, float] | None = None
         self._newest: dict[str, Announcement] = {}
@@ -120,10 +119,9 @@ class MemoryDirectory:
         return self._hub.find(self._wall_s())
 
     async def publish_run(self, lease_s: float) -> None:
-        """Republish the manifest; counted."""
+        """Republish the manifest: here it is known."""
         await self._travel()
         assert lease_s > 0, "a lease lasts"
-        self._hub.runs_published += 1
 
     async def founder(self) -> Founder | None:
         """Who founds, once somebody is named; what was read once is never replaced by what is

@@ -37,7 +37,7 @@ from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Incoming, Reply
-from swarmfree.protocol.validation import check_fit, check_request, check_response
+from swarmfree.protocol.validation import check_fit, check_message
 from swarmfree.sim import signatures
 from swarmfree.sim.corrupt_answers import Spoiler
 from swarmfree.sim.faults import TRANSFER_S_MAX, Fate, FaultPlan, draw_fate, stretched_s
@@ -295,7 +295,7 @@ class MemoryHub:
     def _require_sound(self, request: Request) -> None:
         """As every network does; what goes to many, or comes twice, is looked at once."""
         if self._sound.get(id(request)) is not request:
-            check_request(request, self.bounds)
+            check_message(request, self.bounds)
             self._sound[id(request)] = request
             if len(self._sound) > SOUND_KEPT:
                 del self._sound[next(iter(self._sound))]
@@ -432,7 +432,7 @@ class MemoryNetwork:
         exchange = self._hub.begin(self._peer, Question(to, request, payload, silence_s, header_first))
         try:
             reply = await exchange.answer
-            check_response(reply.message, self._hub.bounds)
+            check_message(reply.message, self._hub.bounds)
             check_fit(request, reply.message)
             return reply
         finally:

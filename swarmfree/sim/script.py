@@ -118,17 +118,11 @@ class Director:
 
     def freeze(self, member: Member, duration_s: float) -> None:
         """This one stands still for so long."""
-        self.tell(f"freeze {member} for {duration_s:g} s")
-        life = self._life(member)
-        if life is not None:
-            self._cast.freeze(life, duration_s)
+        self._befall(member, f"freeze {member} for {duration_s:g} s", lambda life: self._cast.freeze(life, duration_s))
 
     def thaw(self, member: Member) -> None:
         """This one goes on at once, if it stands still."""
-        self.tell(f"thaw {member}")
-        life = self._life(member)
-        if life is not None:
-            self._cast.thaw(life)
+        self._befall(member, f"thaw {member}", self._cast.thaw)
 
     def join(self, *, standby: bool = False) -> None:
         """Start a new peer, which asks for a place or, with `standby`, waits for a loss."""
@@ -137,40 +131,34 @@ class Director:
 
     def leave(self, member: Member) -> None:
         """This one is asked to leave, as by SIGTERM."""
-        self.tell(f"ask {member} to leave")
-        life = self._life(member)
-        if life is not None:
-            self._cast.leave(life)
+        self._befall(member, f"ask {member} to leave", self._cast.leave)
 
     def stick(self, member: Member) -> None:
         """The device of this one never comes back from what it does next."""
-        self.tell(f"the device of {member} is stuck")
-        life = self._life(member)
-        if life is not None:
-            self._cast.stick(life)
+        self._befall(member, f"the device of {member} is stuck", self._cast.stick)
 
     def slow(self, member: Member, factor: float, duration_s: float) -> None:
         """The device of this one computes `factor` times slower for so long."""
-        self.tell(f"the device of {member} is {factor:g} times slower for {duration_s:g} s")
-        life = self._life(member)
-        if life is not None:
-            self._cast.slow(life, factor, duration_s, disk=False)
+        what = f"the device of {member} is {factor:g} times slower for {duration_s:g} s"
+        self._befall(member, what, lambda life: self._cast.slow(life, factor, duration_s, disk=False))
 
     def slow_disk(self, member: Member, factor: float, duration_s: float) -> None:
         """Writes and the directory of this one take `factor` times as long for so long."""
-        self.tell(f"the disk of {member} is {factor:g} times slower for {duration_s:g} s")
-        life = self._life(member)
-        if life is not None:
-            self._cast.slow(life, factor, duration_s, disk=True)
+        what = f"the disk of {member} is {factor:g} times slower for {duration_s:g} s"
+        self._befall(member, what, lambda life: self._cast.slow(life, factor, duration_s, disk=True))
 
     def shut(self, member: Member, duration_s: float) -> None:
         """Nobody listens where this one says that it does for so long; it lives, and calls
         others.
         """
-        self.tell(f"nobody can call {member} for {duration_s:g} s")
+        self._befall(member, f"nobody can call {member} for {duration_s:g} s", lambda life: self._cast.shut(life, duration_s))
+
+    def _befall(self, member: Member, what: str, act: Callable[[Life], None]) -> None:
+        """Tell what befalls this one, and do it where it lives."""
+        self.tell(what)
         life = self._life(member)
         if life is not None:
-            self._cast.shut(life, duration_s)
+            act(life)
 
     def _life(self, member: Member) -> Life | None:
         life = self._cast.lives.get(member)

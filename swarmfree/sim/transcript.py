@@ -31,7 +31,6 @@ class Transcript:
         self._digest = hashlib.sha256()
         self._lines: list[str] = []
         self._undigested: list[str] = []
-        self.dropped_count = 0
 
     def tell(self, who: str, what: str) -> None:
         """One line that people read."""
@@ -53,8 +52,6 @@ class Transcript:
             return
         if len(self._lines) < LINES_MAX:
             self._lines.append(line)
-        else:
-            self.dropped_count += 1
 
     def _catch_up(self) -> None:
         self._digest.update("".join(self._undigested).encode())

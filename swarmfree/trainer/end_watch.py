@@ -12,11 +12,10 @@ from swarmfree.policy.resume import resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Directory, Network
-from swarmfree.trainer.founder_watch import ask_plans
+from swarmfree.trainer.founder_watch import ASKED_MAX, ask_plans
 
 LOOKS_PER_LEASE = 10
 """A peer's last announcement stays in the directory for a lease, also when the peer has ended."""
-ASKED_MAX = 256
 BACK_SHARE = 0.5
 """Of `join_wait_s`, after which the run would go on from what those have who are back: a true end
 is told of before.

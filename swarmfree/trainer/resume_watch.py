@@ -19,11 +19,10 @@ from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Clock, Network
-from swarmfree.trainer.founder_watch import OrganisersDirectory, ask_plans
+from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
-ASKED_MAX = 256
 
 
 class ResumeWatch:

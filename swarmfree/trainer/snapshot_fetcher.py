@@ -15,14 +15,13 @@ from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import NO_STAGE, Founder
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.founder_watch import ask_plans
+from swarmfree.trainer.founder_watch import ASKED_MAX, ask_plans
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 LOOK_S, LOOK_S_MAX = 1.0, 15.0
 BACKOFF_S = 2.0
 ANSWERED_WITHIN_S = 15.0
-ASKED_MAX = 256
 
 Offers = Mapping[str, tuple[HeldSnapshot, ...]]
 

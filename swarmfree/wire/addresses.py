@@ -160,15 +160,6 @@ def split_host(text: str) -> tuple[str, int]:
     return host, port
 
 
-def grpc_target_of(multiaddr: str) -> str:
-    """The gRPC target of a peer's multiaddr.
-
-    Raises:
-        ConfigError: as for `parse_address`.
-    """
-    return parse_address(multiaddr).grpc_target
-
-
 def _checked_host(kind: str, host: str, text: str) -> str:
     if kind in ("ip4", "ip6"):
         try:

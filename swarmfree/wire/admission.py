@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.manifest import Manifest
@@ -32,15 +31,13 @@ class Admission:
     Args:
         manifest: of the run; says how it admits, and names the organiser.
         bans: the list that is known.
-        wall_s: Unix seconds.
     """
 
-    def __init__(self, manifest: Manifest, bans: BanList | None = None, wall_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, manifest: Manifest, bans: BanList | None = None) -> None:
         """Nobody has come."""
         self._access = manifest.run.access
         self._organiser = manifest.organiser
         self._fingerprint = manifest.fingerprint()
-        self._wall_s = wall_s
         self._bans = bans
         self._banned = frozenset(bans.peers if bans else ())
         self._seen: OrderedDict[tuple[str, bytes], Ticket | str] = OrderedDict()
@@ -110,7 +107,7 @@ class Admission:
 
     def _refusal(self, peer_id: str, ticket: Ticket) -> str | None:
         """What time, bans and the others that came change."""
-        if ticket.expires_s <= self._wall_s():
+        if ticket.expires_s <= time.time():
             then = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
             return f"ticket expired: that of peer {peer_id} held until {then}; ask the organiser for another one"
         if self._bans is not None and ticket.ticket_id in self._bans.tickets:

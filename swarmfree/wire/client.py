@@ -20,7 +20,7 @@ from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerU
 from swarmfree.protocol.messages import Response
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.validation import check_response, payload_bytes_max
+from swarmfree.protocol.validation import check_message, payload_bytes_max
 from swarmfree.wire.addresses import Address, parse_address
 from swarmfree.wire.announcement_record import ADDRESSES_MAX
 from swarmfree.wire.certificate import Certificate, ProvenPeer
@@ -304,7 +304,7 @@ def checked_response(rpc: Rpc, data: bytes | memoryview, limits: WireLimits) -> 
     """
     response, size_bytes = decode_response(rpc, data)
     try:
-        check_response(response, limits.bounds)
+        check_message(response, limits.bounds)
     except ProtocolViolation as error:
         raise Malformed(str(error)) from error
     return response, size_bytes

@@ -76,15 +76,8 @@ class Scalar(NamedTuple):
     from_proto: Callable[[Any], Any] | None
 
 
-class FieldCodec(NamedTuple):
-    """How one field is written into a message, and read from it."""
-
-    write: Callable[[Any, Any], None]
-    read: Callable[[Any], Any]
-
-
 class ValueCodec(NamedTuple):
-    """How a whole value is written into a message, and read from it."""
+    """How a whole value, or one field of it, is written into a message, and read from it."""
 
     write: Callable[[Any, Any], None]
     read: Callable[[Any], Any]
@@ -162,7 +155,7 @@ def _union_codec(kind: Any, descriptor: Descriptor) -> ValueCodec:
     return ValueCodec(write, read)
 
 
-def _field_codec(kind: Any, field: FieldDescriptor) -> FieldCodec:
+def _field_codec(kind: Any, field: FieldDescriptor) -> ValueCodec:
     """Choose by the two types; see the table of this module."""
     if get_origin(kind) is Annotated:
         inner, made_fit = get_args(kind)
@@ -179,17 +172,17 @@ def _field_codec(kind: Any, field: FieldDescriptor) -> FieldCodec:
     return _single_codec(_scalar(kind, field), field.name)
 
 
-def _annotated_codec(kind: Any, made_fit: Callable[[Any], Any], field: FieldDescriptor) -> FieldCodec:
+def _annotated_codec(kind: Any, made_fit: Callable[[Any], Any], field: FieldDescriptor) -> ValueCodec:
     """What comes in is made fit as it is read; what goes out is the reader's affair."""
     inner = _field_codec(kind, field)
 
     def read(message: Any) -> Any:
         return made_fit(inner.read(message))
 
-    return FieldCodec(inner.write, read)
+    return ValueCodec(inner.write, read)
 
 
-def _single_codec(scalar: Scalar, name: str) -> FieldCodec:
+def _single_codec(scalar: Scalar, name: str) -> ValueCodec:
     to_field, from_field = scalar
 
     def write(value: Any, message: Any) -> None:
@@ -199,10 +192,10 @@ def _single_codec(scalar: Scalar, name: str) -> FieldCodec:
         value = getattr(message, name)
         return value if from_field is None else from_field(value)
 
-    return FieldCodec(write, read)
+    return ValueCodec(write, read)
 
 
-def _optional_bits_codec(name: str) -> FieldCodec:
+def _optional_bits_codec(name: str) -> ValueCodec:
     def write(value: str, message: Any) -> None:
         if value:
             setattr(message, name, _bits_to_number(value))
@@ -210,10 +203,10 @@ def _optional_bits_codec(name: str) -> FieldCodec:
     def read(message: Any) -> str:
         return _number_to_bits(getattr(message, name)) if message.HasField(name) else ""
 
-    return FieldCodec(write, read)
+    return ValueCodec(write, read)
 
 
-def _message_codec(kind: Any, field: FieldDescriptor, *, is_optional: bool) -> FieldCodec:
+def _message_codec(kind: Any, field: FieldDescriptor, *, is_optional: bool) -> ValueCodec:
     inner = _inner_codec(kind, field)
     name, full_name = field.name, field.full_name
 
@@ -231,10 +224,10 @@ def _message_codec(kind: Any, field: FieldDescriptor, *, is_optional: bool) -> F
             return None
         raise Malformed(f"{full_name} is absent")
 
-    return FieldCodec(write, read)
+    return ValueCodec(write, read)
 
 
-def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
+def _repeated_codec(element: Any, field: FieldDescriptor) -> ValueCodec:
     name = field.name
     if field.message_type is None:
         to_field, from_field = _scalar(element, field)
@@ -246,7 +239,7 @@ def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
             values = _bounded(getattr(message, name), name)
             return tuple(values if from_field is None else map(from_field, values))
 
-        return FieldCodec(write_scalars, read_scalars)
+        return ValueCodec(write_scalars, read_scalars)
     inner = _inner_codec(element, field)
 
     def write(values: tuple[Any, ...], message: Any) -> None:
@@ -257,7 +250,7 @@ def _repeated_codec(element: Any, field: FieldDescriptor) -> FieldCodec:
     def read(message: Any) -> tuple[Any, ...]:
         return tuple(map(inner.read, _bounded(getattr(message, name), name)))
 
-    return FieldCodec(write, read)
+    return ValueCodec(write, read)
 
 
 def _bounded(values: Any, name: str) -> Any:
@@ -280,7 +273,7 @@ def _inner_codec(kind: Any, field: FieldDescriptor) -> ValueCodec:
     arguments = get_args(kind)
     if arguments[-1] is Ellipsis:
         (only,) = descriptor.fields
-        return ValueCodec(*_field_codec(kind, only))
+        return _field_codec(kind, only)
     codecs = tuple(_field_codec(k, f) for k, f in zip(arguments, descriptor.fields, strict=True))
 
     def write(values: tuple[Any, ...], message: Any) -> None:

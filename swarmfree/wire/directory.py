@@ -125,7 +125,6 @@ class DhtDirectory:
         *,
         manifest: Manifest | None = None,
         delegation: Ticket | None = None,
-        wall_s: Callable[[], float] = time.time,
         on_replaced: Callable[[float], None] | None = None,
     ) -> None:
         """Nothing runs before `start`.
@@ -137,7 +136,6 @@ class DhtDirectory:
             manifest: where it is known already (the organiser); otherwise `fetch_manifest` finds
                 it.
             delegation: the bootstrap node's ticket, by which it names founders.
-            wall_s: Unix seconds.
             on_replaced: told, in the loop that called `start`, after how many seconds a dead p2pd
                 was replaced.
         """
@@ -152,7 +150,6 @@ class DhtDirectory:
         self._ban_lists: dict[bytes, BanList | None] = {}
         self._order: SignedOrder | None = None
         self._no_orders = set[bytes]()
-        self._wall_s = wall_s
         self._on_replaced = on_replaced
         self._genesis: Genesis | None = None
         self._end: EndNotice | None = None
@@ -311,8 +308,8 @@ class DhtDirectory:
         copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
         if self._end is not None:
             notices.append(self._end.canonical())
-        self._genesis = newest_genesis(copies, self._manifest, self._genesis, self._wall_s(), self.bans)
-        self._end = find_end_notice(notices, self._manifest, self._wall_s(), self.bans)
+        self._genesis = newest_genesis(copies, self._manifest, self._genesis, time.time(), self.bans)
+        self._end = find_end_notice(notices, self._manifest, time.time(), self.bans)
         if self._genesis is not None:
             self._genesis_read_s = asyncio.get_running_loop().time()
 
@@ -354,7 +351,7 @@ class DhtDirectory:
         """Follow a list, keep it and publish it until the lease ends."""
         self._bans, self._has_read_kept = bans, True
         keep_bans(self._settings.folder, bans)
-        await self._store({self._key("bans"): bans.canonical()}, self._wall_s() + min(lease_s, LEASE_S_MAX))
+        await self._store({self._key("bans"): bans.canonical()}, time.time() + min(lease_s, LEASE_S_MAX))
 
     async def keepers_of_bans(self, bans: BanList) -> int:
         """How many others publish this list, whom it does not name itself."""
@@ -371,7 +368,7 @@ class DhtDirectory:
         """Follow an order, keep it and publish it until the lease ends."""
         self._order = order
         keep_order(self._settings.folder, order)
-        await self._store({self._key("orders"): order.content}, self._wall_s() + min(lease_s, LEASE_S_MAX))
+        await self._store({self._key("orders"): order.content}, time.time() + min(lease_s, LEASE_S_MAX))
 
     async def keepers_of_order(self, order: SignedOrder) -> int:
         """How many others publish this order, the bootstrap node not counted: it trains nothing."""
@@ -386,7 +383,7 @@ class DhtDirectory:
         """
         if self._manifest is None or self._keeper is None:
             return
-        now_s = self._wall_s()
+        now_s = time.time()
         expires_s = now_s + min(lease_s, LEASE_S_MAX)
         await self.founder()
         if not self._keeps_copies:
@@ -421,8 +418,8 @@ class DhtDirectory:
         if it cannot be now.
         """
         assert announcement.endpoint.member.peer_id == self._identity.peer_id, "a peer speaks for itself only"
-        self._announced = (announcement, self._wall_s())
-        expires_s = float(min(announcement.expires_s, self._wall_s() + LEASE_S_MAX))
+        self._announced = (announcement, time.time())
+        expires_s = float(min(announcement.expires_s, time.time() + LEASE_S_MAX))
         record = PeerRecord(dataclasses.replace(announcement, expires_s=expires_s), self.addresses[:ADDRESSES_MAX])
         await self._store({self._key("peers"): peer_record_to_bytes(record)}, expires_s)
 
@@ -434,7 +431,7 @@ class DhtDirectory:
             return
         announcement, announced_s = self._announced
         # A record is replaced by one that expires later alone.
-        later_s = announcement.expires_s + max(LATER_S, self._wall_s() - announced_s)
+        later_s = announcement.expires_s + max(LATER_S, time.time() - announced_s)
         await self.announce(dataclasses.replace(announcement, endpoint=endpoint, expires_s=later_s))
 
     async def announcements(self) -> tuple[Announcement, ...]:
@@ -454,7 +451,7 @@ class DhtDirectory:
             self._seen[record.owner] = seen
             if held is None or held.announcement.endpoint != seen.announcement.endpoint:
                 self._hear(seen.announcement.endpoint)
-        now_s, banned = self._wall_s(), self.bans.peers if self.bans is not None else ()
+        now_s, banned = time.time(), self.bans.peers if self.bans is not None else ()
         self._seen = {
             owner: seen for owner, seen in self._seen.items() if seen.announcement.expires_s > now_s and owner not in banned
         }
@@ -483,7 +480,7 @@ class DhtDirectory:
 
     async def offer_relay(self, address: Address, lease_s: float) -> None:
         """Say where this peer's relay is, until the lease is over; later if it cannot be now."""
-        expires_s = self._wall_s() + min(lease_s, LEASE_S_MAX)
+        expires_s = time.time() + min(lease_s, LEASE_S_MAX)
         await self._store({self._key("relays"): relay_record_to_bytes((str(address),))}, expires_s)
 
     async def relays(self) -> tuple[Address, ...]:
@@ -520,7 +517,7 @@ class DhtDirectory:
             quiet_hivemind()
             settings = self._settings
             listening = Listening(settings.host, settings.dht_port, settings.beyond_nat, settings.announced)
-            return DhtKeeper(self._identity, listening, sockets, self._wall_s, tell_replaced)
+            return DhtKeeper(self._identity, listening, sockets, time.time, tell_replaced)
 
         return make
 

@@ -15,18 +15,18 @@ Source: protocol section 3.4.
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
-import json
 import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import TALLY_MAX
 from swarmfree.protocol.names import Founder
+from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave
@@ -44,72 +44,46 @@ class Genesis:
 
     Args:
         fingerprint: of the manifest, 64 hex digits.
-        number: from 1; the higher one counts.
-        founder: peer id of the first member; the first electorate is this peer alone.
+        named: who founds, and from what the run goes on; the higher number counts.
         key: the bootstrap node's public key, DER SubjectPublicKeyInfo.
         delegation: its ticket, by which the organiser lets it name founders.
         signature: of `signed_bytes`, by the bootstrap node.
-        iteration, lineage: where the run goes on from snapshots; 0 and "" = it begins.
-        spent: orders up to this number were given before.
-        is_whole: each stage of what it goes on from was there.
     """
 
     fingerprint: str
-    number: int
-    founder: str
+    named: Founder
     key: bytes
     delegation: Ticket
     signature: bytes
-    iteration: int = 0
-    lineage: str = ""
-    spent: int = 0
-    is_whole: bool = False
 
     def signed_bytes(self) -> bytes:
         """What the signature covers: purpose, fingerprint, number, founder, iteration, lineage,
         spent orders and whether the set is whole, as canonical JSON.
         """
-        words: dict[str, str | int] = {
-            "purpose": _PURPOSE,
-            "fingerprint": self.fingerprint,
-            "number": self.number,
-            "founder": self.founder,
-            "iteration": self.iteration,
-            "lineage": self.lineage,
-            "spent": self.spent,
-            "is_whole": self.is_whole,
-        }
-        return _canonical(words)
-
-    @property
-    def named(self) -> Founder:
-        """Whom it names, and for what."""
-        return Founder(self.number, self.founder, self.iteration, self.lineage, self.spent, self.is_whole)
+        return canonical_json({"purpose": _PURPOSE, **self._said()})
 
     def counts_more_than(self, other: Genesis | None) -> bool:
         """Whether peers that read both follow this one; an organiser that gave two the same number
         is not to be trusted, but all read the same.
         """
-        return other is None or (-self.number, self.canonical()) < (-other.number, other.canonical())
+        return other is None or (-self.named.number, self.canonical()) < (-other.named.number, other.canonical())
 
     def canonical(self) -> bytes:
         """The bytes that are published: JSON, sorted keys, no spaces, key, delegation and
         signature in base64.
         """
-        return _canonical(
+        return canonical_json(
             {
-                "fingerprint": self.fingerprint,
-                "number": self.number,
-                "founder": self.founder,
-                "iteration": self.iteration,
-                "lineage": self.lineage,
-                "spent": self.spent,
-                "is_whole": self.is_whole,
+                **self._said(),
                 "key": base64.b64encode(self.key).decode(),
                 "delegation": base64.b64encode(self.delegation.to_bytes()).decode(),
                 "signature": base64.b64encode(self.signature).decode(),
             }
         )
+
+    def _said(self) -> dict[str, Any]:
+        named = dataclasses.asdict(self.named)
+        return {"fingerprint": self.fingerprint, "founder": named.pop("peer_id"), **named}
 
 
 def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, delegation: Ticket) -> Genesis:
@@ -130,8 +104,7 @@ def make_genesis(identity: Identity, manifest: Manifest, founder: Founder, deleg
         raise ConfigError(f"founder {founder.peer_id!r} is no libp2p peer id")
     if not 0 < founder.number <= NUMBER_MAX:
         raise ConfigError(f"genesis {founder.number}: a number from 1 on is expected")
-    where = founder.iteration, founder.lineage, founder.spent, founder.is_whole
-    unsigned = Genesis(manifest.fingerprint(), founder.number, founder.peer_id, identity.public_key, delegation, b"", *where)
+    unsigned = Genesis(manifest.fingerprint(), founder, identity.public_key, delegation, b"")
     return dataclasses.replace(unsigned, signature=identity.sign(unsigned.signed_bytes()))
 
 
@@ -144,7 +117,7 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float, bans: BanLis
     """
     try:
         genesis = _parsed(content)
-    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ProtocolViolation(f"a genesis record is malformed: {error!r}") from error
     if genesis.fingerprint != manifest.fingerprint():
         raise ProtocolViolation(f"a genesis record is of run {genesis.fingerprint[:12]}, not {manifest.fingerprint()[:12]}")
@@ -158,10 +131,11 @@ def read_genesis(content: bytes, manifest: Manifest, wall_s: float, bans: BanLis
         raise ProtocolViolation(f"a genesis record is by {genesis.delegation.holder}, which the organiser has banned")
     if not verify(genesis.key, genesis.signed_bytes(), genesis.signature):
         raise ProtocolViolation("a genesis record's signature does not hold")
-    if genesis.iteration > manifest.run.iterations or bool(genesis.iteration) != bool(_LINEAGE.fullmatch(genesis.lineage)):
-        raise ProtocolViolation(f"a genesis record goes on with iteration {genesis.iteration} after {genesis.lineage!r:.80}")
-    if not is_peer_id(genesis.founder):
-        raise ProtocolViolation(f"a genesis record names {genesis.founder!r}, which is no peer id")
+    named = genesis.named
+    if named.iteration > manifest.run.iterations or bool(named.iteration) != bool(_LINEAGE.fullmatch(named.lineage)):
+        raise ProtocolViolation(f"a genesis record goes on with iteration {named.iteration} after {named.lineage!r:.80}")
+    if not is_peer_id(named.peer_id):
+        raise ProtocolViolation(f"a genesis record names {named.peer_id!r}, which is no peer id")
     return genesis
 
 
@@ -185,11 +159,7 @@ def newest_genesis(
 
 
 def _parsed(content: bytes) -> Genesis:
-    if len(content) > GENESIS_SIZE_BYTES_MAX:
-        raise ValueError(f"{len(content)} bytes, at most {GENESIS_SIZE_BYTES_MAX} expected")
-    values = json.loads(content)
-    if not isinstance(values, dict):
-        raise TypeError("an object is expected")
+    values = json_object(content, GENESIS_SIZE_BYTES_MAX)
     number, iteration, spent = values.pop("number"), values.pop("iteration"), values.pop("spent")
     is_whole = values.pop("is_whole")
     if type(number) is not int or not 0 < number <= NUMBER_MAX or not all(isinstance(value, str) for value in values.values()):
@@ -200,17 +170,8 @@ def _parsed(content: bytes) -> Genesis:
         raise TypeError("whether the set is whole is yes or no")
     return Genesis(
         values["fingerprint"],
-        number,
-        values["founder"],
+        Founder(number, values["founder"], iteration, values["lineage"], spent, is_whole),
         base64.b64decode(values["key"], validate=True),
         ticket_from_bytes(base64.b64decode(values["delegation"], validate=True)),
         base64.b64decode(values["signature"], validate=True),
-        iteration,
-        values["lineage"],
-        spent,
-        is_whole,
     )
-
-
-def _canonical(values: dict[str, str | int]) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -201,9 +200,7 @@ class GrpcNetwork:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def cut_off(self, peer_ids: Collection[str]) -> None:

@@ -9,7 +9,6 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from types import TracebackType
 from typing import Self
 
 from swarmfree.protocol.errors import RefusalKind, Refused
@@ -51,7 +50,7 @@ class CallSlot:
         self._users += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
             self._quotas.leave(self._caller, self._held_bytes, 0.0 if self.is_useful else self._loop_s)

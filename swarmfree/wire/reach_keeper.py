@@ -11,7 +11,6 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
 from swarmfree.protocol.errors import PeerUnreachable, SwarmfreeError
@@ -123,9 +122,7 @@ class ReachKeeper:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for task in (*self._lines.values(), *([self._keeping] if self._keeping is not None else [])):
             task.cancel()
         self._client.close()

@@ -21,7 +21,6 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
@@ -319,9 +318,7 @@ class Relay:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def log(self, why: str, host: str, detail: str = "") -> None:

@@ -26,7 +26,7 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.messages import Header, Request
 from swarmfree.protocol.pieces import recut
 from swarmfree.protocol.ports import Handler
-from swarmfree.protocol.validation import check_names, check_request, payload_bytes_max
+from swarmfree.protocol.validation import check_message, check_names, payload_bytes_max
 from swarmfree.wire import frames
 from swarmfree.wire.addresses import ADDRESS_LETTERS_MAX
 from swarmfree.wire.admission import Admission
@@ -453,7 +453,7 @@ class Server:
         request = self._unpacker.content(received)
         try:
             check_names(header)
-            check_request(request, limits.bounds)
+            check_message(request, limits.bounds)
         except ProtocolViolation as error:
             raise Malformed(str(error)) from error
         return Admitted(rpc, header, request, self.handler, received.payload_size_bytes, received.waits)

@@ -19,7 +19,7 @@ from swarmfree.protocol.errors import ProtocolViolation, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.names import Founder
-from swarmfree.protocol.validation import check_names, check_request, check_response
+from swarmfree.protocol.validation import check_message, check_names
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import (
     canonical_json,
@@ -83,11 +83,11 @@ def _rpc_target(rpc: Rpc) -> Target:
         """The first byte says which of the two follows."""
         if data[:1] > b"\x7f":
             response, _ = decode_response(rpc, data[1:])
-            check_response(response, bounds)
+            check_message(response, bounds)
             return
         received = decode_request(rpc, data[1:], len(data))
         check_names(received.header)
-        check_request(received.content(), bounds)
+        check_message(received.content(), bounds)
 
     requests = [b"\0" + golden("request", name) for name, request in REQUESTS.items() if rpc_of(request) is rpc]
     responses = [b"\xff" + golden("response", name) for name, (named, _) in RESPONSES.items() if named == rpc.name]

@@ -286,7 +286,7 @@ class Attacker:
             "seconds_per_microbatch": rng.choice((0.0, 1e-9, 1e300)),
             "squared_norm": rng.choice((0.0, 1e9, 1e300)),
             "stage": rng.choice((-1, 0, 1, 2, 99)),
-            "state": rng.choice(("serving", "joining", "standby", "x")),
+            "state": rng.choice(("serving", "leaving", "standby", "x")),
         }
         return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 

@@ -29,7 +29,7 @@ from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.wire import dht_keeper
 from swarmfree.wire.invite import Invite
-from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser, draw_organiser
+from swarmfree.wire.organiser import ORGANISER_FILE, OrganiserKey, create_organiser
 from tests.model.model_world import EngineRing
 
 
@@ -39,12 +39,6 @@ class _Silent:
 
     def flush(self) -> None:
         """Nothing is kept."""
-
-
-@pytest.fixture
-def organiser() -> OrganiserKey:
-    """The key of who makes the runs."""
-    return draw_organiser()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import io
 import socket
 import time
@@ -37,7 +36,7 @@ from swarmfree.wire.admission import Admission
 from swarmfree.wire.identity import load_or_create_identity
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.network import GrpcNetwork
-from swarmfree.wire.organiser import OrganiserKey, draw_organiser
+from swarmfree.wire.organiser import OrganiserKey
 from swarmfree.wire.relay_client import RelayClient
 from swarmfree.wire.ticket import make_ticket
 from tests.builders import make_ports
@@ -90,18 +89,6 @@ class Board:
     async def offer_relay(self, address: Address, _lease_s: float) -> None:
         """Keep where it is."""
         self.offered.put_nowait(address)
-
-
-@pytest.fixture
-def organiser() -> OrganiserKey:
-    """Who made the run."""
-    return draw_organiser()
-
-
-@pytest.fixture
-def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
-    """A run that admits by ticket."""
-    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
 
 
 async def require_refused(board: Board, manifest: Manifest, folder: Path) -> None:

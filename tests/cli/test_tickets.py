@@ -35,24 +35,6 @@ RUN = "ab" * 32
 INVITE = Invite(RUN, (f"/ip4/127.0.0.1/tcp/9/p2p/{PEER}",))
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """The bootstrap node."""
-    return load_or_create_identity(tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture
-def organiser() -> OrganiserKey:
-    """Who makes the run."""
-    return draw_organiser()
-
-
-@pytest.fixture
-def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
-    """The run."""
-    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
-
-
 def test_a_restart_without_the_key_has_the_same_tickets(
     tmp_path: Path, manifest: Manifest, node: Identity, organiser: OrganiserKey
 ) -> None:

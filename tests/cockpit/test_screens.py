@@ -13,7 +13,7 @@ from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.lines import describe, plain_reason
 from swarmfree.cockpit.screen import Window, curve, expected_seconds, picture
 from swarmfree.cockpit.state import News
-from swarmfree.cockpit.text import clock, fitted, left_words, seconds_words
+from swarmfree.cockpit.text import clock, left_words, seconds_words
 from swarmfree.protocol.events import Note
 from tests.cockpit.drawing import GOLDEN, PICTURES, as_picture, drawn, in_colour, require_kept
 from tests.cockpit.screens import FIRST_S, GRPC, opening, screens, training
@@ -180,22 +180,6 @@ def test_times_are_told_as_roughly_as_they_are_known() -> None:
     ]
     assert [seconds_words(s) for s in (0.24, 12.4)] == ["0.2 s", "12 s"]
     assert [clock(s) for s in (5, 147, 3747)] == ["0:05", "2:27", "1:02:27"]
-
-
-def test_a_text_is_broken_between_words() -> None:
-    """A summary is as wide as its window: words stay whole, and a line that goes on stands further
-    in.
-    """
-    text = (
-        "stage 2 lost in iteration 151 (killed: peer-3, peer-7)\n  noticed after 0.04 s, decided after 0.05 s, built after 0.81 s"
-    )
-    assert fitted(text, 30).splitlines() == [
-        "stage 2 lost in iteration 151",
-        "  (killed: peer-3, peer-7)",
-        "  noticed after 0.04 s,",
-        "    decided after 0.05 s,",
-        "    built after 0.81 s",
-    ]
 
 
 def test_texts_of_failed_calls_are_told_in_plain_words() -> None:

@@ -710,3 +710,18 @@ def source_with_an_overlapping_sum() -> object:
         return [(share.offsets, share.taken) for share in newest.shares]
 
     return lead(story)
+
+
+def stages_that_are_redone() -> object:
+    """The only replica of stage 1 does not answer, and is waited for: stages whose missing
+    microbatches are redone.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[int]:
+        participant = coordinator.roster.get(ME.member)
+        assert participant is not None
+        coordinator.roster.fence(SIBLING.member, "it does not answer")
+        participant.miss(PeerSilent("nothing"))
+        return sorted(coordinator._rounds._heard_stages(plan(1)))
+
+    return lead(story)

@@ -26,7 +26,7 @@ from swarmfree.protocol.records import (
     record_from_json,
     record_to_json,
 )
-from swarmfree.protocol.validation import check_response
+from swarmfree.protocol.validation import check_message
 from tests.wire.wire_samples import ALICE, ENTRY, PLAN, RECORD
 
 
@@ -165,10 +165,10 @@ def test_what_records_say_of_the_batch_is_within_the_bounds_of_messages(
     bounds = MessageBounds.of(manifest)
     for record in _records(manifest, {iteration: min(count, most) for iteration, count in orders.items()}, 20):
         sized = replace(record, stages=(replace(ENTRY, sums=()),) * manifest.stage_count)
-        check_response(RecordAnswer(sized), bounds)
+        check_message(RecordAnswer(sized), bounds)
     full = _records(replace(manifest, batch=replace(manifest.batch, microbatches=most)), {0: most}, 20)[-1]
     assert full.batch is not None and full.batch.fed == 20 * most
-    check_response(RecordAnswer(replace(full, stages=(replace(ENTRY, sums=()),) * manifest.stage_count)), bounds)
+    check_message(RecordAnswer(replace(full, stages=(replace(ENTRY, sums=()),) * manifest.stage_count)), bounds)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +192,6 @@ def test_no_other_batch_is_taken_from_a_record(change: dict[str, int]) -> None:
     bounds, entries = MessageBounds.of(manifest), (replace(ENTRY, sums=()),) * manifest.stage_count
     sound = SetBatch(64, 7 * 64, 7, float32_bits(1.0))
     record = replace(RECORD, iteration=6, stages=entries, batch=sound)
-    check_response(RecordAnswer(record), bounds)
+    check_message(RecordAnswer(record), bounds)
     with pytest.raises(ProtocolViolation):
-        check_response(RecordAnswer(replace(record, batch=replace(sound, **change))), bounds)
+        check_message(RecordAnswer(replace(record, batch=replace(sound, **change))), bounds)

@@ -18,7 +18,7 @@ from swarmfree.protocol.messages import Request, Response
 from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.records import MicrobatchSet, Microloss, PartialSum, Roll, SetSplit, float32_bits, float64_bits
-from swarmfree.protocol.validation import check_fit, check_names, check_request, check_response, payload_bytes_max
+from swarmfree.protocol.validation import check_fit, check_message, check_names, payload_bytes_max
 from tests.wire.wire_samples import (
     ALICE,
     AT_ALICE,
@@ -209,27 +209,27 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
 @pytest.mark.parametrize("request_name", sorted(REQUESTS))
 def test_what_some_run_may_say_is_sound_where_the_run_is_not_known(request_name: str) -> None:
     """The widest bounds refuse none of the samples."""
-    check_request(REQUESTS[request_name], MessageBounds())
+    check_message(REQUESTS[request_name], MessageBounds())
     check_names(HEADER)
 
 
 @pytest.mark.parametrize("name", sorted(RESPONSES))
 def test_every_sample_of_an_answer_is_sound(name: str) -> None:
     """Also of answers."""
-    check_response(RESPONSES[name][1], MessageBounds())
+    check_message(RESPONSES[name][1], MessageBounds())
 
 
 @pytest.mark.parametrize("request_", SOUND, ids=lambda request: type(request).__name__)
 def test_a_usual_request_is_sound(request_: Request) -> None:
     """What correct peers of this run say passes."""
-    check_request(request_, BOUNDS)
+    check_message(request_, BOUNDS)
 
 
 @pytest.mark.parametrize(("unsound", "why"), UNSOUND, ids=lambda value: value if isinstance(value, str) else None)
 def test_a_request_that_nobody_makes_is_refused_by_its_fault(unsound: Request, why: str) -> None:
     """The sentence names the message, what was found and what was expected."""
     with pytest.raises(ProtocolViolation) as caught:
-        check_request(unsound, BOUNDS)
+        check_message(unsound, BOUNDS)
     assert str(caught.value).startswith(f"{type(unsound).__name__}: {why}")
 
 
@@ -237,7 +237,7 @@ def test_a_request_that_nobody_makes_is_refused_by_its_fault(unsound: Request, w
 def test_an_answer_that_nobody_gives_is_refused_by_its_fault(unsound: Response, why: str) -> None:
     """Those who ask are as safe as those who are asked."""
     with pytest.raises(ProtocolViolation) as caught:
-        check_response(unsound, BOUNDS)
+        check_message(unsound, BOUNDS)
     assert str(caught.value).startswith(f"{type(unsound).__name__}: {why}")
 
 

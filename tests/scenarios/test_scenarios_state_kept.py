@@ -156,6 +156,16 @@ def test_the_only_replica_of_a_stage_is_waited_for(strike: Callable[[Director], 
     assert lines(result, "IterationCommitted", "iteration=3 ", "attempt=0", "forced=0")
 
 
+def test_nothing_is_redone_for_a_stage_that_does_not_answer() -> None:
+    """Its neighbours still reach it and dropped what they had sent it, so that they redid the same
+    microbatches in turn until it was given up, a hundred pieces of work in its table.
+    """
+    script = Once(WORK, lambda director, _: cut_off(5.0, refused=True)(director))
+    result = play(replace(alone(), cache_bytes_max=100), script)
+    assert script.struck
+    assert not lines(result, "Repaired", "iteration=3 ")
+
+
 def test_the_only_replica_of_a_stage_is_waited_for_until_it_knows_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was away, and forbids for a moment what a coordinator says that it does not know: nothing
     is rebuilt, and the same iteration commits.

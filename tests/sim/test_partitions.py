@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -124,40 +125,21 @@ def test_a_refusing_partition_breaks_calls_at_once() -> None:
     in_world(story)
 
 
-def test_a_deaf_peer_asks_and_does_not_hear() -> None:
-    """Its request runs the handler, the answer does not arrive; what others ask it does not arrive
-    either.
+@pytest.mark.parametrize(("way", "is_heard"), [(deaf, True), (mute, False)])
+def test_a_deaf_peer_is_heard_and_a_mute_one_hears(way: Callable[[str], Break], *, is_heard: bool) -> None:
+    """Of a deaf peer's calls and of those to it, its own run the handler, of a mute one's the
+    others; no answer arrives.
     """
 
     async def story(world: World) -> None:
         server, own = Server(), Server()
         a, b = world.peer("a", own.handle), world.peer("b", server.handle)
-        world.hub.begin_break(deaf("a"))
-        with pytest.raises(PeerSilent):
-            await ask(a, b)
-        assert server.ended == 1
-        with pytest.raises(PeerSilent):
-            await ask(b, a)
-        assert own.begun == 0
-
-    in_world(story)
-
-
-def test_a_mute_peer_hears_and_is_not_heard() -> None:
-    """What others ask it runs its handler, its answer does not arrive; its own requests do not
-    arrive.
-    """
-
-    async def story(world: World) -> None:
-        server, own = Server(), Server()
-        a, b = world.peer("a", own.handle), world.peer("b", server.handle)
-        world.hub.begin_break(mute("a"))
-        with pytest.raises(PeerSilent):
-            await ask(b, a)
-        assert own.ended == 1
-        with pytest.raises(PeerSilent):
-            await ask(a, b)
-        assert server.begun == 0
+        world.hub.begin_break(way("a"))
+        for asking, asked in ((a, b), (b, a)):
+            with pytest.raises(PeerSilent):
+                await ask(asking, asked)
+        assert (server.begun, server.ended) == (is_heard, is_heard)
+        assert (own.begun, own.ended) == (not is_heard, not is_heard)
 
     in_world(story)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,6 +22,24 @@ SLOW_S = 3.0
 MEMBERS_OWN = "e" * 64
 
 
+def announced_by(alone: Alone, word: Callable[[], Any], takes_s: float = 0.0) -> list[tuple[float, Any]]:
+    """What this peer will have told a directory that takes so long, which begins now, and when."""
+    told: list[tuple[float, Any]] = []
+
+    class Directory:
+        async def announce(self, said: object) -> None:
+            told.append((alone.context.now_s(), said))
+            await asyncio.sleep(takes_s)
+
+        async def publish_run(self, _: float) -> None:
+            return
+
+    object.__setattr__(alone.context.ports, "directory", Directory())
+    peer = SimpleNamespace(context=alone.context, stage_member=alone.stage_member, _announcement=word, has_announced=False)
+    alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
+    return told
+
+
 @pytest.mark.parametrize("late_s", [SLOW_S / 2, 2 * SLOW_S])
 def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(late_s: float) -> None:
     """Somebody wants this peer's weights, before or after its last word has arrived: the next word
@@ -28,25 +47,7 @@ def test_what_is_wanted_is_announced_at_once_also_while_the_directory_is_slow(la
     """
 
     async def story(alone: Alone) -> None:
-        told: list[tuple[float, str]] = []
-
-        class Directory:
-            async def announce(self, lineage: str) -> None:
-                told.append((alone.context.now_s(), lineage))
-                await asyncio.sleep(SLOW_S)
-
-            async def publish_run(self, _: float) -> None:
-                return
-
-        object.__setattr__(alone.context.ports, "directory", Directory())
-        peer = SimpleNamespace(
-            context=alone.context,
-            stage_member=alone.stage_member,
-            _announcement=lambda: alone.replica_state.lineage,
-            has_announced=False,
-        )
-        begun_s = alone.context.now_s()
-        alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
+        begun_s, told = alone.context.now_s(), announced_by(alone, lambda: alone.replica_state.lineage, SLOW_S)
         await asyncio.sleep(late_s)
         alone.replica_state.lineage = alone.replica_state.wanted = record().lineage()
         alone.replica_state.moved.tell()
@@ -65,25 +66,9 @@ def test_the_end_of_the_run_is_announced_at_once() -> None:
     """
 
     async def story(alone: Alone) -> None:
-        told: list[tuple[float, int]] = []
-
-        class Directory:
-            async def announce(self, iteration: int) -> None:
-                told.append((alone.context.now_s(), iteration))
-
-            async def publish_run(self, _: float) -> None:
-                return
-
-        object.__setattr__(alone.context.ports, "directory", Directory())
-        peer = SimpleNamespace(
-            context=alone.context,
-            stage_member=alone.stage_member,
-            _announcement=lambda: alone.replica_state.iteration,
-            has_announced=False,
-        )
         begun_s, last = alone.context.now_s(), alone.context.manifest.run.iterations
         alone.replica_state.iteration = last - 1
-        alone.tasks.start(Peer._announce(cast("Any", peer)), "announce")
+        told = announced_by(alone, lambda: alone.replica_state.iteration)
         await asyncio.sleep(1)
         alone.replica_state.iteration = last
         alone.replica_state.moved.tell()

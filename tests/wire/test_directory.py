@@ -195,7 +195,7 @@ async def test_a_later_founder_is_read_by_those_who_knew_an_earlier_one(world: W
         while await member.founder() != second:
             await asyncio.sleep(0.1)
     await member.publish_run(60.0)
-    assert (await bootstrap.name_founder(first, 60.0)).number == 2
+    assert (await bootstrap.name_founder(first, 60.0)).named.number == 2
     late, _ = await world.peer("late", member.addresses)
     assert await late.founder() == second
 
@@ -212,7 +212,7 @@ async def test_forged_records_change_nothing(world: World) -> None:
     lie = peer_record_to_bytes(PeerRecord(dataclasses.replace(announcement_of(honest_id, stage=3), expires_s=expires_s), ()))
     # Not when the record expires
     own = dataclasses.replace(announcement_of(forger_id), expires_s=expires_s + 1)
-    genesis = Genesis(world.run, 9, forger_id.peer_id, forger_id.public_key, world.delegation, b"")
+    genesis = Genesis(world.run, Founder(9, forger_id.peer_id), forger_id.public_key, world.delegation, b"")
     genesis = dataclasses.replace(genesis, signature=forger_id.sign(genesis.signed_bytes()))
     for rubbish in (lie, b"", b"\xff", b"[]", b"[" * 4000, peer_record_to_bytes(PeerRecord(own, ()))):
         expires_s += 0.001

@@ -20,35 +20,11 @@ from swarmfree.wire.announcement_record import canonical_json
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice, read_end_notice
 from swarmfree.wire.genesis import make_genesis
-from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.identity import Identity
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
 from swarmfree.wire.ticket import Ticket, make_ticket
 
 NOW_S, EXPIRES_S = 1_800_000_000, 1_800_000_100
-
-
-@pytest.fixture(scope="module")
-def organiser() -> OrganiserKey:
-    """Who made the run."""
-    return draw_organiser()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """The bootstrap node."""
-    return load_or_create_identity(tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """Somebody else."""
-    return load_or_create_identity(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture
-def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
-    """The organiser's run."""
-    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
 
 
 def leave_for(identity: Identity, organiser: OrganiserKey, manifest: Manifest) -> Ticket:

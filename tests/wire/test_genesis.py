@@ -14,36 +14,12 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Founder
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis, read_genesis
-from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.identity import Identity
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
 from swarmfree.wire.ticket import Ticket, make_ticket
 
 FOUNDER = Founder(1, "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG")
 NOW_S, EXPIRES_S = 1_800_000_000, 1_800_000_100
-
-
-@pytest.fixture(scope="module")
-def organiser() -> OrganiserKey:
-    """Who made the run."""
-    return draw_organiser()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """The bootstrap node."""
-    return load_or_create_identity(tmp_path_factory.mktemp("node"))
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    """Somebody else."""
-    return load_or_create_identity(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture
-def manifest(small_manifest: Manifest, organiser: OrganiserKey) -> Manifest:
-    """The organiser's run."""
-    return dataclasses.replace(small_manifest, organiser=organiser.peer_id)
 
 
 @pytest.fixture
@@ -63,7 +39,7 @@ def test_genesis_is_believed_by_whoever_has_the_manifest(
 ) -> None:
     """A published genesis is read back as it was made, and making it again gives the same bytes."""
     assert read_genesis(genesis.canonical(), manifest, NOW_S) == genesis
-    assert (genesis.fingerprint, genesis.number, genesis.founder) == (manifest.fingerprint(), 1, FOUNDER.peer_id)
+    assert (genesis.fingerprint, genesis.named) == (manifest.fingerprint(), FOUNDER)
     assert make_genesis(node, manifest, FOUNDER, leave).canonical() == genesis.canonical()
     assert len(genesis.canonical()) < 1300
     later = dataclasses.replace(FOUNDER, number=2, iteration=3, lineage="a" * 64, spent=7, is_whole=True)
@@ -88,7 +64,7 @@ def test_only_whom_the_organiser_lets_names_a_founder(
     for one, run_manifest, ticket, why in cases:
         with pytest.raises(ConfigError, match=why):
             make_genesis(one, run_manifest, FOUNDER, ticket)
-        unsigned = Genesis(run_manifest.fingerprint(), 1, FOUNDER.peer_id, one.public_key, ticket, b"")
+        unsigned = Genesis(run_manifest.fingerprint(), FOUNDER, one.public_key, ticket, b"")
         forged = dataclasses.replace(unsigned, signature=one.sign(unsigned.signed_bytes()))
         with pytest.raises(ProtocolViolation, match=why):
             read_genesis(forged.canonical(), run_manifest, NOW_S)
@@ -125,7 +101,7 @@ def test_of_several_the_highest_number_counts(node: Identity, stranger: Identity
     """
     first, again = (make_genesis(node, manifest, Founder(1, peer), leave) for peer in (FOUNDER.peer_id, stranger.peer_id))
     second = make_genesis(node, manifest, Founder(2, stranger.peer_id), leave)
-    forged = dataclasses.replace(second, number=3)
+    forged = dataclasses.replace(second, named=Founder(3, stranger.peer_id))
     both = min((first, again), key=Genesis.canonical)
     for one, other in ((first, again), (again, first)):
         assert newest_genesis([one.canonical(), b"", other.canonical()], manifest, None, NOW_S) == both
@@ -138,7 +114,7 @@ def test_a_genesis_has_a_number(node: Identity, manifest: Manifest, leave: Ticke
     """The first one is 1; what is no number, or too large, is neither made nor read."""
     with pytest.raises(ConfigError, match="a number from 1 on is expected"):
         make_genesis(node, manifest, Founder(number, FOUNDER.peer_id), leave)
-    genesis = dataclasses.replace(genesis, number=number)
+    genesis = dataclasses.replace(genesis, named=Founder(number, FOUNDER.peer_id))
     genesis = dataclasses.replace(genesis, signature=node.sign(genesis.signed_bytes()))
     for content in (genesis.canonical(), genesis.canonical().replace(str(number).encode(), b"true", 1)):
         with pytest.raises(ProtocolViolation, match="malformed"):
@@ -168,10 +144,10 @@ def test_forged_genesis_is_refused(node: Identity, stranger: Identity, manifest:
     these is wrong.
     """
     other_run = dataclasses.replace(manifest, run=dataclasses.replace(manifest.run, seed=1))
-    unsigned = dataclasses.replace(genesis, founder=stranger.peer_id)
+    unsigned = dataclasses.replace(genesis, named=Founder(1, stranger.peer_id))
     forged = dataclasses.replace(unsigned, key=stranger.public_key, signature=stranger.sign(unsigned.signed_bytes()))
     borrowed = dataclasses.replace(unsigned, signature=stranger.sign(unsigned.signed_bytes()))
-    nameless = dataclasses.replace(genesis, founder="nobody")
+    nameless = dataclasses.replace(genesis, named=Founder(1, "nobody"))
     nameless = dataclasses.replace(nameless, signature=node.sign(nameless.signed_bytes()))
     cases: list[tuple[Genesis, Manifest, str]] = [
         (genesis, other_run, "is of run"),
@@ -187,7 +163,7 @@ def test_forged_genesis_is_refused(node: Identity, stranger: Identity, manifest:
 
 def test_genesis_of_another_purpose_is_refused(node: Identity, manifest: Manifest, genesis: Genesis) -> None:
     """The bootstrap node's signature under other words with the same fields is no genesis."""
-    words = json.dumps({"fingerprint": genesis.fingerprint, "founder": genesis.founder}, sort_keys=True).encode()
+    words = json.dumps({"fingerprint": genesis.fingerprint, "founder": genesis.named.peer_id}, sort_keys=True).encode()
     with pytest.raises(ProtocolViolation, match="signature"):
         read_genesis(dataclasses.replace(genesis, signature=node.sign(words)).canonical(), manifest, NOW_S)
 

@@ -48,7 +48,6 @@ WEIGHTS: dict[StrikeKind, int] = {
 stays whole.
 """
 WIPE_WEIGHT = 2
-DEADLY = frozenset({StrikeKind.KILL, StrikeKind.TERMINATE, StrikeKind.WIPE})
 ON_NETWORK = frozenset({StrikeKind.DELAY, StrikeKind.CUT, StrikeKind.HOLE})
 
 

@@ -20,6 +20,7 @@ from swarmfree.policy.planner.model_size import (
     stage_activation_bytes,
     stage_parameters,
 )
+from swarmfree.policy.planner.scores import STATE_FLOATS
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE, Member
 
@@ -36,8 +37,6 @@ call back. Measured with real processes on one machine: 1.4 s; 5.5 s under ten t
 """
 GONE = ""
 """Stands for who served the lost stage; no peer has this name."""
-STATE_FLOATS = 3
-"""A state is weights and two moments; no way of bringing a stage back takes more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,8 @@ class Rounds:
             if ENDS_STAGE in covers:
                 self._deal_elsewhere(plan, covers[ENDS_STAGE].missing)
             if any(len(cover.missing) for cover in covers.values()):
-                missing = [covers[s].missing if s in covers else MicrobatchSet() for s in stages]
+                heard = self._heard_stages(plan)
+                missing = [covers[s].missing if s in covers and s in heard else MicrobatchSet() for s in stages]
                 if not await self._repair(plan, missing, gone):
                     gone.clear()
                     self._check_sources(
@@ -230,6 +231,12 @@ class Rounds:
         self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
         while (left_s := until_s - self._context.now_s()) > 0 and self.live(plan) == there:
             await self._roster.changed.wait(left_s)
+
+    def _heard_stages(self, plan: Plan) -> set[int]:
+        """Stages of which somebody answers: what is redone for another one is counted by nobody, so
+        it would be redone again and again.
+        """
+        return {stage for g in self.live(plan) if g.is_heard and (stage := plan.stage_of(g.member)) is not None}
 
     def choose(self, partial_sums: list[PartialSum], count: int) -> Cover:
         """Which partial sums count; see `policy.reduction`."""
