@@ -29,9 +29,11 @@ class Absent:
 
 
 def make_ports(**ports: object) -> Ports:
-    """The ports that are named; `tokens` is None and the others are absent unless given."""
+    """The ports that are named; `tokens` is None, how much memory is free is not known, and the
+    others are absent unless given.
+    """
     filled: dict[str, object] = {field.name: Absent(field.name) for field in fields(Ports)}
-    return Ports(**cast("dict[str, Any]", {**filled, "tokens": None, **ports}))
+    return Ports(**cast("dict[str, Any]", {**filled, "tokens": None, "free_bytes": lambda: None, **ports}))
 
 
 def make_entry(**changes: Any) -> StageEntry:

@@ -183,15 +183,18 @@ def _found(place: str, cache: Path) -> Dataset | Mixture:
 
 def _check_remote(dataset: Dataset) -> None:
     """Read what lies behind a URL, once."""
-    from swarmfree.storage.remote_shards import RemoteShard, check_shard  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.remote_shards import check_shard  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.tokens import remote_shard  # noqa: PLC0415 - help is fast
 
     if dataset.reader is None:
         return
     for shard in (*dataset.train.shards, *dataset.held_out.shards):
-        check_shard(dataset.reader, RemoteShard(shard.file, shard.tokens, shard.blocks_sha256), shard.sha256)
+        check_shard(dataset.reader, remote_shard(dataset, shard), shard.sha256)
 
 
 def _tell_dataset(dataset: Dataset, *, is_checked: bool, as_json: bool) -> None:
+    from swarmfree.protocol.remote_text import shown  # noqa: PLC0415 - help is fast
+
     first, text = _beginning(dataset)
     if as_json:
         told = {**dataset.to_json(), "is_checked": is_checked, "first_tokens": first, "first_text": text}
@@ -200,7 +203,7 @@ def _tell_dataset(dataset: Dataset, *, is_checked: bool, as_json: bool) -> None:
     for line in _lines(dataset):
         typer.echo(line)
     for name, size_bytes, digest in dataset.sources[:10]:
-        typer.echo(f"  from {name}, {size_bytes:,} bytes, SHA-256 {digest[:12]}")
+        typer.echo(f"  from {shown(name)}, {size_bytes:,} bytes, SHA-256 {digest[:12]}")
     if len(dataset.sources) > 10:
         typer.echo(f"  and {len(dataset.sources) - 10:,} more file{'s' * (len(dataset.sources) != 11)}")
     checked = "every shard has the hash of the index" if dataset.is_indexed else "every shard has been read"
@@ -261,12 +264,11 @@ def _beginning(dataset: Dataset) -> tuple[list[int], str | None]:
     from swarmfree.protocol.errors import SwarmfreeError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset_tokenizer import TextTokenizer  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.remote_shards import RemoteShard  # noqa: PLC0415 - help is fast
-    from swarmfree.storage.tokens import half_of  # noqa: PLC0415 - help is fast
+    from swarmfree.storage.tokens import half_of, remote_shard  # noqa: PLC0415 - help is fast
 
     if dataset.reader is not None and dataset.train.tokens:  # else it would be asked for ever
         first = dataset.train.shards[0]
-        dataset.reader.read_block(RemoteShard(first.file, first.tokens, first.blocks_sha256), 0)
+        dataset.reader.read_block(remote_shard(dataset, first), 0)
     tokens = [int(token) for token in half_of(dataset, dataset.train).read(0, SHOWN_TOKENS)]
     path = dataset.folder / TOKENIZER_FILE
     if not path.is_file():

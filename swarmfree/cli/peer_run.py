@@ -28,7 +28,7 @@ from swarmfree.cli.guest_ports import ProcessGuests, forget_guests, unused_words
 from swarmfree.cli.log_lines import bound_log, log_descriptor
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_order import KEPT, PeerOrder, announced_of
-from swarmfree.cli.process import give_back_memory, load_gently, settle_garbage
+from swarmfree.cli.process import free_memory_bytes, give_back_memory, load_gently, settle_garbage
 from swarmfree.cockpit.peer_view import Means
 from swarmfree.lab.kept_weights import KEEP_SIGNAL
 from swarmfree.model.first_weights import FirstWeightsOf
@@ -181,15 +181,14 @@ class PeerLife:
                 executor=executor,
                 engine=self._engine(manifest, journal),
                 tokens=tokens,
-                weights=FolderWeights(
-                    Path(local.weights_folder), manifest, tokens.tokenizer if isinstance(tokens, CorpusTokens) else b""
-                ),
+                weights=self._weights(manifest, tokens),
                 shelf=shelf,
                 journal=journal,
                 spare_engine=lambda: make_engine(self._order.engine, manifest, self._order.local.threads),
                 snapshots=self._snapshots,
                 snapshot_store=self._store(manifest, self._snapshots),
                 first_weights=first_weights,
+                free_bytes=free_memory_bytes,
             )
             ports = replace(ports, guests=self._guests(ports, manifest, admission, directory))
             self._tell_tickets_end(journal)
@@ -205,6 +204,10 @@ class PeerLife:
                 banned.cancel()
                 moved.cancel()
             return code
+
+    def _weights(self, manifest: Manifest, tokens: Tokens | None) -> FolderWeights:
+        tokenizer = tokens.tokenizer if isinstance(tokens, CorpusTokens) else b""
+        return FolderWeights(Path(self._order.local.weights_folder), manifest, tokenizer)
 
     def _guests(self, ports: Ports, manifest: Manifest, admission: Admission, directory: DhtDirectory) -> ProcessGuests | None:
         """Room for a guest; none where the engine is watched, since who watches expects one in each

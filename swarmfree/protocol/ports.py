@@ -431,6 +431,7 @@ class Ports:
         snapshot_store: None where the run has none.
         first_weights: None where first weights are drawn, or this peer's disk has not got them.
         guests: None for a peer that takes in no guest.
+        free_bytes: says how much memory the engines of this peer may still take; None = not known.
         cuts: where this peer coordinates, iterations from which on the model is cut anew, each with
             the blocks of its body stages; rehearsals alone have any.
     """
@@ -449,4 +450,5 @@ class Ports:
     snapshot_store: SnapshotStore | None = None
     first_weights: FirstWeights | None = None
     guests: GuestPorts | None = None
+    free_bytes: Callable[[], int | None] = lambda: None
     cuts: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarmfree.protocol.errors import DataError
 from swarmfree.storage.atomic_files import write_whole
-from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, has_shard_magic, shard_tokens
+from swarmfree.storage.token_shards import HEADER_SIZE_BYTES, SYMBOLS_MAX, has_shard_magic, shard_tokens
 
 if TYPE_CHECKING:
     from swarmfree.storage.remote_shards import BlockReader
@@ -175,11 +175,16 @@ def _half_from_json(content: dict[str, Any]) -> TokenSplit:
         TokenShard(str(each["file"]), int(each["tokens"]), str(each["sha256"]), str(each.get("blocks_sha256", "")))
         for each in content["shards"]
     )
-    if any(Path(shard.file).name != shard.file for shard in shards):
+    if any(Path(shard.file).name != shard.file or shard.file in {"", ".."} for shard in shards):
         raise ValueError("a shard lies in another folder")
+    if not all(shard.file.isprintable() for shard in shards):  # nor could it be opened with a NUL in it
+        raise ValueError("a shard has a name that cannot be shown")
     if any(not 0 <= shard.tokens < 1 << 31 for shard in shards):
         raise ValueError("a shard has more tokens than its header can say")
-    return TokenSplit(shards, int(content["documents"]), int(content["text_bytes"]))
+    documents, text_bytes = int(content["documents"]), int(content["text_bytes"])
+    if documents < 0 or text_bytes < 0:
+        raise ValueError("less than no text")
+    return TokenSplit(shards, documents, text_bytes)
 
 
 def find_dataset(folder: Path) -> Dataset | None:
@@ -212,7 +217,7 @@ def _index_of(folder: Path) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if any(folder.glob("*.bin")):
             raise DataError(f"{path}: not JSON ({error}); prepare the dataset again") from error
         return None
@@ -256,7 +261,9 @@ def dataset_of(index: dict[str, Any], folder: Path, where: str, reader: BlockRea
             reader=reader,
         )
         expected = str(index["dataset_hash"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not 0 < dataset.vocabulary <= SYMBOLS_MAX:
+            raise ValueError(f"a tokenizer of {dataset.vocabulary} symbols")  # noqa: TRY301 - as what the lines above raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"{where}: not the index of a dataset ({error!r:.80}); prepare the dataset again") from error
     if dataset.dataset_hash != expected:
         raise DataError(

@@ -31,6 +31,7 @@ from swarmfree.storage.token_shards import (
     BLOCK_SIZE_BYTES,
     DIGEST_SIZE_BYTES,
     HEADER_SIZE_BYTES,
+    SYMBOLS_MAX,
     TOKEN_SIZE_BYTES,
     blocks_file,
 )
@@ -52,11 +53,13 @@ class RemoteShard:
         file: its name.
         tokens: how many.
         blocks_sha256: of the file that lists the hashes of its blocks, hex.
+        symbols: of its tokenizer; each token is below.
     """
 
     file: str
     tokens: int
     blocks_sha256: str
+    symbols: int = SYMBOLS_MAX
 
     @property
     def size_bytes(self) -> int:
@@ -224,6 +227,12 @@ class BlockReader:
             raise DamagedShard(
                 f"{self.folder.url}/{shard.file}: bytes {start:,} to {start + length:,} have SHA-256 {hashlib.sha256(content).hexdigest()[:12]}, "
                 f"{expected.hex()[:12]} expected: the shard is damaged or another one, and is not used"
+            )
+        # A model has no row for such a token, and would fail at it for ever
+        largest = int(np.frombuffer(content, "<u2", offset=0 if number else HEADER_SIZE_BYTES).max(initial=0))
+        if largest >= shard.symbols:
+            raise DamagedShard(
+                f"{self.folder.url}/{shard.file}: has the token {largest}, but its tokenizer has {shard.symbols} symbols: it is not used"
             )
         return content
 

@@ -20,7 +20,7 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.mixture import drawn_weights, epoch_shares, mixture_parts, sequence_count
 from swarmfree.storage.corpus import Corpus, require_vocabulary
 from swarmfree.storage.daemon_pool import DaemonPool
-from swarmfree.storage.dataset import Dataset, TokenSplit
+from swarmfree.storage.dataset import Dataset, TokenShard, TokenSplit
 from swarmfree.storage.remote_shards import READERS, RemotePiece, RemoteShard
 from swarmfree.storage.token_text import TokenText
 
@@ -128,8 +128,12 @@ def half_of(dataset: Dataset, half: TokenSplit) -> TokenText:
     """The tokens of one half of a dataset, wherever it lies."""
     if dataset.reader is None:
         return TokenText.of_shards(dataset.paths(half))
-    shards = [RemoteShard(shard.file, shard.tokens, shard.blocks_sha256) for shard in half.shards]
-    return TokenText([RemotePiece(dataset.reader, shard) for shard in shards])
+    return TokenText([RemotePiece(dataset.reader, remote_shard(dataset, shard)) for shard in half.shards])
+
+
+def remote_shard(dataset: Dataset, shard: TokenShard) -> RemoteShard:
+    """One shard of a dataset behind a URL."""
+    return RemoteShard(shard.file, shard.tokens, shard.blocks_sha256, dataset.vocabulary)
 
 
 class CorpusTokens:

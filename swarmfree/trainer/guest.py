@@ -15,13 +15,14 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.adoption import GUEST_WAIT_S, guest_bytes
 from swarmfree.protocol.errors import CallFailed, DeviceStuck, Refused, SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, Goodbye, PlanAnswer
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
+from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE
 from swarmfree.protocol.ports import GuestPorts, Ports
 from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.peer import NO_HOOKS, End, Hooks, Peer, run_peer
@@ -157,7 +158,12 @@ class _Host:
 
     def _fits(self, stage: int) -> bool:
         """Whether there is memory for it; what the coordinator knows may be old."""
-        return self._guests.room_bytes >= guest_bytes(self._manifest, stage)
+        return self._guests.room_bytes >= self._needed_bytes(stage)
+
+    def _needed_bytes(self, stage: int) -> int:
+        """As the model is cut by the last record that the host knows."""
+        record = self._peer.stage_member.replica_state.record_of(NEWEST) if self._peer is not None else None
+        return guest_bytes(self._manifest, stage, split_after(record, self._manifest))
 
     def _is_served(self, stage: int) -> bool:
         """Whether a guest is here for this stage: one that has another one by now is not."""
@@ -181,7 +187,7 @@ class _Host:
         tasks.start(self._live(slot, stage), f"guest {slot}")
 
     async def _live(self, slot: int, stage: int) -> None:
-        can_feed, needed_bytes = stage == ENDS_STAGE, guest_bytes(self._manifest, stage)
+        can_feed, needed_bytes = stage == ENDS_STAGE, self._needed_bytes(stage)
         local = replace(self._local, standby=True, can_feed=can_feed)
         tell, host = self._ports.journal.tell, self._ports.network.here.member.peer_id
 

@@ -80,6 +80,7 @@ class SnapshotKeeper:
         replica_state = self._stage_member.replica_state
         if HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage) in self.held():
             return
+        await self._stage_member.hold_as_recorded()
         # Not in the midst of a step; and whatever waits for the disk is older than this
         copied, self._due = await self._stage_member.device.run(Rank.BOOKS, 0, self._copied), None
         if copied is not None:

@@ -11,6 +11,7 @@ from swarmfree.policy.planner.adoption import ChosenHost, HostCandidate, choose_
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Hello
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer import guest
 from swarmfree.trainer.coordinator import adoption
 from swarmfree.trainer.coordinator.adoption import StageAdoption
@@ -58,8 +59,8 @@ def spare_before_a_guest(patch: pytest.MonkeyPatch) -> None:
 def another_host(patch: pytest.MonkeyPatch) -> None:
     """Whoever was asked in vain is asked again and again."""
 
-    def careless(stage: int, candidates: Sequence[HostCandidate], manifest: Manifest) -> ChosenHost | None:
-        return choose_host(stage, [replace(candidate, tries=0) for candidate in candidates], manifest)
+    def careless(stage: int, candidates: Sequence[HostCandidate], manifest: Manifest, split: BlockSplit) -> ChosenHost | None:
+        return choose_host(stage, [replace(candidate, tries=0) for candidate in candidates], manifest, split)
 
     patch.setattr(adoption, "choose_host", careless)
 
@@ -67,8 +68,8 @@ def another_host(patch: pytest.MonkeyPatch) -> None:
 def room_of_a_host(patch: pytest.MonkeyPatch) -> None:
     """Whoever is near is asked, whatever memory it has."""
 
-    def careless(stage: int, candidates: Sequence[HostCandidate], manifest: Manifest) -> ChosenHost | None:
-        return choose_host(stage, [replace(candidate, room_bytes=1 << 40) for candidate in candidates], manifest)
+    def careless(stage: int, candidates: Sequence[HostCandidate], manifest: Manifest, split: BlockSplit) -> ChosenHost | None:
+        return choose_host(stage, [replace(candidate, room_bytes=1 << 40) for candidate in candidates], manifest, split)
 
     patch.setattr(adoption, "choose_host", careless)
 

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from swarmfree.policy import recovery
-from swarmfree.protocol.messages import GetState
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import GetState, Prepare
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
@@ -16,7 +17,9 @@ from swarmfree.trainer.coordinator import coordinator, recovery_choice
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.participant import Participant
-from swarmfree.trainer.member import queries
+from swarmfree.trainer.member import preparation, queries
+from swarmfree.trainer.member.averaging import Averaging, Round
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.member.preparation import Preparation
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -35,6 +38,54 @@ def way_back_from_a_cut(patch: pytest.MonkeyPatch) -> None:
         self.drop()
 
     patch.setattr(Preparation, "follow", careless)
+
+
+def way_back_from_two_cuts(patch: pytest.MonkeyPatch) -> None:
+    """Another cut is prepared in the place of what a member held before the plan was cut anew."""
+    required = Preparation._require_held
+
+    def careless(self: Preparation, request: Prepare) -> None:
+        with patch.context() as beside:
+            beside.setattr(ReplicaState, "is_cut_as_recorded", True)
+            required(self, request)
+
+    patch.setattr(Preparation, "_require_held", careless)
+
+
+def kept_as_recorded(patch: pytest.MonkeyPatch) -> None:
+    """What is held is kept, on a disk or for a later iteration, as a plan has cut it."""
+
+    async def careless(self: StageMember) -> None:
+        del self
+
+    patch.setattr(StageMember, "hold_as_recorded", careless)
+
+
+def memory_for_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """Another cut is prepared whether there is memory for it or not."""
+
+    def careless(manifest: Manifest, old: BlockSplit, new: BlockSplit, stage: int) -> int:
+        del manifest, old, new, stage
+        return 0
+
+    patch.setattr(preparation, "cut_bytes", careless)
+
+
+def contribution_after_its_round(patch: pytest.MonkeyPatch) -> None:
+    """A contribution is looked at whether its round is still under way or not."""
+    check, summed = Averaging._check_contribution, Averaging._summed
+
+    async def careless(self: Averaging, current: Round, part: int) -> tuple[bytes, float]:
+        if current is not self._round:
+            check(self, current, current.roll.contributors()[0], part, 0)
+        return await summed(self, current, part)
+
+    patch.setattr(Averaging, "_summed", careless)
+
+
+def one_preparation_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """As many cuts are prepared beside each other as are asked for."""
+    patch.setattr(Preparation, "prepare", Preparation._prepare)
 
 
 def cut_of_a_state(patch: pytest.MonkeyPatch) -> None:
@@ -112,11 +163,3 @@ def guests_of_a_cut(patch: pytest.MonkeyPatch) -> None:
         return settled(self, participant) and not participant.leaving
 
     patch.setattr(ModelCuts, "_is_settled", strict)
-
-
-def cut_that_is_in_force(patch: pytest.MonkeyPatch) -> None:
-    """A word that comes twice has a cut prepared that a plan has put in force, and what was held
-    before is gone.
-    """
-    patch.setattr(Preparation, "_is_in_force", lambda self, split: False)
-    patch.setattr(ReplicaState, "is_cut_as_recorded", True)

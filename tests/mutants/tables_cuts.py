@@ -5,14 +5,16 @@ has it cut.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swarmfree.policy.recovery import choose_recovery
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.messages import (
+    Build,
     GetShadow,
     GetState,
     Heartbeat,
@@ -21,15 +23,19 @@ from swarmfree.protocol.messages import (
     Open,
     Prepare,
     Prepared,
+    Reduce,
     Request,
     Seal,
     State,
+    TakeRoll,
 )
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, PartialSumId
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
-from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import SetSplit
+from swarmfree.protocol.ports import Reply, Snapshots
+from swarmfree.protocol.records import MicrobatchSet, PartialSum, SetSplit
+from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -39,7 +45,9 @@ from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member import queries
+from swarmfree.trainer.member.preparation import cut_bytes
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_entry
 from tests.mutants.alone import (
     LATER,
@@ -58,6 +66,7 @@ from tests.mutants.alone import (
     record,
     word,
 )
+from tests.mutants.tables_member import _roll
 
 T = TypeVar("T")
 FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
@@ -136,18 +145,125 @@ def opened_and_taken_back() -> object:
     return _playing(story)
 
 
-def prepared_once_more() -> object:
-    """A plan is cut as this member has prepared; then it is told to prepare that once more, since
-    the word came twice, and another cut; and the next plan is not cut: its answers, and whether it
-    holds what it held.
+def prepared_again_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, a later coordinator has it prepare that cut once
+    more, and another one, and opens a plan that is not cut: the answers, and whether this member
+    holds again what it held.
     """
 
     async def story(alone: Alone) -> list[object]:
-        member, before = alone.stage_member, alone.engine.state_digest()
-        await member.open(A, Open(_cut_plan(2, prepared := await _prepared(alone))))
-        is_prepared = await _prepared(alone) == prepared
-        other = await word(member.preparation.prepare(replace(WANTED, split=(1, 3))))
-        return [is_prepared, other, await word(member.open(A, Open(plan(3, base="b2")))), alone.engine.state_digest() == before]
+        before, preparation = alone.engine.state_digest(), alone.stage_member.preparation
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        again = [await word(preparation.prepare(replace(WANTED, split=split))) for split in (NEW, (1, 3))]
+        last = await word(alone.stage_member.open(A, Open(plan(3, base="b2"))))
+        return [*again, last, alone.engine.state_digest() == before]
+
+    return _playing(story)
+
+
+class _Disk:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[bytes]] = []
+
+    def held(self) -> tuple[()]:
+        """Nothing can be read back."""
+        return ()
+
+    async def write(self, snapshot: Snapshot, parts: Sequence[bytes], keep: object) -> None:
+        """Implements `Snapshots.write`."""
+        del snapshot, keep
+        self.parts.append([*parts])
+
+
+def snapshot_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, and before it steps the run is paused: whether
+    what lies on the disk then is what the last record left.
+    """
+
+    async def story(alone: Alone) -> bool:
+        disk = _Disk()
+        alone.context.ports = replace(alone.context.ports, snapshots=cast("Snapshots", disk))
+        before = [alone.engine.read_state(part, weights_only=False) for part in range(4)]
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        alone.replica_state.records = [LAST]
+        await SnapshotKeeper(alone.context, alone.stage_member).keep_now()
+        return disk.parts == [before]
+
+    return _playing(story)
+
+
+def kept_in_a_cut() -> object:
+    """A plan is cut as this member has prepared, its coordinator is gone, and another one has it
+    keep what it holds.
+    """
+
+    async def story(alone: Alone) -> str:
+        await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
+        return await word(alone.builder.build(A, Build(at(3), Stay(1, 0, "it holds it"), 0, LAST.before, None)))
+
+    return _playing(story)
+
+
+def prepared_without_memory() -> object:
+    """Another cut is asked for where one byte is missing, and where it is there."""
+
+    async def story(alone: Alone) -> list[str]:
+        needed = cut_bytes(FOUR, BlockSplit(OLD), BlockSplit(NEW), 1)
+        found = []
+        for free_bytes in (needed - 1, needed):
+            alone.context.ports = replace(alone.context.ports, free_bytes=lambda free_bytes=free_bytes: free_bytes)
+            found.append(await word(alone.stage_member.preparation.prepare(WANTED)))
+        return found
+
+    return _playing(story)
+
+
+def contribution_that_came_as_a_plan_was_cut() -> object:
+    """A sibling's contribution to the last part of a stage is on its way while a plan is opened in
+    which the stage has half as many parts: the answer to it.
+    """
+
+    class Late:
+        """Comes once that plan is open."""
+
+        def __init__(self, alone: Alone, digest: str) -> None:
+            self._alone, self._digest = alone, digest
+
+        async def read(self) -> bytes:
+            """Implements `Incoming.read`."""
+            cut = replace(_cut_plan(2, self._digest), split=(1, 3))
+            await self._alone.stage_member.open(A, Open(cut))
+            return b"late"
+
+    async def story(alone: Alone) -> tuple[str, int]:
+        sums = (PartialSum(PartialSumId(SIBLING.member, 0), MicrobatchSet.of([0]), (0,)),)
+        roll, averaging = _roll(ME, SIBLING, partial_sums=sums), alone.stage_member.averaging
+        last = max(part for part in range(alone.engine.part_count(1)) if roll.owner(part) == ME)
+        prepared = (await alone.stage_member.preparation.prepare(replace(WANTED, split=(1, 3)))).message
+        assert isinstance(prepared, Prepared)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(word(averaging.take(TakeRoll(at(1), roll))))
+            await asyncio.sleep(0.02)
+            late = Late(alone, prepared.state_digest)
+            try:
+                answer = await word(averaging.reduce(SIBLING.member, Reduce(roll.round(), last, contributes=True), late))
+            except AssertionError:
+                answer = "the peer ends"
+        return answer, alone.engine.part_count(1)
+
+    return _playing(story)
+
+
+def prepared_at_once() -> object:
+    """The same cut is asked for three times at the same moment: how often a block is fetched."""
+
+    async def story(alone: Alone) -> int:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(alone.stage_member.preparation.prepare(WANTED))
+        return sum(isinstance(request, GetState) for _, request in alone.line.asked)
 
     return _playing(story)
 

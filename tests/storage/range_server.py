@@ -4,6 +4,7 @@ to.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import socket
 import threading
@@ -12,8 +13,21 @@ from pathlib import Path
 from typing import Literal, Self
 
 Fault = Literal[
-    "none", "refuses", "fails", "no ranges", "gzip", "cuts", "flips", "redirects", "circles", "hangs", "hangs up", "other place"
+    "none",
+    "refuses",
+    "fails",
+    "no ranges",
+    "gzip",
+    "cuts",
+    "flips",
+    "redirects",
+    "circles",
+    "hangs",
+    "hangs up",
+    "other place",
+    "goes on",
 ]
+FLOOD_BYTES = 1 << 28
 
 
 class RangeServer:
@@ -23,12 +37,14 @@ class RangeServer:
         fault: what it does wrong.
         only: of the files whose name holds this.
         asked: path and range of each request.
+        flooded_bytes: that were taken of what goes on and on.
     """
 
     def __init__(self, folder: Path) -> None:
         """It does nothing wrong."""
         self.fault: Fault = "none"
         self.only, self.asked = "", list[tuple[str, str]]()
+        self.flooded_bytes = 0
         self.released = threading.Event()
         outer = self
 
@@ -94,6 +110,8 @@ class RangeServer:
         shown = f"bytes {first + shift}-{first + len(part) - 1 + shift}/{len(content)}"
         encoding = {}
         match fault:
+            case "goes on":
+                return self._flood(handler, shown)
             case "gzip":
                 part, encoding = gzip.compress(part), {"Content-Encoding": "gzip"}
             case "cuts":
@@ -103,6 +121,18 @@ class RangeServer:
             case _:
                 pass
         return self._send(handler, 206, part, **{"Content-Range": shown}, **encoding)
+
+    def _flood(self, handler: BaseHTTPRequestHandler, shown: str) -> None:
+        """Send far more than was asked for, until nobody takes it any more."""
+        handler.send_response(206)
+        handler.send_header("Content-Range", shown)
+        handler.send_header("Content-Length", str(FLOOD_BYTES))
+        handler.end_headers()
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(FLOOD_BYTES >> 16):
+                handler.wfile.write(bytes(1 << 16))
+                self.flooded_bytes += 1 << 16
 
     @staticmethod
     def _send(handler: BaseHTTPRequestHandler, status: int, content: bytes, **headers: str) -> None:

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.s3_endpoint import BUCKET, s3_endpoint
@@ -25,9 +28,9 @@ from swarmfree.storage.dataset import Dataset
 from swarmfree.storage.dataset_writer import PreparationOrder, prepare_dataset
 from swarmfree.storage.remote_folder import RemoteError, RemoteFolder
 from swarmfree.storage.remote_shards import BlockReader, RemoteShard, check_shard
-from swarmfree.storage.token_shards import BLOCK_SIZE_BYTES
-from swarmfree.storage.tokens import CorpusTokens, RemoteTokens, half_of, tokens_of
-from tests.storage.range_server import Fault, RangeServer
+from swarmfree.storage.token_shards import BLOCK_SIZE_BYTES, HEADER_SIZE_BYTES
+from swarmfree.storage.tokens import CorpusTokens, RemoteTokens, half_of, remote_shard, tokens_of
+from tests.storage.range_server import FLOOD_BYTES, Fault, RangeServer
 from tests.storage.test_tokens import for_corpus
 
 TOKENS = 100_000
@@ -130,6 +133,7 @@ FAULTS: list[tuple[Fault, str]] = [
     ("hangs", "no answer in time"),
     ("hangs up", "nobody answers there"),
     ("other place", "Requested 0..65536, got 1..65537"),
+    ("goes on", "65,536 bytes from 0 on were asked for, and more came"),
 ]
 
 
@@ -160,6 +164,22 @@ def test_a_server_that_does_wrong_is_waited_for(folder: Path, server: RangeServe
     assert words in said[0]
     assert "\n" not in said[0]
     assert said[1] == f"{server.url}: answers again, after 0 s"
+    assert server.flooded_bytes < FLOOD_BYTES / 4  # it hangs up on who sends far more than was asked for
+
+
+def test_a_token_that_no_model_has_a_row_for_is_not_used(folder: Path, server: RangeServer) -> None:
+    """However right the hash of its block is; the first one has a header, which is none of the
+    tokens.
+    """
+    shard = shards_of(folder)[0]
+    largest = int(np.frombuffer((folder / shard.file).read_bytes(), "<u2", offset=HEADER_SIZE_BYTES).max())
+    reader = reader_of(server.url, [])
+    assert reader.read_block(replace(shard, symbols=largest + 1), 0)
+    with pytest.raises(RemoteError, match=f"{shard.file}: has the token {largest}, but its tokenizer has {largest} symbols"):
+        reader.read_block(replace(shard, symbols=largest), 0)
+    dataset = find_data(server.url)
+    assert isinstance(dataset, Dataset)
+    assert remote_shard(dataset, dataset.train.shards[0]) == replace(shard, symbols=dataset.vocabulary)
 
 
 def test_a_redirect_is_followed(folder: Path, server: RangeServer) -> None:
@@ -229,6 +249,14 @@ def of_an_earlier_swarmfree(out: Path) -> None:
     path.write_text(json.dumps(content))
 
 
+TOKENIZER = {"vocabulary": 256, "sha256": "", "end_of_text": ""}
+
+
+def half(file: str = "val.bin", text_bytes: int = 0) -> dict[str, object]:
+    """One half of an index."""
+    return {"documents": 0, "text_bytes": text_bytes, "shards": [{"file": file, "tokens": 1, "sha256": "0" * 64}]}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -238,6 +266,12 @@ def of_an_earlier_swarmfree(out: Path) -> None:
         (lambda out: (out / "index.json").write_text("{}"), "format None; this swarmfree reads swarmfree-tokens-2"),
         (changed_index(dataset_hash="0" * 64), "says hash 000000000000, but what it lists has"),
         (changed_index(train={}), "not the index of a dataset (KeyError"),
+        (changed_index(tokenizer=TOKENIZER | {"vocabulary": math.inf}), "not the index of a dataset (OverflowError"),
+        (changed_index(tokenizer=TOKENIZER | {"vocabulary": -5}), "a tokenizer of -5 symbols"),
+        (changed_index(val=half(text_bytes=-1)), "less than no text"),
+        (changed_index(val=half("a\0.bin")), "a name that cannot be shown"),
+        (changed_index(val=half("\ud800.bin")), "a name that cannot be shown"),
+        (changed_index(val=half("..")), "a shard lies in another folder"),
         (lambda out: (out / "index.json").write_text('{"format": "swarmfree-tokens-9"}'), "format 'swarmfree-tokens-9'"),
         (
             of_an_earlier_swarmfree,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,8 @@ from swarmfree.protocol.manifest import BatchSection, Manifest
 from swarmfree.protocol.mixture import sequence_count
 from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import Corpus, prepare_corpus
+from swarmfree.storage.token_shards import shard_header
+from swarmfree.storage.token_text import TokenText
 from swarmfree.storage.tokens import CorpusTokens, require_enough
 
 TEXT = bytes(range(256)) * 8
@@ -152,3 +155,38 @@ def test_an_iteration_shows_no_sequence_twice_where_the_text_just_suffices(tmp_p
     tokens = CorpusTokens(corpus, manifest, order.sequence_of)
     rows = {tuple(row) for number in range(5) for row in rows_of(tokens.microbatch(number), manifest).tolist()}
     assert len(rows) == 10
+
+
+def test_a_shard_that_is_written_into_under_a_run_is_read_no_more(tmp_path: Path) -> None:
+    """Neither in place nor cut short, where a read would end the process; one that is replaced, or
+    removed, is what it was.
+    """
+    content = shard_header(90_000) + np.arange(90_000, dtype="<u2").tobytes()
+
+    def written(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(len(content) - 4)
+            file.write(bytes(4))
+
+    def replaced(path: Path) -> None:
+        other = path.with_suffix(".new")
+        other.write_bytes(shard_header(1) + bytes(2))
+        other.replace(path)
+
+    for change, is_kept in (
+        (written, False),
+        (lambda path: os.truncate(path, 5000), False),
+        (replaced, True),
+        (lambda path: path.unlink(), True),
+    ):
+        path = tmp_path / "train.bin"
+        path.write_bytes(content)
+        os.utime(path, (0, 0))
+        text = TokenText.of_shards([path])
+        before = text.read(89_990, 5)
+        change(path)
+        if is_kept:
+            assert (text.read(89_990, 5) == before).all()
+        else:
+            with pytest.raises(DataError, match=r"train\.bin: was changed while the run learned from it"):
+                text.read(89_990, 5)

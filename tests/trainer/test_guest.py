@@ -55,7 +55,8 @@ class Life:
     @property
     def stage_member(self) -> object:
         """What a host looks at."""
-        return SimpleNamespace(guest_room=self.room, replica_state=SimpleNamespace(stage=self.stage, is_over=self.is_over))
+        state = SimpleNamespace(stage=self.stage, is_over=self.is_over, record_of=lambda _: None)
+        return SimpleNamespace(guest_room=self.room, replica_state=state)
 
     def end(self, end: End) -> None:
         """Implements `Peer.end`."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook
+from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.messages import Prepared
 from swarmfree.protocol.names import Member, Term
 from swarmfree.protocol.records import SetSplit
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.sim.loop import run_virtual
+from swarmfree.trainer.coordinator import model_cuts
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
-from tests.builders import make_record
+from tests.builders import make_entry, make_record
 
 MODEL = ModelSection(width=64, blocks=6, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
 MANIFEST = Manifest(model=MODEL, stages=StagesSection(body=3), batch=BatchSection(microbatches=12), ring=RingSection(credits=12))
@@ -32,22 +41,32 @@ class World:
         self.split = PLAN.blocks[1:]
         context = SimpleNamespace(
             ports=SimpleNamespace(cuts=()),
+            tell=lambda _: None,
             local=SimpleNamespace(cut_after_s=cut_after_s),
             now_s=lambda: self.now_s,
             manifest=MANIFEST,
             run="run",
         )
         self.present = SimpleNamespace(record=None)
-        lead = SimpleNamespace(present=self.present, term=Term(1, Member("s", "1")), iteration=1)
-        self.cuts = ModelCuts(*cast("Any", (context, lead, self, None, self)))
+        self.cut: tuple[int, ...] = ()
+        term = Term(1, Member("s", "1"))
+        self.lead = SimpleNamespace(present=self.present, term=term, iteration=1, attempt=0, cut_anew=self.take)
+        self.context = context
+        self.roster = SimpleNamespace(is_deposed=False, participants=list, holders=self.holders)
+        assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None)
+        self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self)))
 
     def holders(self, stage: int) -> tuple[Any, ...]:
         """As the roster has them."""
         return (SimpleNamespace(host=self.host if stage == 2 else ""),)
 
-    def cut(self, *counts: int) -> None:
+    def has_cut(self, *counts: int) -> None:
         """The model is cut so since the last record."""
         self.present.record, self.split = make_record(iteration=5, split=SetSplit(counts, 5)), counts
+
+    def take(self, counts: tuple[int, ...]) -> None:
+        """The next plan is cut so."""
+        self.cut = counts
 
     def outlook(self) -> tuple[Fleet, ExecutionPlan, MoveOutlook]:
         """As `MoveWatch` has it."""
@@ -117,7 +136,7 @@ def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:
     world = World(host="a")
     assert world.within(HOLD_S - 1) == ()
     assert world.within(HOLD_S + 3) == (3, 0, 3)
-    world.cut(3, 0, 3)
+    world.has_cut(3, 0, 3)
     assert world.within(200.0) == ()
     world.host = ""
     assert world.within(100.0) == (2, 2, 2)
@@ -126,3 +145,61 @@ def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:
 def test_nothing_is_planned_with_a_host_that_leaves() -> None:
     """Its guest goes with it: the stage comes back elsewhere first."""
     assert World(host="d").within(100.0) == ()
+
+
+def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that never answers costs the longest wait there is each time: in an hour the swarm
+    waits for less than a sixth of it, and a cut rests as ever once one has been prepared.
+    """
+    world, waits_s = World("b"), list[float]()
+    better = best_split(*world.outlook()[:2], MANIFEST, SplitOutlook({}, 1e9, 0.05, StageRecovery(30.0), 600.0))
+    monkeypatch.setattr(model_cuts, "best_split", lambda *_: better)
+    answers: list[dict[int, str] | None] = []
+
+    async def prepared(*_: object) -> dict[int, str] | None:
+        waits_s.append(world.now_s)
+        world.now_s += MANIFEST.timing.join_wait_s
+        return answers.pop() if answers else None
+
+    world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
+    monkeypatch.setattr(world.cuts, "_prepared", prepared)
+
+    async def consider_for(seconds: float) -> int:
+        before, until_s = len(waits_s), world.now_s + seconds
+        while world.now_s < until_s:
+            world.now_s += 1.0
+            await world.cuts.consider()
+        return len(waits_s) - before
+
+    hour_s = 3600.0
+    failed = asyncio.run(consider_for(hour_s))
+    assert 3 <= failed < hour_s / MANIFEST.timing.join_wait_s / 6
+    assert better is not None
+    split = better.split
+    answers += [{stage: "x" for stage in (1, 2, 3) if split.blocks_of(stage) != MANIFEST.split.blocks_of(stage)}]
+    asyncio.run(consider_for(hour_s))
+    assert world.cut == split.counts
+    assert waits_s[failed + 1] - waits_s[failed] <= MANIFEST.timing.join_wait_s + 5 * HOLD_S
+
+
+def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:
+    """One has moved on, and another one would take half a minute: the swarm trains on at once."""
+
+    async def call(endpoint: str, _: object) -> object:
+        if endpoint == "b":
+            raise Refused(RefusalKind.GONE, "not here")
+        await asyncio.sleep(30.0)
+        return SimpleNamespace(message=Prepared("digest", 30.0, 0))
+
+    async def story() -> float:
+        world = World()
+        world.lead.claim = lambda: None
+        world.lead.present.iteration, world.lead.present.lineage = 1, "f" * 64
+        world.roster.calls = SimpleNamespace(call=call)
+        world.context.timing = MANIFEST.timing
+        asked = [SimpleNamespace(member=Member(name, "1"), endpoint=name, stage=1) for name in "abc"]
+        begun_s = asyncio.get_running_loop().time()
+        assert await world.cuts._prepared(cast("Any", asked), BlockSplit((3, 1, 2))) is None
+        return asyncio.get_running_loop().time() - begun_s
+
+    assert run_virtual(story) < 1.0

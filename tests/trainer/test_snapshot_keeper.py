@@ -108,7 +108,11 @@ async def test_what_is_written_for_a_pause_that_fails_goes_first() -> None:
         ports=SimpleNamespace(snapshots=Folder(), engine=engine),
         manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50)),
     )
-    member = SimpleNamespace(replica_state=state, device=SimpleNamespace(run=run))
+
+    async def hold_as_recorded() -> None:
+        pass
+
+    member = SimpleNamespace(replica_state=state, device=SimpleNamespace(run=run), hold_as_recorded=hold_as_recorded)
     keeper = SnapshotKeeper(cast("Any", context), cast("Any", member))
     for iteration in (103, 104, 105):
         record = replace(RECORD, iteration=iteration - 1)

@@ -23,6 +23,7 @@ from swarmfree.policy.planner.model_size import (
 from swarmfree.policy.planner.scores import STATE_FLOATS
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.split import BlockSplit
 
 ADOPT_WAIT_S = 5.0
 """For a standby or newcomer, before somebody is asked to take in a guest: who is started again in
@@ -67,11 +68,16 @@ class ChosenHost:
     reason: str
 
 
-def guest_bytes(manifest: Manifest, stage: int) -> int:
+def guest_bytes(manifest: Manifest, stage: int, split: BlockSplit | None = None) -> int:
     """Memory of one replica of a stage: its parameters with all that belongs to them, and the
     activations of all microbatches that can be in flight at once.
+
+    Args:
+        manifest: of the run.
+        stage: any.
+        split: how the model is cut; None = as the run began.
     """
-    blocks = len(manifest.blocks_of(stage))
+    blocks = len((split or manifest.split).blocks_of(stage))
     held = min(manifest.ring.credits * manifest.replicas_max(ENDS_STAGE), manifest.batch.most)
     parameters = stage_parameters(manifest.model, stage, blocks)
     return BYTES_PER_PARAMETER * parameters + held * stage_activation_bytes(manifest, stage, blocks)
@@ -83,7 +89,9 @@ def stage_distance(one: int, other: int, stage_count: int) -> int:
     return min(apart, stage_count - apart)
 
 
-def choose_host(stage: int, candidates: Sequence[HostCandidate], manifest: Manifest) -> ChosenHost | None:
+def choose_host(
+    stage: int, candidates: Sequence[HostCandidate], manifest: Manifest, split: BlockSplit | None = None
+) -> ChosenHost | None:
     """Choose who takes in a guest for a lost stage; None where nobody has room.
 
     Of those that were asked least often the nearest, which keeps what crossed the boundary of the
@@ -94,8 +102,9 @@ def choose_host(stage: int, candidates: Sequence[HostCandidate], manifest: Manif
         stage: that nobody holds.
         candidates: of the members that are there, those that serve and stay.
         manifest: of the run.
+        split: as for `guest_bytes`.
     """
-    needed, count = guest_bytes(manifest, stage), manifest.stage_count
+    needed, count = guest_bytes(manifest, stage, split), manifest.stage_count
     able = [each for each in candidates if each.room_bytes >= needed and (stage != ENDS_STAGE or each.can_feed)]
     if not able:
         return None
@@ -106,7 +115,7 @@ def choose_host(stage: int, candidates: Sequence[HostCandidate], manifest: Manif
     return ChosenHost(stage, best.member, f"stage {stage} is lost, and nobody comes: {best.member} {where}, and {room}")
 
 
-def predicted_seconds(manifest: Manifest, stage: int, bytes_per_s: float | None) -> float:
+def predicted_seconds(manifest: Manifest, stage: int, bytes_per_s: float | None, split: BlockSplit | None = None) -> float:
     """From the loss of a stage until a guest holds it: the wait for a newcomer, the start of the
     guest, and the transfer of a state.
 
@@ -115,13 +124,21 @@ def predicted_seconds(manifest: Manifest, stage: int, bytes_per_s: float | None)
         stage: that is lost.
         bytes_per_s: at which states came in this run; None = not measured, and the transfer is left
             out.
+        split: as for `guest_bytes`.
     """
-    size = STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, len(manifest.blocks_of(stage)))
+    blocks = len((split or manifest.split).blocks_of(stage))
+    size = STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, blocks)
     return ADOPT_WAIT_S + GUEST_START_S + (size / bytes_per_s if bytes_per_s else 0.0)
 
 
 def predicted_iteration_s(
-    manifest: Manifest, iteration_s: float, peers: Sequence[MeasuredPeer], lost: int, host: str, microbatches: int
+    manifest: Manifest,
+    iteration_s: float,
+    peers: Sequence[MeasuredPeer],
+    lost: int,
+    host: str,
+    microbatches: int,
+    split: BlockSplit | None = None,
 ) -> float:
     """Seconds of an iteration in which the host of a guest computes two stages.
 
@@ -136,15 +153,16 @@ def predicted_iteration_s(
         lost: the stage that is adopted.
         host: name of the peer that takes in the guest.
         microbatches: M, of an iteration.
+        split: as for `guest_bytes`.
 
     Returns:
         Seconds; 0 where too little was measured.
 
     Differs from a machine that several peers share: each is taken to have one of its own.
     """
-    blocks = tuple(len(manifest.blocks_of(stage)) for stage in range(manifest.stage_count))
+    blocks = (0, *(split or manifest.split).counts)
     measured = {peer.name: peer for peer in sorted(peers, key=lambda peer: peer.microbatch_s)}
-    fleet = measured_fleet([*measured.values(), MeasuredPeer(GONE, lost)], manifest)
+    fleet = measured_fleet([*measured.values(), MeasuredPeer(GONE, lost)], manifest, split=split)
     if fleet is None or not iteration_s:
         return 0.0
     names = [{peer.name for peer in peers if peer.stage == stage} for stage in range(manifest.stage_count)]

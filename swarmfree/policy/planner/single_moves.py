@@ -183,7 +183,7 @@ def _rated(
     after = moved(plan, move.peer, move.giver, move.taker)
     meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
     after_s, meanwhile_s = (estimate(p).seconds + outlook.unexplained_s for p in (after, meanwhile))
-    transition_s = state_bytes(manifest, move.taker) / outlook.copy_bytes_per_s
+    transition_s = state_bytes(manifest, move.taker, plan.blocks[move.taker]) / outlook.copy_bytes_per_s
     # The next failure may come while the peer copies, and the stage that it has left hangs on one
     share = min(1.0, transition_s / outlook.horizon_s)
     risk = share * expected_loss(fleet, meanwhile, outlook.recovery, meanwhile_s)
@@ -193,9 +193,10 @@ def _rated(
     return RatedMove(move, after, before_s, meanwhile_s, after_s, transition_s, value / stay, spreads_risk)
 
 
-def state_bytes(manifest: Manifest, stage: int) -> int:
-    """Size of a stage's weights and moments."""
-    return STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, len(manifest.blocks_of(stage)))
+def state_bytes(manifest: Manifest, stage: int, blocks: int | None = None) -> int:
+    """Size of a stage's weights and moments, with so many blocks; None = as the run began."""
+    count = len(manifest.blocks_of(stage)) if blocks is None else blocks
+    return STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count)
 
 
 def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> Iterator[MovePeer]:

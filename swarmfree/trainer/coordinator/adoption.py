@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmfree.policy.batch import microbatches_after
+from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.adoption import (
     ADOPT_WAIT_S,
     GUEST_WAIT_S,
@@ -23,6 +24,7 @@ from swarmfree.policy.planner.adoption import (
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer
 from swarmfree.protocol.events import AdoptionAsked, StageAdopted
 from swarmfree.protocol.names import Member
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.measured_peers import microbatch_s
@@ -124,7 +126,7 @@ class StageAdoption:
             for g in self._roster.participants()
             if g.built and g.answer is not None and g.is_heard and not g.leaving and g.member not in busy
         ]
-        adoption = choose_host(stage, there, self._context.manifest)
+        adoption = choose_host(stage, there, self._context.manifest, self._split)
         if adoption is None:
             return
         self._asked[stage] = _Asked(adoption.host, now_s)
@@ -142,8 +144,14 @@ class StageAdoption:
             for g in self._roster.holders(other)
         ]
         microbatches = microbatches_after(self._lead.decided, manifest)
-        iteration_s = predicted_iteration_s(manifest, self._choice.iteration_s(), peers, stage, host.peer_id, microbatches)
-        return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s), iteration_s)
+        iteration_s = predicted_iteration_s(
+            manifest, self._choice.iteration_s(), peers, stage, host.peer_id, microbatches, self._split
+        )
+        return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s, self._split), iteration_s)
+
+    @property
+    def _split(self) -> BlockSplit:
+        return split_after(self._lead.decided, self._context.manifest)
 
     def _may_feed(self, participant: Participant) -> bool:
         hello = participant.hello

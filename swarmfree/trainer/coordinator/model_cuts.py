@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from contextlib import suppress
 from dataclasses import dataclass
 
 from swarmfree.policy.block_split import split_after
@@ -27,7 +26,11 @@ from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.move_watch import LOOKS, RESTS, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.tasks import each
+
+FAILURES_MAX = 10
+"""After so many the time until the next try grows no longer: by then it is a thousand times as
+long.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class ModelCuts:
         self._assignment, self._moves = assignment, moves
         self._watch = ChangeWatch()
         self._looked_s = -math.inf
+        self._failures = 0  # in a row
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
@@ -112,12 +116,22 @@ class ModelCuts:
             return
         if digests is None or digests.keys() != changed or not all(map(self._is_settled, asked)):
             self._context.tell(Note(f"the model stays cut as {list(old.counts)}: not everybody has prepared {list(new.counts)}"))
+            self._rest_longer()
             return
+        self._failures = 0
         self._assignment.cut(digests)
         self._lead.cut_anew(new.counts)
         took_s = self._context.now_s() - begun_s
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(new.counts), wish.reason, took_s, *expected))
+
+    def _rest_longer(self) -> None:
+        """The swarm has waited for nothing, and may again: each failure in a row doubles the time
+        until the next try.
+        """
+        self._failures = min(self._failures + 1, FAILURES_MAX)
+        rest_s = RESTS * self._context.local.cut_after_s * 2**self._failures
+        self._watch = ChangeWatch(rests_until_s=self._context.now_s() + rest_s)
 
     def look(self) -> None:
         """Whether what was prepared still holds: where a stage is lost, or was rebuilt, the model
@@ -140,12 +154,16 @@ class ModelCuts:
 
         async def ask(participant: Participant) -> None:
             request = Prepare(position, participant.stage, present.iteration, present.lineage, wish.counts)
-            with suppress(CallFailed):  # who refuses, or dies, keeps its place: nothing has changed
-                answers[participant.member] = (await self._roster.calls.call(participant.endpoint, request)).message
+            answers[participant.member] = (await self._roster.calls.call(participant.endpoint, request)).message
 
         try:
             async with asyncio.timeout(self._context.timing.join_wait_s):
-                await each(asked, ask)
+                try:
+                    async with asyncio.TaskGroup() as group:
+                        for participant in asked:
+                            group.create_task(ask(participant))
+                except* CallFailed:
+                    pass  # who refuses, or dies, keeps its place; nobody waits for what the others prepare in vain
         except TimeoutError:
             return None
         found: dict[int, str] = {}

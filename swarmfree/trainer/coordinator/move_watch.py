@@ -232,7 +232,11 @@ class MoveWatch:
             return None
         fleet, plan = found
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
-        rates = [state_bytes(manifest, stage) / seconds for stage, seconds in self._assignment.copies if stage != ENDS_STAGE]
+        rates = [
+            state_bytes(manifest, stage, plan.blocks[stage]) / seconds
+            for stage, seconds in self._assignment.copies
+            if stage != ENDS_STAGE
+        ]
         return (
             fleet,
             plan,

@@ -196,9 +196,10 @@ class Averaging:
         held = current.sums.setdefault(request.part, Sum())
         if member not in held.contributions and not held.done.done():
             data = await incoming.read() if request.contributes else b""
-            self._check_contribution(current, member, request.part, len(data))
-            if data:
-                held.contributions[member] = data
+            if not held.done.done():  # else the round ended meanwhile, and the stage may have other parts
+                self._check_contribution(current, member, request.part, len(data))
+                if data:
+                    held.contributions[member] = data
         data, squared_norm = await self._summed(current, request.part)
         return Reply(Reduced(float64_bits(squared_norm)), data)
 

@@ -501,6 +501,21 @@ class StageMember:
             self.averaging.forget()
         return True
 
+    async def hold_as_recorded(self) -> None:
+        """Have what is held cut as the last record says: it is about to be kept beside that record,
+        and the plan in force is not worked on any more.
+
+        Raises:
+            Refused: `gone`, only what another cut left is here.
+        """
+
+        async def act() -> Reply:
+            record = self.replica_state.record_of(NEWEST)
+            await self._cut(split_after(record, self.context.manifest), "what is held here is kept")
+            return Reply(Committed(self.replica_state.iteration))
+
+        await self._in_turn(act)
+
     async def _require_known(self, plan: Plan) -> None:
         """Whether the plan's coordinator knows what is held here: it was opened in this base
         before, is what the plan says was built, or where the stage was not rebuilt it is a

@@ -7,13 +7,17 @@ iteration and lineage. Source: decision 24.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.part_batches import given, state_batch
+from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
+from swarmfree.policy.planner.scores import STATE_FLOATS
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetState, Prepare, Prepared, State
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
 from swarmfree.protocol.pieces import parts_of, sizes_of
@@ -45,6 +49,16 @@ class OtherCut:
     digest: str
 
 
+def cut_bytes(manifest: Manifest, old: BlockSplit, new: BlockSplit, stage: int) -> int:
+    """Memory that another cut of a stage takes beside what is held, at most: a second engine, and
+    as the two are exchanged the states of both.
+    """
+    block = block_parameters(manifest.model)
+    engine_bytes, state_bytes = BYTES_PER_PARAMETER * block, STATE_FLOATS * FLOAT_BYTES * block
+    before, after = (len(split.blocks_of(stage)) for split in (old, new))
+    return engine_bytes * after + state_bytes * (before + after)
+
+
 class Preparation:
     """Handles Prepare, and exchanges the cut in force for the other one."""
 
@@ -52,26 +66,30 @@ class Preparation:
         """Nothing is prepared."""
         self._context, self._replica_state, self._device = context, replica_state, device
         self._other: OtherCut | None = None
+        self._preparing = asyncio.Lock()
 
     async def prepare(self, request: Prepare) -> Reply:
         """Have the stage as another split cuts it, beside what is held.
 
-        What a plan has cut so already stays; and nothing takes the place of what is held by the
-        last record, which may have to be held again.
-
         Raises:
-            Refused: `gone`, what is held is not what is to be cut, or nobody gives what is missing.
+            Refused: `gone`, what is held is not what is to be cut, or changed meanwhile, or nobody
+                gives what is missing; `exhausted`, there is no memory for it.
         """
+        async with self._preparing:  # however many are asked for, one more state is in memory
+            return await self._prepare(request)
+
+    async def _prepare(self, request: Prepare) -> Reply:
         context, replica_state, begun_s = self._context, self._replica_state, self._context.now_s()
+        self._require_held(request)
         new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
-        self._require_held(request, old)
-        if self._is_in_force(new):
-            return Reply(Prepared(await self._device.run(Rank.BOOKS, 0, context.ports.engine.state_digest), 0.0, 0))
-        if not replica_state.is_cut_as_recorded:
-            raise Refused(RefusalKind.GONE, f"stage {stage} is cut here as no record says yet")
         other = self._other
         if other is not None and self._is_present(other) and other.split == new:
             return Reply(Prepared(other.digest, 0.0, 0))
+        needed_bytes, free_bytes = cut_bytes(context.manifest, old, new, stage), context.ports.free_bytes()
+        if free_bytes is not None and free_bytes < needed_bytes:
+            # A system that is asked for more than there is ends the peer, and its state with it
+            what = f"{needed_bytes / 1e6:,.0f} MB for another cut of stage {stage}; {free_bytes / 1e6:,.0f} MB are free"
+            raise Refused(RefusalKind.EXHAUSTED, f"this peer needs {what}")
         received, own, parts = 0, context.ports.engine, list[bytes]()
         for block in new.blocks_of(stage):
             if (giver := old.stage_of(block)) == stage:
@@ -81,27 +99,24 @@ class Preparation:
                 found = await self._fetch(request, old, giver, block)
                 received += sum(map(len, found))
                 parts += found
-            self._require_held(request, old)
+            self._require_held(request)
         engine = await self._device.run(Rank.BOOKS, 0, context.ports.spare_engine)
         try:
             await self._device.run(Rank.BOOKS, 0, partial(hold, engine, new, stage, parts))
         except WorkFailed as error:
             raise Refused(RefusalKind.GONE, f"what was given for stage {stage} does not fit: {error}") from error
         digest = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
-        self._require_held(request, old)
+        self._require_held(request)
         self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
         return Reply(Prepared(digest, context.now_s() - begun_s, received))
 
-    def _require_held(self, request: Prepare, split: BlockSplit) -> None:
+    def _require_held(self, request: Prepare) -> None:
         held = self._replica_state
-        wanted = (request.stage, request.iteration, request.lineage, split)
-        if (held.stage, held.iteration, held.lineage, held.split) != wanted:
-            where = f"iteration {held.iteration} of stage {held.stage}, cut as {list(held.split.counts)}"
-            raise Refused(RefusalKind.GONE, f"this peer is at {where}")
-
-    def _is_in_force(self, split: BlockSplit) -> bool:
-        """Whether a plan has had what is held cut so."""
-        return split == self._replica_state.split
+        if (held.stage, held.iteration, held.lineage) != (request.stage, request.iteration, request.lineage):
+            raise Refused(RefusalKind.GONE, f"this peer is at iteration {held.iteration} of stage {held.stage}")
+        if not held.is_cut_as_recorded:
+            # What is prepared takes the place of the way back
+            raise Refused(RefusalKind.GONE, "the model is cut otherwise here than the last record says")
 
     async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int) -> list[bytes]:
         """One block, from a member that has it."""

@@ -90,6 +90,13 @@ class Books(Protocol):
     async def let_go(self) -> None:
         """Drop the stage that the member holds."""
 
+    async def hold_as_recorded(self) -> None:
+        """Have what is held cut as the last record says.
+
+        Raises:
+            Refused: `gone`.
+        """
+
     async def install(
         self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]
     ) -> None:
@@ -214,6 +221,7 @@ class Builder:
         engine, device, stage = self._context.ports.engine, self._stage_member.device, request.action.stage
         match request.action:
             case Stay() as action:
+                await self._stage_member.hold_as_recorded()
                 held = self._stage_member.replica_state
                 is_cut_so = held.split.blocks_of(stage) == self._split_of(request).blocks_of(stage)
                 if held.stage != stage or not is_cut_so or not self._is_kept(request, action):

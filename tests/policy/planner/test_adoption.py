@@ -23,6 +23,7 @@ from swarmfree.policy.planner.allocation import stage_needs
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.split import BlockSplit
 
 MANIFEST = Manifest(
     model=ModelSection(blocks=4),
@@ -154,3 +155,21 @@ def test_what_was_not_measured_is_not_predicted(iteration_s: float, peers: list[
     nobody.
     """
     assert predicted_iteration_s(MANIFEST, iteration_s, peers, 3, "b", 16) == 0.0
+
+
+def test_a_stage_is_as_large_as_the_model_is_cut_now() -> None:
+    """Where a stage has got other blocks since the run began, a guest needs memory for these, and a
+    host that has room for what it had is not asked.
+    """
+    run, split = replace(MANIFEST, model=ModelSection(blocks=8)), BlockSplit((1, 5, 1, 1))
+    before = guest_bytes(run, 2)
+    assert guest_bytes(run, 2, run.split) == before
+    assert guest_bytes(run, 2, split) > before > guest_bytes(run, 1, split)
+    host = candidate("a", 1, before)
+    assert choose_host(2, [host], run) is not None
+    assert choose_host(2, [host], run, split) is None
+    start_s = predicted_seconds(run, 2, None)
+    copies_s = [predicted_seconds(run, 2, 1e6, cut) - start_s for cut in (None, split)]
+    assert copies_s[1] / copies_s[0] == pytest.approx(5 / 2)
+    as_begun_s, as_cut_s = (predicted_iteration_s(run, 1.0, EQUAL, 3, "b", 16, cut) for cut in (None, split))
+    assert as_cut_s != as_begun_s

@@ -357,3 +357,8 @@ def test_nobody_moves_to_a_stage_without_blocks() -> None:
     best = best_move(fleet_of(plan), plan, manifest, outlook(fleet_of(plan)))
     assert best is not None
     assert best.move.giver == 2
+
+
+def test_a_copy_is_as_large_as_the_model_is_cut_now() -> None:
+    """A stage with twice the blocks that it began with takes twice as long to copy."""
+    assert state_bytes(MANIFEST, 1, 6) == 6 * state_bytes(MANIFEST, 2, 1)
