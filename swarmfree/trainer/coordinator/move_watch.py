@@ -235,7 +235,7 @@ class MoveWatch:
         rates = [
             state_bytes(manifest, stage, plan.blocks[stage]) / seconds
             for stage, seconds in self._assignment.copies
-            if stage != ENDS_STAGE
+            if plan.blocks[stage]  # the ends have none
         ]
         return (
             fleet,
