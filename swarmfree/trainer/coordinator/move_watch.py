@@ -32,7 +32,7 @@ from swarmfree.policy.planner.single_moves import (
     unexplained_s,
 )
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
-from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
