@@ -6,12 +6,17 @@ source, three body stages of one replica. The peer of the second stage is slowed
 coordinator is told to cut the model anew where another cut has been the better one for five
 seconds. Some iterations later the peer is as fast as before, and blocks go back.
 
+With ``--lost`` the peer of the second stage is killed instead, and nobody comes: a guest serves it
+until the run goes on over two stages. Then a peer is started, and it goes on over three again.
+
 All processes run on this machine, with devices that sleep (see `paced_fork_server`). Progress goes
 to stderr; the last line is one JSON object:
 
 - *cuts*: each with the blocks of the stages, seconds that its preparation took and was expected to
   take, and of an iteration before, expected and measured;
-- *decided_s*: from the slowing until the first cut;
+- *decided_s*: from the slowing, or the loss, until the first cut;
+- *adopted_s*: from the loss until a guest held the stage, and *adopted_iteration_s*, what an
+  iteration took then; with ``--lost`` alone;
 - *longest_gap_s*: the longest time between two commits from the first cut on, and *median_gap_s* of
   all;
 - *iterations*, *iterations_lost*: committed, and missing among them;
@@ -24,8 +29,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +42,8 @@ from benchmarks.paced_swarm import BLOCK_S, HEAD_S, SETTLED_COMMITS, PacedSwarm,
 from benchmarks.ring_runs import open_job
 from swarmfree.lab.chaos.loss_judge import scalars_of
 from swarmfree.lab.reference_training import Alone, train_canonically
-from swarmfree.protocol.events import IterationCommitted, ModelCut
+from swarmfree.protocol.events import IterationCommitted, ModelCut, StageAdopted
+from swarmfree.protocol.manifest import RecoverySection
 
 BLOCKS, BODY = 6, 3
 SLOWED = 3.0
@@ -44,6 +51,10 @@ CUT_AFTER_S = 5.0
 DECIDED_WITHIN_S = 240.0
 ROUNDS = 6
 RUN = run_of(BLOCKS, BODY, 1)
+REPLAYED = RecoverySection(ends_copies=0, snapshot_every=0, shadow_every=2, shadow_kind="full", border_dtype="wire")
+"""A stage that is lost comes back bit for bit."""
+SHADOWED_COMMITS = 8
+LOST_BLOCK_S, LOST_HEAD_S = 0.1, 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,20 @@ async def _cut(world: PacedSwarm, since_s: float, count: int) -> tuple[float, Cu
     return at_s, Cut(event.blocks, event.seconds, event.predicted_s, event.iteration_s, event.predicted_iteration_s, measured_s)
 
 
+def _gaps(world: PacedSwarm, since_s: float) -> dict[str, Any]:
+    """What becomes of all commits; the longest time between two since then."""
+    times_s = commit_times_s(world.swarm)
+    commits = {event.iteration: event.loss for _, event in world.swarm.told(IterationCommitted)}
+    gaps = dict(zip(times_s[1:], gaps_s(times_s), strict=True))
+    return {
+        "longest_gap_s": max(gap for at_s, gap in gaps.items() if at_s > since_s),
+        "median_gap_s": statistics.median(gaps.values()),
+        "iterations": len(commits),
+        "iterations_lost": len(set(range(max(commits) + 1)) - commits.keys()),
+        "loss_off": losses_off(world.folder, commits),
+    }
+
+
 def losses_off(folder: Path, losses: Mapping[int, float]) -> float:
     """The largest difference from the model trained alone."""
     manifest, tokens = open_job(folder)
@@ -87,27 +112,39 @@ async def measure() -> dict[str, Any]:
         slowed_s = world.slow(dict.fromkeys(world.of_stage(2), SLOWED))
         first_s, first = await _cut(world, slowed_s, 1)
         _, second = await _cut(world, world.slow({}), 2)
-        times_s = commit_times_s(world.swarm)
-        commits = {event.iteration: event.loss for _, event in world.swarm.told(IterationCommitted)}
-        off = losses_off(world.folder, commits)
-    gaps = dict(zip(times_s[1:], gaps_s(times_s), strict=True))
-    return {
-        "cuts": [asdict(first), asdict(second)],
-        "decided_s": first_s - slowed_s,
-        "longest_gap_s": max(gap for at_s, gap in gaps.items() if at_s > first_s),
-        "median_gap_s": statistics.median(gaps.values()),
-        "iterations": len(commits),
-        "iterations_lost": len(set(range(max(commits) + 1)) - commits.keys()),
-        "loss_off": off,
-    }
+        return {"cuts": [asdict(first), asdict(second)], "decided_s": first_s - slowed_s, **_gaps(world, first_s)}
+
+
+async def measure_lost() -> dict[str, Any]:
+    """Kill the peer of the second stage, and start another one once two stages have its blocks."""
+    more = ("--cut-after", f"{CUT_AFTER_S:g}")
+    async with paced(replace(RUN, recovery=REPLAYED), Pace(LOST_BLOCK_S, LOST_HEAD_S)) as world:
+        await world.start(1, BODY, more)
+        await world.swarm.commits(SHADOWED_COMMITS)
+        lost_s = time.time()
+        await world.kill(*world.of_stage(2))
+        await world.swarm.until("a guest", lambda: bool(list(world.swarm.told(StageAdopted))), DECIDED_WITHIN_S)
+        adopted_s = next(at_s for at_s, _ in world.swarm.told(StageAdopted))
+        first_s, first = await _cut(world, lost_s, 1)
+        at_guest_s = [at_s for at_s in commit_times_s(world.swarm) if adopted_s < at_s <= first_s]
+        come_s, name = time.time(), f"peer-{BODY + 1}"
+        await world.swarm.start(name, feeds=False, more=more)
+        await world.swarm.until("it is a member", lambda: world.swarm.is_member(name), DECIDED_WITHIN_S)
+        _, second = await _cut(world, come_s, 2)
+        return {
+            "cuts": [asdict(first), asdict(second)],
+            "decided_s": first_s - lost_s,
+            "adopted_s": adopted_s - lost_s,
+            "adopted_iteration_s": statistics.median(gaps_s(at_guest_s)) if len(at_guest_s) > 1 else None,
+            **_gaps(world, first_s),
+        }
 
 
 def main() -> int:
     """Parse the command line and run."""
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.cuts", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
-    ).parse_args()
-    return finish("benchmarks.cuts", measure())
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cuts", description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--lost", action="store_true", help="the second stage's peer is killed, and another one comes later")
+    return finish("benchmarks.cuts", measure_lost() if parser.parse_args().lost else measure())
 
 
 if __name__ == "__main__":

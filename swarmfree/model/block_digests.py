@@ -6,6 +6,7 @@ Imports no torch: whoever exports computes nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from blake3 import blake3
@@ -18,11 +19,9 @@ PartDigests = Sequence[bytes]
 
 def block_ranges(layout: Layout) -> Iterator[tuple[int, int]]:
     """Yield where the floats of each block begin and end; the ends are one block."""
-    start = 0
-    for part, following in zip(layout.parts, (*layout.parts[1:], None), strict=True):
-        if following is None or following.block != part.block:
-            yield start, part.stop
-            start = part.stop
+    for _, parts in itertools.groupby(layout.parts, key=lambda part: part.block):
+        own = tuple(parts)
+        yield own[0].start, own[-1].stop
 
 
 def block_digests(layout: Layout, parts: Sequence[PartDigests]) -> tuple[bytes, ...]:

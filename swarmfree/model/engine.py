@@ -405,7 +405,8 @@ class TorchEngine:
             return passes.run_backward(graph, gradient)
 
     def _whole_average(self) -> Tensor:
-        missing = set(range(len(self._held().layout.parts))) - self._average_parts
-        if self._average is None or missing:
+        layout = self._held().layout
+        missing = set(range(len(layout.parts))) - self._average_parts
+        if missing:
             raise KeyError(f"parts {sorted(missing)} of the average are not kept")
-        return self._average
+        return self._average if self._average is not None else torch.empty(0)

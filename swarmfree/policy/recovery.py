@@ -142,7 +142,7 @@ def choose_recovery(
     """Choose how to make the state of `stage`, with the reason.
 
     In this order: a copy of a live replica, a replay, the youngest shadow, and what the neighbours
-    allow.
+    allow. Of a stage without blocks every replica of any stage has all there is.
 
     Args:
         stage: the stage to be filled.
@@ -162,11 +162,19 @@ def choose_recovery(
         return Fresh(stage, 0, "no iteration committed yet: first weights are drawn")
     if stage == ENDS_STAGE:
         return _choose_for_ends(record, kept)
+    if stage in _vacant(record) and (anybody := next((members[0] for members in replicas if members), None)) is not None:
+        return Restore(stage, anybody, record.iteration + 1, f"stage {stage} has no blocks: nothing of it is lost", full=True)
     if recovery.keeps_shadows:
         replay = _replay(stage, replicas, record, shadows, logs) if recovery.best == "replay" else None
         if (found := replay or _restore(stage, record, shadows)) is not None:
             return found
     return _from_neighbours(stage, replicas, record, recovery, signed)
+
+
+def _vacant(record: Record) -> frozenset[int]:
+    """Stages that have no blocks in a record's iteration and after it."""
+    counts = record.split.counts if record.split is not None else ()
+    return frozenset(stage for stage, count in enumerate(counts, start=ENDS_STAGE + 1) if not count)
 
 
 def _from_neighbours(
@@ -175,12 +183,12 @@ def _from_neighbours(
     """What is possible without anything that was kept: CheckFree, and drawing anew where no
     neighbour is left.
     """
-    body = len(replicas) - 1
     if recovery.merge is MergeMode.RANDOM:
         return Fresh(stage, record.iteration + 1, "recovery.merge = random: drawn anew")
-    before_stage = next((s for s in range(stage - 1, 0, -1) if replicas[s]), None)
-    after_stage = next((s for s in range(stage + 1, body + 1) if replicas[s]), None)
-    ends, copies = stage in {1, body}, recovery.merge is MergeMode.COPY
+    in_use = [s for s in range(ENDS_STAGE + 1, len(replicas)) if s not in _vacant(record)]
+    before_stage = next((s for s in reversed(in_use) if s < stage and replicas[s]), None)
+    after_stage = next((s for s in in_use if s > stage and replicas[s]), None)
+    ends, copies = stage in {in_use[0], in_use[-1]}, recovery.merge is MergeMode.COPY
     if before_stage is None and after_stage is None:
         return Fresh(stage, record.iteration + 1, "no body stage is left: drawn anew")
     if before_stage is None or after_stage is None or ends or copies:
@@ -213,9 +221,9 @@ def _replay(
 ) -> Replay | None:
     """Replay this stage and the lost ones next to it.
 
-    All of them need full shadows of one iteration, and the logs of both outer boundaries have to
-    reach back to it. Where the ends are lost next to them there is nothing to replay from: a shadow
-    that is as new as the record is restored by itself.
+    All of them that have blocks need full shadows of one iteration, and the logs of both outer
+    boundaries have to reach back to it. Where the ends are lost next to them there is nothing to
+    replay from: a shadow that is as new as the record is restored by itself.
     """
     first = last = stage
     while first > 1 and not replicas[first - 1]:
@@ -225,11 +233,13 @@ def _replay(
     before, after = replicas[first - 1], replicas[last + 1 if last + 1 < len(replicas) else ENDS_STAGE]
     stages, present = range(first, last + 1), record.iteration + 1
     held = {(s.stage, s.iteration): s.holder for s in reversed(shadows) if s.full and s.iteration <= present}
-    common = [iteration for s, iteration in held if s == first and all((other, iteration) in held for other in stages)]
+    with_blocks = [s for s in stages if s not in _vacant(record)]
+    common = [iteration for s, iteration in held if s == stage and all((other, iteration) in held for other in with_blocks)]
     if not common:
         return None
     newest = max(common)
-    count, holders = present - newest, tuple(held[s, newest] for s in stages)
+    # Of one without blocks nothing is asked for
+    count, holders = present - newest, tuple(held[s if s in with_blocks else stage, newest] for s in stages)
     kept = [any(logs.since.get(e.member, newest + 1) <= newest for e in members) for members in (before, after)]
     if not (before and after) or (count and not all(kept)) or count * len(stages) * logs.stage_s > logs.limit_s:
         return None
@@ -283,6 +293,8 @@ def donor_block(block: int, block_count: int, donor_block_count: int) -> int:
 
     Args:
         block: index in the stage to be rebuilt, from 0.
+        donor_block_count: at least one; of a donor without blocks the first one is asked for, in
+            vain.
     """
     depth = (block + 0.5) / block_count * donor_block_count
-    return min(donor_block_count - 1, int(depth))
+    return max(0, min(donor_block_count - 1, int(depth)))

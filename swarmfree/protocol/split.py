@@ -19,8 +19,8 @@ class BlockSplit:
     """How many blocks each body stage has.
 
     Args:
-        counts: index = stage - 1; a stage with none is vacant: nobody serves it, and nothing goes
-            through it. At least one stage has blocks.
+        counts: index = stage - 1; a stage with none is vacant: its members pass on what they get.
+            At least one stage has blocks.
     """
 
     counts: tuple[int, ...]
@@ -65,14 +65,6 @@ class BlockSplit:
     def is_vacant(self, stage: int) -> bool:
         """Whether a stage has no blocks. The ends have none either, and are not vacant."""
         return stage != ENDS_STAGE and not self.counts[stage - 1]
-
-    def before(self, stage: int) -> int:
-        """Return the next stage before this one that is not vacant; the ends stand before all."""
-        return next((other for other in reversed(self.in_use) if other < stage), ENDS_STAGE)
-
-    def after(self, stage: int) -> int:
-        """Return the next stage after this one that is not vacant; the ends stand after all."""
-        return next((other for other in self.in_use if other > stage), ENDS_STAGE)
 
 
 @functools.cache

@@ -300,11 +300,11 @@ def _record(record: Record | None, bounds: MessageBounds, iteration: int | None 
 
 
 def _split(counts: Sequence[int], bounds: MessageBounds) -> None:
-    """Every body stage has a block, and all together those of the model."""
+    """All body stages together have the blocks of the model; one may have none."""
     _count("stages of a split", counts, bounds.stage_count - 1, bounds.stage_count - 1 if bounds.is_exact else 1)
     for count in counts:
-        _within("blocks of a stage", count, 1, bounds.blocks)
-    if bounds.is_exact and sum(counts) != bounds.blocks:
+        _within("blocks of a stage", count, 0, bounds.blocks)
+    if not sum(counts) or (bounds.is_exact and sum(counts) != bounds.blocks):
         raise ProtocolViolation(f"a split into {sum(counts)} blocks; {bounds.blocks} expected")
 
 

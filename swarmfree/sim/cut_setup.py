@@ -9,20 +9,27 @@ import itertools
 import random
 from dataclasses import replace
 
+from swarmfree.sim.guest_setup import draw_guest_setup
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.setup import Setup
 
 CUTS_MAX = 4
+GUESTS_SHARE = 1 / 3
+"""Of rehearsals in which peers have room for guests, and few come: a stage may have no blocks, and
+nobody but a guest.
+"""
 
 
 def draw_cut_setup(seed: int, *, iterations: int | None = None) -> Setup:
-    """The rehearsal of this seed with one to four cuts on the way.
+    """The rehearsal of this seed, or that with guests, with one to four cuts on the way.
 
     Args:
         seed: of everything.
         iterations: of the run; None = drawn as well.
     """
-    setup, rng = draw_setup(seed, iterations=iterations), random.Random(f"{seed}/cuts")
+    rng = random.Random(f"{seed}/cuts")
+    draw = draw_guest_setup if rng.random() < GUESTS_SHARE else draw_setup
+    setup = draw(seed, iterations=iterations)
     manifest = setup.manifest
     body = manifest.stages.body
     blocks = manifest.model.blocks + rng.randint(1, body)
@@ -36,6 +43,10 @@ def draw_cut_setup(seed: int, *, iterations: int | None = None) -> Setup:
 
 
 def draw_counts(blocks: int, body: int, rng: random.Random) -> tuple[int, ...]:
-    """Blocks of each stage, at least one; each way to cut is as likely."""
-    ends = [0, *sorted(rng.sample(range(1, blocks), body - 1)), blocks]
-    return tuple(after - before for before, after in itertools.pairwise(ends))
+    """Blocks of each stage; each way to cut is as likely, of those with a block in each stage, and
+    as often of all.
+    """
+    least = rng.randint(0, 1)
+    bars = blocks - 1 if least else blocks + body - 1
+    ends = [0, *sorted(rng.sample(range(1, bars + 1), body - 1)), bars + 1]
+    return tuple(after - before - 1 + least for before, after in itertools.pairwise(ends))

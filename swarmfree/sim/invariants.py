@@ -120,7 +120,7 @@ class Checks:
         self._manifest, self._reference, self._now_s, self._found = manifest, reference, now_s, found
         self.is_exact = reference is not None
         self.violation: Violation | None = None
-        self.made_count = 0
+        self.made_count = self.cut_count = 0
         self.liars: LiarWatch | None = None
         self._lives: LifeHistory = lives or Everybody()
         self._records: dict[str, Record] = {}
@@ -466,6 +466,7 @@ class Checks:
         if not all(len(found) == 1 for found in known):
             return  # rebuilt besides, or never seen
         cut = reference.cut([found[0] for found in known], old, split)
+        self.cut_count += 1
         wrong = [stage for stage, (found, right) in enumerate(zip(states, cut, strict=True)) if found != right]
         if wrong:
             self.violated(

@@ -46,7 +46,12 @@ class Rebuilds:
         self._versions.setdefault((lineage, stage), {})[digest] = None
 
     def states_of(self, lineage: str, stage: int) -> list[State]:
-        """Known states of a stage after this record."""
+        """Known states of a stage after this record; of one without blocks there is but one, also
+        where nobody has stepped.
+        """
+        record = self._records.get(lineage)
+        if record is not None and record.split is not None and BlockSplit(record.split.counts).is_vacant(stage):
+            return [()]
         return [self._states[digest] for digest in self._versions.get((lineage, stage), {}) if digest in self._states]
 
     def asked(self, build: Build) -> str:

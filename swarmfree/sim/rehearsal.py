@@ -83,6 +83,7 @@ class RehearsalStatistics:
     virtual_s: float = 0.0
     steps: int = 0
     checks: int = 0
+    cuts_compared: int = 0
     handlers: int = 0
     payload_bytes: int = 0
     longest_gap_s: float = 0.0
@@ -376,6 +377,7 @@ class _Rehearsal:
         counted.iterations = len(self.checks.committed)
         counted.virtual_s, counted.steps = self.loop.time(), self.loop.step_count
         counted.checks, counted.handlers = self.checks.made_count, network.handlers_run
+        counted.cuts_compared = self.checks.cut_count
         counted.traffic = network.traffic
         counted.payload_bytes = network.payload_sent_bytes
         counted.calls.update(network.calls)

@@ -23,7 +23,7 @@ INTEGER = Manifest(
     batch=BatchSection(rows=2, microbatches=4),
 )
 WAY = [(3, 0, 3), (2, 2, 2), (1, 4, 1), (0, 0, 6), (2, 2, 2)]
-"""Over two stages, over three again, and further."""
+"""Over two stages, over three again, and further; a stage without blocks passes on what it gets."""
 
 
 class CutRing(EngineRing):
@@ -49,14 +49,13 @@ class CutRing(EngineRing):
             parts = [part for block in new.blocks_of(stage) for part in blocks[block]]
             hold(self.all[stage], new, stage, parts)
         self.split = new
-        self.engines = [self.all[0], *(self.all[stage] for stage in new.in_use)]
 
     def step_all(self, number: int) -> None:
-        """An optimizer step of every stage in use."""
-        for stage in (0, *self.split.in_use):
-            engine = self.all[stage]
+        """An optimizer step of every stage, also of those without blocks."""
+        for stage, engine in enumerate(self.all):
             for part in range(engine.part_count(stage)):
                 engine.keep_average(part, engine.reduce([engine.contribution((0,), part)])[0])
+            assert engine.average_digest()
             engine.step(scalars_of(number))
             engine.clear()
 

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from swarmfree.policy import recovery
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetState, Prepare
 from swarmfree.protocol.plan import Plan
@@ -147,3 +148,18 @@ def cut_of_a_successor(patch: pytest.MonkeyPatch) -> None:
         return plan
 
     patch.setattr(coordinator, "uncut", careless)
+
+
+def stage_without_blocks(patch: pytest.MonkeyPatch) -> None:
+    """A stage without blocks is made anew when it is lost, and its neighbours of it."""
+    patch.setattr(recovery, "_vacant", lambda last: frozenset())
+
+
+def guests_of_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """A guest counts as about to leave, though it stays: while one serves nothing is cut anew."""
+    settled = ModelCuts._is_settled
+
+    def strict(self: ModelCuts, participant: Participant) -> bool:
+        return settled(self, participant) and not participant.leaving
+
+    patch.setattr(ModelCuts, "_is_settled", strict)

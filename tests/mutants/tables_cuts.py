@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from swarmfree.policy.recovery import choose_recovery
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
@@ -319,15 +320,16 @@ def shadows_of_older_cuts() -> object:
     return play(story, manifest=FOUR)
 
 
-def _leading(story: Callable[[Alone, ModelCuts, Roster], Awaitable[T]], answers: dict[Endpoint, str]) -> T:
+def _leading(story: Callable[[Alone, ModelCuts, Roster], Awaitable[T]], answers: dict[Endpoint, str], host: str = "") -> T:
     """The coordinator of all four, at iteration 1, which has the model cut anew; who is named
-    answers with this digest of what it has prepared, the others say nothing.
+    answers with this digest of what it has prepared, the others say nothing. D is this one's guest.
     """
 
     async def begin(alone: Alone) -> T:
         def answer(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Heartbeat):
-                return Reply(beat_answer({A: 0, D: 2}.get(to, 1), iteration=1))
+                said = beat_answer({A: 0, D: 2}.get(to, 1), iteration=1)
+                return Reply(replace(said, host=host if to == D else ""))
             if isinstance(request, Prepare) and to in answers:
                 return Reply(Prepared(answers[to], 0.1, 10))
             raise Refused(RefusalKind.GONE, "not here")
@@ -403,3 +405,36 @@ def successor_of_a_cut() -> object:
         return [lead.plan.split, lead.plan.rebuilt]
 
     return play(story, D, FOUR)
+
+
+def lost_without_blocks() -> object:
+    """A stage is lost that has no blocks, and then one beside it: how each comes back, and which
+    stage's weights are taken.
+    """
+    last = replace(record(), stages=(make_entry(),) * 5, split=SetSplit((2, 0, 2, 2), 1))
+    there = ((A,), (ME,), (SIBLING,), (D,), (D,))
+    found = [
+        choose_recovery(
+            stage, [members if other != stage else () for other, members in enumerate(there)], last, MANIFEST.recovery
+        )
+        for stage in (2, 3)
+    ]
+    return [(type(action).__name__, *(getattr(action, name, 0) for name in ("before_stage", "iteration"))) for action in found]
+
+
+def _of_a_leaver(host: str) -> tuple[int, ...]:
+    """Who serves the second stage alone has said goodbye; how the next plan is cut."""
+
+    async def story(_: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
+        leaver = roster.get(D.member)
+        assert leaver is not None
+        leaver.leave()
+        await cuts.consider()
+        return cuts._lead.cut
+
+    return _leading(story, {ME: "one", SIBLING: "one", D: "two"}, host)
+
+
+def cut_with_a_guest() -> object:
+    """It is a guest, which stays until somebody comes; and another peer, which does not."""
+    return [_of_a_leaver("host"), _of_a_leaver("")]

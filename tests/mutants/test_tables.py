@@ -499,6 +499,8 @@ ROWS = (
     Row(removals_cuts.stage_that_is_lost_meanwhile, tables_cuts.lost_after_it_was_prepared, ()),
     Row(removals_cuts.joiners_of_a_cut, tables_cuts.joiner_of_a_cut, [True, False]),
     Row(removals_cuts.cut_of_a_successor, tables_cuts.successor_of_a_cut, [(), ()]),
+    Row(removals_cuts.stage_without_blocks, tables_cuts.lost_without_blocks, [("Restore", 0, 1), ("Merge", 1, 0)]),
+    Row(removals_cuts.guests_of_a_cut, tables_cuts.cut_with_a_guest, [(3, 1), ()]),
 )
 
 

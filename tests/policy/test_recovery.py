@@ -23,7 +23,7 @@ from swarmfree.protocol.actions import Copy, CopyKept, CopyNeighbour, Fresh, Mer
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.names import Endpoint, Member
-from swarmfree.protocol.records import Record, bits_float32, float64_bits
+from swarmfree.protocol.records import Record, SetSplit, bits_float32, float64_bits
 from tests.builders import make_entry, make_record
 
 SENIOR = Member("p0", "0" * 16)
@@ -316,6 +316,47 @@ def test_nothing_is_replayed_next_to_lost_ends() -> None:
         action = choose_recovery(stage, replicas, record, RECOVERY, (), shadows, _logs(replicas, -1, 8, -1, -1))
         assert isinstance(action, Restore)
         assert (action.iteration, action.full) == (8, True)
+
+
+def _vacant(stage: int, record: Record) -> Record:
+    """The same where this stage has no blocks."""
+    counts = tuple(0 if other == stage else 2 for other in range(1, len(record.stages)))
+    return dataclasses.replace(record, split=SetSplit(counts, 3))
+
+
+def test_of_a_stage_without_blocks_nothing_is_lost() -> None:
+    """It is there again as of the present iteration, whoever is left, whatever the run keeps."""
+    record = _vacant(2, _record([1, 1, 1, 1]))
+    for replicas in (_replicas(1, 1, 0, 1), _replicas(0, 0, 0, 1)):
+        action = choose_recovery(2, replicas, record, RECOVERY)
+        assert isinstance(action, Restore)
+        assert (action.iteration, action.full) == (8, True)
+        assert "nothing of it is lost" in action.reason
+    assert isinstance(choose_recovery(2, _replicas(1, 1, 1, 1), record, RECOVERY), Copy)
+    assert isinstance(choose_recovery(2, _replicas(0, 0, 0, 0), record, RECOVERY), Fresh)
+
+
+def test_a_stage_without_blocks_is_no_neighbour() -> None:
+    """Others are merged across it, or are an end of the body beside it."""
+    merged = choose_recovery(2, _replicas(1, 1, 0, 1, 1), _vacant(3, _record([1, 1, 1, 1, 1])), RECOVERY)
+    assert isinstance(merged, Merge)
+    assert (merged.before_stage, merged.after_stage) == (1, 4)
+    end = choose_recovery(3, _replicas(1, 1, 1, 0, 1), _vacant(4, _record([1, 1, 1, 1, 1])), RECOVERY)
+    assert isinstance(end, CopyNeighbour)
+    assert end.donor_stage == 2
+
+
+def test_a_replay_through_a_stage_without_blocks_needs_no_shadow_of_it() -> None:
+    """Both are lost: the shadow of the one that has blocks is enough."""
+    replicas = _replicas(1, 0, 0, 1)
+    shadows = _full(_replicas(1, 1, 1, 1), (0, 1, 6))
+    record = _vacant(2, _record([1, 1, 1, 1]))
+    logs = _logs(_replicas(1, 1, 1, 1), 6, 6, 6, 6)
+    action = choose_recovery(1, replicas, record, RECOVERY, (), shadows, logs)
+    assert isinstance(action, Replay)
+    assert (action.first, action.last, action.iteration) == (1, 2, 6)
+    assert set(action.holders) == {shadows[0].holder}
+    assert isinstance(choose_recovery(1, replicas, _record([1] * 4), RECOVERY, (), shadows, logs), Restore)
 
 
 def test_a_replay_begins_with_the_newest_shadow() -> None:

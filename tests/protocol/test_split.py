@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
-from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.protocol.split import BlockMove, BlockSplit, block_moves, even_split, lacking
 
 COUNTS = st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any).map(tuple)
@@ -21,13 +20,11 @@ def test_a_run_begins_with_a_split_as_even_as_can_be() -> None:
     assert manifest.split == even_split(7, 3)
 
 
-def test_a_stage_without_blocks_is_vacant_and_passed_over() -> None:
-    """Its neighbours are each other's; the ends stand at both ends and are never vacant."""
+def test_a_stage_without_blocks_is_vacant() -> None:
+    """The ends, which never have any, are not."""
     split = BlockSplit((3, 0, 3))
     assert split.in_use == (1, 3)
     assert [split.is_vacant(stage) for stage in range(4)] == [False, False, True, False]
-    assert (split.before(1), split.after(1), split.before(3), split.after(3)) == (ENDS_STAGE, 3, 1, ENDS_STAGE)
-    assert (split.before(2), split.after(2)) == (1, 3)
     assert split.blocks_of(2) == range(3, 3)
 
 

@@ -17,7 +17,7 @@ from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
-from tests.scenarios.scenario_world import STEADY, Once, lines, play, reaching, swarm
+from tests.scenarios.scenario_world import STEADY, Once, lines, play, reaching, share_is_done, swarm, unhurried
 
 CUTS = ((2, (3, 1, 2)), (4, (2, 2, 2)), (5, (1, 4, 1)))
 LATE = ((5, (3, 1, 2)),)
@@ -157,3 +157,88 @@ def test_what_cannot_be_prepared_is_left() -> None:
     assert script.cuts() == [None] * ITERATIONS
     assert script.losses() == uncut_losses()
     assert lines(result, "the model stays cut as [2, 2, 2]")
+
+
+NOBODY_COMES = replace(STEADY, replaced_share=0.0)
+THREE, TWO = (2, 2, 2), (3, 0, 3)
+
+
+def lonely_swarm(iterations: int, *cuts: tuple[int, tuple[int, ...]]) -> Setup:
+    """Six blocks over three stages with one replica each, nobody who comes, and room for guests; a
+    stage that is lost is replayed.
+    """
+    setup = reaching("replay", swarm(replicas=1, standbys=0, shadow_every=2, faults=NOBODY_COMES))
+    recovery = replace(setup.manifest.recovery, shadow_kind="full")
+    manifest = replace(setup.manifest, model=replace(setup.manifest.model, blocks=6), recovery=recovery)
+    return replace(unhurried(replace(setup, manifest=manifest), iterations=iterations), room_share=1.0, cuts=cuts)
+
+
+class InTurn(Recording):
+    """Several things, each as an iteration is nearly done."""
+
+    def __init__(self, scenes: dict[int, Callable[[Director], None]]) -> None:
+        super().__init__()
+        self._scenes = dict(scenes)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The first that is due."""
+        super().see(director, moment)
+        at = min(self._scenes, default=None)
+        if at is not None and share_is_done(at)(moment):
+            self._scenes.pop(at)(director)
+
+
+def kill_all_of(*stages: int) -> Callable[[Director], None]:
+    """Nobody of these stages is left, guests among them."""
+    return lambda director: director.kill(*(member for stage in stages for member in director.members(stage)))
+
+
+def alone(iterations: int) -> list[float]:
+    """Losses of the same swarm where nothing happens."""
+    script = Recording()
+    play(lonely_swarm(iterations), script)
+    return script.losses()
+
+
+def test_a_run_goes_on_over_two_stages_and_over_three_again() -> None:
+    """The only peer of the second stage is lost, and nobody comes: a guest has its blocks, then its
+    neighbours, and the guest none. A peer comes, takes the guest's place, and gets blocks back. No
+    iteration is lost, and nothing is learned otherwise.
+    """
+    script = InTurn({3: kill_all_of(2), 8: lambda director: director.join()})
+    result = play(lonely_swarm(14, (6, TWO), (11, THREE)), script)
+    assert len(lines(result, "StageAdopted", "stage=2")) == 1
+    assert script.cuts() == [None] * 6 + [TWO] * 5 + [THREE] * 3
+    last = script.records[13]
+    assert not any("Guest" in member.peer_id for member in last.electorate)
+    assert len(last.electorate) == 4
+    assert script.losses() == alone(14)
+    assert result.statistics.cuts_compared == 2, "weights and moments of every block, before and after"
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_stage_is_lost_while_a_guest_has_none_of_the_blocks(lost: int) -> None:
+    """It is replayed as ever, also where it is that of the host, whose guest is lost with it: the
+    replay goes through the stage without blocks, and of that one nothing has to come.
+    """
+    script = InTurn({3: kill_all_of(2), 10: kill_all_of(lost), 12: lambda director: director.join()})
+    result = play(lonely_swarm(16, (6, TWO), (14, THREE)), script)
+    assert lines(result, "StageBuilt", f"stage={lost}", "action=Replay", "exact=True")
+    with_host = len(lines(result, "StageLost", "stage=2")) == 2
+    assert with_host == (lost == 1)
+    assert bool(lines(result, "StageBuilt", "stage=2", "action=Restore", "received_bytes=0")) == with_host
+    assert bool(lines(result, "RecoveryDecided", "together with stages 1 to 2")) == with_host
+    assert script.cuts()[-1] == THREE
+    assert script.losses() == alone(16)
+
+
+def test_a_stage_without_blocks_is_lost() -> None:
+    """Whoever comes has it at once, and nothing else happens; the run is cut anew later."""
+    setup = cut_swarm(cuts=((2, TWO), (5, THREE)), replicas=1)
+    script = InTurn({4: kill_all_of(2)})
+    result = play(setup, script)
+    assert lines(result, "StageBuilt", "stage=2", "action=Restore", "received_bytes=0")
+    assert script.cuts() == [None, None, TWO, TWO, TWO, THREE, THREE]
+    still = Recording()
+    play(replace(setup, cuts=()), still)
+    assert script.losses() == still.losses()

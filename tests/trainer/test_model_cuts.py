@@ -18,6 +18,7 @@ from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
 from swarmfree.protocol.messages import Prepared
 from swarmfree.protocol.names import Member, Term
+from swarmfree.protocol.records import SetSplit
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.coordinator import model_cuts
@@ -31,10 +32,13 @@ HOLD_S = 10.0
 
 
 class World:
-    """What such a coordinator looks at; `slow` is the peer that takes three times as long."""
+    """What such a coordinator looks at; `slow` is the peer that takes three times as long, and
+    `host` has a guest in the second stage, that nobody else serves.
+    """
 
-    def __init__(self, slow: str = "", *, cut_after_s: float = HOLD_S, rate: float = 1e6) -> None:
-        self.now_s, self.is_under_way, self.slow, self.rate = 0.0, False, slow, rate
+    def __init__(self, slow: str = "", *, cut_after_s: float = HOLD_S, rate: float = 1e6, host: str = "") -> None:
+        self.now_s, self.is_under_way, self.slow, self.rate, self.host = 0.0, False, slow, rate, host
+        self.split = PLAN.blocks[1:]
         context = SimpleNamespace(
             ports=SimpleNamespace(cuts=()),
             tell=lambda _: None,
@@ -43,13 +47,22 @@ class World:
             manifest=MANIFEST,
             run="run",
         )
-        present = SimpleNamespace(record=None)
+        self.present = SimpleNamespace(record=None)
         self.cut: tuple[int, ...] = ()
-        self.lead = SimpleNamespace(present=present, term=Term(1, Member("s", "1")), iteration=1, attempt=0, cut_anew=self.take)
+        term = Term(1, Member("s", "1"))
+        self.lead = SimpleNamespace(present=self.present, term=term, iteration=1, attempt=0, cut_anew=self.take)
         self.context = context
-        self.roster = SimpleNamespace(is_deposed=False, participants=list)
+        self.roster = SimpleNamespace(is_deposed=False, participants=list, holders=self.holders)
         assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None)
         self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self)))
+
+    def holders(self, stage: int) -> tuple[Any, ...]:
+        """As the roster has them."""
+        return (SimpleNamespace(host=self.host if stage == 2 else ""),)
+
+    def has_cut(self, *counts: int) -> None:
+        """The model is cut so since the last record."""
+        self.present.record, self.split = make_record(iteration=5, split=SetSplit(counts, 5)), counts
 
     def take(self, counts: tuple[int, ...]) -> None:
         """The next plan is cut so."""
@@ -57,10 +70,12 @@ class World:
 
     def outlook(self) -> tuple[Fleet, ExecutionPlan, MoveOutlook]:
         """As `MoveWatch` has it."""
-        block_s = {name: 0.3 * (3 if name == self.slow else 1) for name in "abc"} | {"s": 1e-6}
+        stays = "ac" if self.host else "abc"
+        block_s = {name: 0.3 * (3 if name == self.slow else 1) for name in stays} | {"s": 1e-6}
         peers = tuple(PeerProfile(n, s / 3, 2 * s / 3, 1 << 60, math.inf, failures_per_hour=0.1) for n, s in block_s.items())
         outlook = MoveOutlook((), ReplicaLimits(8, 1), self.rate, 0.05, StageRecovery(30.0), 600.0)
-        return Fleet(peers), PLAN, outlook
+        served = (("s",), ("a",), () if self.host else ("b",), ("c",))
+        return Fleet(peers), ExecutionPlan((0, *self.split), served), outlook
 
     def within(self, seconds: float) -> tuple[int, ...]:
         """Blocks of each stage as soon as another cut is due; empty where none is by then."""
@@ -112,6 +127,24 @@ def test_what_is_expected_is_said() -> None:
     assert "an iteration takes" in wish.reason
     assert wish.predicted_iteration_s < wish.iteration_s
     assert wish.predicted_s > 0
+
+
+def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:
+    """Its host does the work of two: three blocks at two peers are faster. It is given none again
+    as long as a guest serves it, and its share once somebody has come.
+    """
+    world = World(host="a")
+    assert world.within(HOLD_S - 1) == ()
+    assert world.within(HOLD_S + 3) == (3, 0, 3)
+    world.has_cut(3, 0, 3)
+    assert world.within(200.0) == ()
+    world.host = ""
+    assert world.within(100.0) == (2, 2, 2)
+
+
+def test_nothing_is_planned_with_a_host_that_leaves() -> None:
+    """Its guest goes with it: the stage comes back elsewhere first."""
+    assert World(host="d").within(100.0) == ()
 
 
 def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,9 @@ def measured_fleet(
         split: how the model is cut; None = as the run began.
     """
     work = stage_work(manifest, (0, *(split or manifest.split).counts))
-    block_s = {peer.name: max(LEAST_BLOCK_S, peer.microbatch_s / work[peer.stage]) for peer in peers if peer.microbatch_s > 0}
+    # Who passes on what it gets tells nothing of how fast it computes
+    timed = [peer for peer in peers if peer.microbatch_s > 0 and work[peer.stage] > 0]
+    block_s = {peer.name: max(LEAST_BLOCK_S, peer.microbatch_s / work[peer.stage]) for peer in timed}
     body_s = [block_s[peer.name] for peer in peers if peer.name in block_s and peer.stage != ENDS_STAGE]
     if not body_s:
         return None

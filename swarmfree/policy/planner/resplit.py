@@ -10,7 +10,7 @@ Source: decision 24; Odyssey (arXiv 2508.21613), section IV and equation 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.estimator import iteration_estimate, stage_bytes
@@ -75,7 +75,7 @@ class RatedSplit:
 
     Args:
         split: the new one.
-        plan: who serves what then, index = stage; nobody in one that is vacant.
+        plan: who serves what then, index = stage; nobody in one that is to be vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
         transition_s: that the largest copy takes.
@@ -217,27 +217,21 @@ def splits_for(
     return tuple(found)
 
 
-def stage_options(
-    plan: ExecutionPlan, guests: Mapping[int, str], newcomers: Sequence[str]
-) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """List who might serve which stage: as it is; without each stage that a guest serves alone; and
-    with newcomers in a stage that is vacant.
+def stage_options(plan: ExecutionPlan, guests: Collection[int]) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """List who might serve which stage: as it is; and without each stage that guests serve alone.
 
     Args:
         plan: who serves what now; a guest bears the name of its host, as they share a device.
-        guests: stage -> host, of stages that guests alone serve.
-        newcomers: peers that have no stage, best first; all of them come to one stage.
+            Nobody serves a stage that is to stay vacant.
+        guests: stages that guests alone serve.
 
     Yields:
         Index = stage: names.
     """
     yield plan.replicas
     for stage in sorted(guests):
-        yield tuple(() if other == stage else names for other, names in enumerate(plan.replicas))
-    vacant = [stage for stage, blocks in enumerate(plan.blocks) if not blocks and stage != ENDS_STAGE]
-    if newcomers:
-        for stage in vacant:
-            yield tuple(tuple(newcomers) if other == stage else names for other, names in enumerate(plan.replicas))
+        if plan.replicas[stage]:
+            yield tuple(() if other == stage else names for other, names in enumerate(plan.replicas))
 
 
 def best_split(
@@ -251,7 +245,7 @@ def best_split(
 
     Args:
         fleet: who is there, newcomers among them.
-        plan: who serves what now; a stage without blocks has nobody.
+        plan: who serves what now; a stage without blocks may have nobody.
         manifest: of the run.
         outlook: see there.
         options: who may serve what then, see `stage_options`; None = as now.

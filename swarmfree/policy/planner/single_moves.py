@@ -202,12 +202,11 @@ def state_bytes(manifest: Manifest, stage: int, blocks: int | None = None) -> in
 def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> Iterator[MovePeer]:
     """Safe moves to the slowest stages and to those with one replica, from those with the most
     speed for their work; of each of these the two peers that would level both stages best, and its
-    slowest.
+    slowest. Nobody moves to a stage without blocks.
     """
     loads, work = stage_loads(fleet, plan, stage_work(manifest, plan.blocks)), stage_work(manifest, plan.blocks)
-    open_stages = [
-        stage for stage, names in enumerate(plan.replicas) if stage != ENDS_STAGE and len(names) < outlook.limits.of(stage)
-    ]
+    open_stages = [stage for stage, names in enumerate(plan.replicas) if work[stage] and len(names) < outlook.limits.of(stage)]
+    open_stages = [stage for stage in open_stages if stage != ENDS_STAGE]
     needs = stage_needs(manifest, plan.blocks, outlook.limits.sources_max)
     slowest_first = sorted(open_stages, key=lambda stage: (-loads[stage], stage))
     alone = [stage for stage in slowest_first[SLOWEST:] if len(plan.replicas[stage]) == 1][:SLOWEST]

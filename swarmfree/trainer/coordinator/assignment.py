@@ -626,7 +626,7 @@ class Assignment:
     def _note_copy(self, member: Member, stage: int, built: Built) -> None:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
         self.copied_s[member] = self._context.now_s()
-        if built.seconds > 0:
+        if built.seconds > 0 and not self._split.is_vacant(stage):  # where nothing comes nothing is measured
             self.copies.append((stage, built.seconds))
 
     async def _look_for(self, holder: Endpoint) -> None:

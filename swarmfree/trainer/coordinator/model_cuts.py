@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit, stage_options
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import ModelCut, Note
 from swarmfree.protocol.messages import Prepare, Prepared, Response
@@ -72,12 +72,17 @@ class ModelCuts:
         if found is None:
             return None
         fleet, plan, outlook = found
+        guests = self._guests()
+        if not fleet.by_name.keys() >= set(guests.values()):
+            return None  # a host that leaves: its guests go with it
         split = split_after(self._lead.present.record, self._context.manifest)
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
+        # A stage that guests alone serve is not given blocks again
+        plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
         known = SplitOutlook(
             held, outlook.copy_bytes_per_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True
         )
-        best = best_split(fleet, plan, self._context.manifest, known)
+        best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         candidate, gain = (best.split.counts, best.gain) if best is not None else (None, 0.0)
@@ -85,6 +90,11 @@ class ModelCuts:
         if best is None or not is_due:
             return None
         return _Wish(best.split, best.reason, best.transition_s, best.before_s, best.after_s)
+
+    def _guests(self) -> dict[int, str]:
+        """Stage of the body -> peer id of the host, of those that guests alone serve."""
+        holders = {stage: self._roster.holders(stage) for stage in range(ENDS_STAGE + 1, self._context.manifest.stage_count)}
+        return {stage: there[0].host for stage, there in holders.items() if there and all(g.host for g in there)}
 
     async def consider(self) -> None:
         """Have another cut prepared, where there is a better one and nothing stands against it."""
@@ -131,9 +141,11 @@ class ModelCuts:
             self._lead.give_up()
 
     def _is_settled(self, participant: Participant) -> bool:
-        """Whether it is a member that stays and is heard; that it has stepped it says itself."""
+        """Whether it is a member that stays and is heard; that it has stepped it says itself. A
+        guest stays until somebody else has its place, whatever it says.
+        """
         is_there = self._roster.get(participant.member) is participant and participant.is_heard
-        return is_there and participant.is_member and not participant.leaving
+        return is_there and participant.is_member and (not participant.leaving or bool(participant.host))
 
     async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
         """Stage -> digest; None where one of those who are asked has not got it, or two differ."""

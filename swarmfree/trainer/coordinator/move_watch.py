@@ -32,7 +32,7 @@ from swarmfree.policy.planner.single_moves import (
     unexplained_s,
 )
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
-from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.names import Member
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
@@ -176,8 +176,13 @@ class MoveWatch:
         plan = self._lead.plan
         if plan is None:
             return None
-        names = [tuple(sorted(replica.endpoint.member.peer_id for replica in stage)) for stage in plan.replicas]
+        names = [tuple(sorted({self._device_of(replica.endpoint.member) for replica in stage})) for stage in plan.replicas]
         return ExecutionPlan((0, *split_of_plan(plan, self._context.manifest).counts), tuple(names))
+
+    def _device_of(self, member: Member) -> str:
+        """Peer id of whoever computes for a member: a guest shares the device of its host."""
+        participant = self._roster.get(member)
+        return participant.host or member.peer_id if participant is not None else member.peer_id
 
     # -- what is decided
     async def consider(self) -> None:
@@ -230,7 +235,7 @@ class MoveWatch:
         rates = [
             state_bytes(manifest, stage, plan.blocks[stage]) / seconds
             for stage, seconds in self._assignment.copies
-            if stage != ENDS_STAGE
+            if plan.blocks[stage]  # the ends have none
         ]
         return (
             fleet,

@@ -415,9 +415,9 @@ class Builder:
 
     def _per_block(self, split: BlockSplit, stage: int) -> int:
         """Parts of one block: they never straddle blocks and all blocks have equally many. The ends
-        have no blocks.
+        have no blocks, nor has a vacant stage.
         """
-        return math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(split.blocks_of(stage))))
+        return max(1, math.ceil(self._context.ports.engine.part_count(stage) / max(1, len(split.blocks_of(stage)))))
 
     def _weights_of(self, building: Building, donor_stage: int, parts: range) -> GetState:
         """The donor's parts at the same relative depth."""

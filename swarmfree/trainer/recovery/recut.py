@@ -46,13 +46,10 @@ def read_blocks(engine: Engine, split: BlockSplit, stage: int, blocks: range) ->
 
 
 def hold(engine: Engine, split: BlockSplit, stage: int, parts: Sequence[bytes]) -> None:
-    """Have an engine follow a split and hold a stage with these weights and moments, or nothing
-    where the stage is vacant.
+    """Have an engine follow a split and hold a stage with these weights and moments; a vacant one
+    has no parts.
     """
     engine.follow(split)
-    if not parts:
-        engine.unload()
-        return
     engine.blank(stage)
     for part, data in enumerate(parts):
         engine.write_state(part, data, weights_only=False)

@@ -174,9 +174,10 @@ class ShadowKeeper:
         return fitting_plan(answer.plan, self._context.manifest.stage_count)
 
     def _mine(self, plan: Plan) -> tuple[int, ...]:
-        """The stages of which this peer keeps a shadow."""
+        """The stages of which this peer keeps a shadow; of one without blocks there is none."""
         me = self._context.me
-        return standby_shadows(plan, me) if self._replica_state.stage == NO_STAGE else shadows_of(plan, me)
+        mine = standby_shadows(plan, me) if self._replica_state.stage == NO_STAGE else shadows_of(plan, me)
+        return tuple(stage for stage in mine if not self._split.is_vacant(stage))
 
     def _due(self, plan: Plan, every: int) -> int | None:
         """The stage whose shadow has to be renewed most; forgets those that are no longer this

@@ -153,6 +153,8 @@ class StateCopy:
                 await place.device.run(place.rank, part, write)
             except CallFailed as error:
                 last = error
+                if self._is_cut:
+                    break  # nobody has these blocks in this stage any more
                 if ask % len(self.donors) == len(self.donors) - 1:
                     await asyncio.sleep(next(waits))
                 continue

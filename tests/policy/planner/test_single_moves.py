@@ -348,6 +348,17 @@ def test_a_move_in_a_large_swarm_is_found_at_once(peer_count: int, body: int, li
     assert time.process_time() - began_s < limit_s
 
 
+def test_nobody_moves_to_a_stage_without_blocks() -> None:
+    """Though it hangs on one peer, and others have three; who serves it with another one may go."""
+    plan = ExecutionPlan((0, 3, 0, 3), (("s",), ("a", "b", "c"), ("d",), ("e", "f", "g")))
+    manifest = replace(manifest_of(plan), model=replace(MODEL, blocks=6))
+    assert best_move(fleet_of(plan), plan, manifest, outlook(fleet_of(plan))) is None
+    plan = ExecutionPlan((0, 3, 0, 3), (("s",), ("a",), ("b", "c"), ("d",)))
+    best = best_move(fleet_of(plan), plan, manifest, outlook(fleet_of(plan)))
+    assert best is not None
+    assert best.move.giver == 2
+
+
 def test_a_copy_is_as_large_as_the_model_is_cut_now() -> None:
     """A stage with twice the blocks that it began with takes twice as long to copy."""
     assert state_bytes(MANIFEST, 1, 6) == 6 * state_bytes(MANIFEST, 2, 1)
