@@ -20,7 +20,7 @@ from swarmfree.lab.swarm import LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
 from tests.real_swarm.real_swarm import UP_WITHIN_S, Audience, Processes, write_run
 
-ITERATIONS = 200
+ITERATIONS = 1000  # stopped long before
 WHOLE = (1, 2, 2, 2)
 STANDBYS = 2
 NOTICED_WITHIN_S = 3.0

@@ -36,7 +36,7 @@ async def test_each_recovery_method_can_be_forced(processes: Processes, method: 
     numbers.
     """
     recovery, *losses = METHODS[method]
-    async with training(processes, recovery, ONE_EACH, microbatches=4, iterations=1000) as (world, running):
+    async with training(processes, recovery, ONE_EACH, microbatches=4) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         for stage, action in losses:
             story = await lose_stage(world, stage)

@@ -50,7 +50,7 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
     """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and
     digests are those of the records.
     """
-    async with training(processes, KEPT, WHOLE, microbatches=8, iterations=1000) as (world, running):
+    async with training(processes, KEPT, WHOLE, microbatches=8) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
         for stage in (1, 2, 3):
             story = await lose_stage(world, stage)
