@@ -84,6 +84,13 @@ def test_a_side_may_join_one_that_has_not_heard_of_the_newest_record(seed: int) 
     assert rehearse(seed).violation is None
 
 
+def test_who_waits_for_an_average_keeps_what_it_holds_at_once() -> None:
+    """Told to keep its state, it waited for a step whose average nobody had, held nothing when that
+    failed, and the stage was drawn anew.
+    """
+    assert rehearse(2200667).violation is None
+
+
 def test_nobody_founds_a_run_that_has_begun_while_the_directory_shows_nothing() -> None:
     """The founder had died, was started again, saw nobody announced, and committed a second first
     iteration.
