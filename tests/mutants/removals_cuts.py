@@ -9,7 +9,7 @@ import pytest
 
 from swarmfree.policy import recovery
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import GetState, Prepare
+from swarmfree.protocol.messages import Committed, GetState, Prepare
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
@@ -57,6 +57,20 @@ def kept_as_recorded(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(self: StageMember) -> None:
         del self
+
+    patch.setattr(StageMember, "hold_as_recorded", careless)
+
+
+def kept_in_turn(patch: pytest.MonkeyPatch) -> None:
+    """What is held is kept only after the step that is under way, though no cut is to be taken
+    back.
+    """
+
+    async def careless(self: StageMember) -> None:
+        async def act() -> Reply:
+            return Reply(Committed(self.replica_state.iteration))
+
+        await self._in_turn(act)
 
     patch.setattr(StageMember, "hold_as_recorded", careless)
 

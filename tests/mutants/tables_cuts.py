@@ -15,6 +15,7 @@ from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
+    Committed,
     GetShadow,
     GetState,
     Heartbeat,
@@ -202,6 +203,34 @@ def kept_in_a_cut() -> object:
     async def story(alone: Alone) -> str:
         await alone.stage_member.open(A, Open(_cut_plan(2, await _prepared(alone))))
         return await word(alone.builder.build(A, Build(at(3), Stay(1, 0, "it holds it"), 0, LAST.before, None)))
+
+    return _playing(story)
+
+
+def kept_during_a_step() -> object:
+    """A step waits for an average that nobody has, and what the member holds, cut as the last
+    record says, is about to be kept.
+    """
+
+    async def story(alone: Alone) -> str:
+        is_over = asyncio.Event()
+
+        async def step() -> Reply:
+            await is_over.wait()
+            return Reply(Committed(0))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(alone.stage_member._in_turn(step))
+            await asyncio.sleep(0)
+            try:
+                async with asyncio.timeout(0.1):
+                    await alone.stage_member.hold_as_recorded()
+            except TimeoutError:
+                return "it waits"
+            else:
+                return "at once"
+            finally:
+                is_over.set()
 
     return _playing(story)
 

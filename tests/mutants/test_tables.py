@@ -489,6 +489,7 @@ ROWS = (
     Row(removals_cuts.way_back_from_two_cuts, tables_cuts.prepared_again_in_a_cut, ["gone", "gone", "Promise", True]),
     Row(removals_cuts.kept_as_recorded, tables_cuts.snapshot_in_a_cut, True),
     Row(removals_cuts.kept_as_recorded, tables_cuts.kept_in_a_cut, "Built"),
+    Row(removals_cuts.kept_in_turn, tables_cuts.kept_during_a_step, "at once"),
     Row(removals_cuts.memory_for_a_cut, tables_cuts.prepared_without_memory, ["exhausted", "Prepared"]),
     Row(removals_cuts.contribution_after_its_round, tables_cuts.contribution_that_came_as_a_plan_was_cut, ("stale", 2)),
     Row(removals_cuts.one_preparation_at_a_time, tables_cuts.prepared_at_once, 1),

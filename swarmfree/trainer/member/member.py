@@ -516,7 +516,7 @@ class StageMember:
             await self._cut(recorded(), "what is held here is kept")
             return Reply(Committed(self.replica_state.iteration))
 
-        # A step whose average nobody has ends with nothing held: what is cut so waits for none
+        # Only then in turn: a step before it whose average nobody has would end with nothing held
         if self.replica_state.split != recorded():
             await self._in_turn(act)
 
