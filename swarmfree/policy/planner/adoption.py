@@ -104,7 +104,7 @@ def choose_host(
         manifest: of the run.
         split: as for `guest_bytes`.
     """
-    needed, count = guest_bytes(manifest, stage, split), manifest.stage_count
+    needed, count = max(1, guest_bytes(manifest, stage, split)), manifest.stage_count  # of one without blocks none
     able = [each for each in candidates if each.room_bytes >= needed and (stage != ENDS_STAGE or each.can_feed)]
     if not able:
         return None
