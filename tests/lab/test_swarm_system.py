@@ -14,8 +14,9 @@ from swarmfree.lab.study.node_trace import poisson_trace, spot_trace
 from swarmfree.lab.study.swarm_system import MOVE_AFTER_S, SwarmCosts, SwarmSystem
 from swarmfree.lab.study.swarm_times import SwarmShape, SwarmTimes
 from swarmfree.policy.planner.allocation import ReplicaLimits
-from swarmfree.policy.planner.estimator import PLAYED_MAX
+from swarmfree.policy.planner.estimator import PLAYED_MAX, iteration_time
 from swarmfree.policy.planner.forecast import chosen_plan
+from swarmfree.policy.planner.model_size import ends_parameters
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.protocol.manifest import ModelSection
 
@@ -96,6 +97,34 @@ def test_a_lost_stage_is_adopted_where_nobody_can_be_moved() -> None:
     assert pace.iteration_s == TIMES.iteration_s((1, 1, 0, 1), system._held_guests()) < math.inf
     pace = woken(system, system.join(9, 150.0, 10.0), 200.0)
     assert (system._guests, pace.iteration_s) == ({}, TIMES.iteration_s((1, 1, 1, 1)))
+
+
+def test_copies_of_the_ends_are_charged() -> None:
+    """Before its activations a source sends the average of the ends to the two peers that keep
+    copies of them; two sources share that.
+    """
+    counts = (1, 3, 3, 3)
+    plan = TIMES._plan(counts)
+    without_s = iteration_time(TIMES._fleet(plan), plan, TIMES.manifest).seconds
+    copies_s = 2 * 4 * ends_parameters(CLUSTER.model) / CLUSTER.bytes_per_s
+    assert without_s < TIMES.iteration_s(counts) <= without_s + copies_s + 1e-9
+    two = TIMES._plan((2, 3, 3, 3))
+    two_s = iteration_time(TIMES._fleet(two), two, TIMES.manifest).seconds
+    assert two_s < TIMES.iteration_s((2, 3, 3, 3)) <= two_s + copies_s / 2 + 1e-9
+
+
+def test_a_change_may_take_its_time() -> None:
+    """Whoever is moved to a lost stage, or takes in a guest, begins so much later."""
+    for nodes, move_s, start_s in ((5, 100.0, 1.5), (4, 0.0, 101.5)):
+        for slow in (False, True):
+            costs = SwarmCosts(move_s=move_s if slow else 0.0, start_s=start_s if slow else 1.5)
+            system = SwarmSystem(TIMES, costs, random.Random(1))
+            system.begin(range(nodes))
+            pace, now_s = system.lose(next(iter(system._serving[3])), 100.0, 30.0), 100.0
+            while pace.iteration_s == math.inf:
+                now_s = pace.wake_s
+                pace = system.wake(now_s, 5.0)
+            assert now_s == pytest.approx({5: 130.0, 4: 126.5}[nodes] + 100 * slow)
 
 
 def test_a_swarm_without_room_waits_for_a_newcomer() -> None:

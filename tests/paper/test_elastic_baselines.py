@@ -31,7 +31,9 @@ from swarmfree.lab.study.pipeline_slot_systems import (
     SlotCosts,
     recycle_s,
 )
-from swarmfree.policy.planner.pipeline_time import rerouted_s
+from swarmfree.lab.study.planning_scenarios import AWAY, Scenario, SystemMakers
+from swarmfree.policy.planner.model_size import boundary_bytes
+from swarmfree.policy.planner.pipeline_time import pipeline_s, rerouted_s
 from swarmfree.protocol.manifest import ModelSection
 
 # ---- Oobleck's artifact: BERT-large, 30 machines, one removed every ten minutes ------------------
@@ -162,9 +164,64 @@ def test_recycle_has_both_models() -> None:
     found = {model: recycle_s(times, 4, [1] * 4, 4, model) / unit for model in RerouteModel}
     assert found[RerouteModel.SUM] == pytest.approx(rerouted_s(4, 8, 2.0, 4, [1] * 4)) == pytest.approx(43.33, abs=0.01)
     assert found[RerouteModel.BOTTLENECK] == pytest.approx(27.33, abs=0.01)
-    assert found[RerouteModel.FILLED] == pytest.approx(23.33, abs=0.01)
+    assert found[RerouteModel.FILLED] == pytest.approx(22)
     assert recycle_s(times, 4, [0] * 4, 4, RerouteModel.SUM) / unit == pytest.approx(22)
     assert recycle_s(times, 4, [0, 4, 0, 0], 4, RerouteModel.FILLED) == math.inf
+
+
+@pytest.mark.parametrize("model", RerouteModel)
+def test_recycle_spreads_failures(model: RerouteModel) -> None:
+    """All four nodes of one stage are lost, of four pipelines: with failure normalization there is
+    one failure in each stage, as its paper has it; without, that stage is gone.
+    """
+    times = StepTimes(ClusterModel(ModelSection(blocks=4), 1, 32, 1.0), with_head=False)
+    for spreads, paced in ((True, recycle_s(times, 4, [1] * 4, 4, model)), (False, math.inf)):
+        system = ReCycleSystem(times, 4, model, SlotCosts(0.0, math.inf), spreads_failures=spreads)
+        system.begin(range(16))
+        assert [system.lose(node, 1.0, 0.0).iteration_s for node in (0, 4, 8, 12)][-1] == pytest.approx(paced)
+
+
+# ---- settings that are best for them -------------------------------------------------------------
+
+LINKED = ClusterModel(ModelSection(blocks=32), 1, 64, 1e9, bytes_per_s=1e6, latency_s=1e-3, blocks_max=16)
+
+
+def test_oobleck_deals_best_and_uses_no_node_that_slows_it() -> None:
+    """For two lengths of pipelines no other share of the batch is faster, and with one more node no
+    iteration takes longer.
+    """
+    times = StepTimes(LINKED)
+    for nodes, pipelines in ((9, 2), (23, 4), (29, 5), (31, 10)):
+        size, longer = divmod(nodes, pipelines)
+        counts = {size: pipelines - longer, size + 1: longer}
+        best_s = min(
+            max(times.pipeline(size, each), times.pipeline(size + 1, max(0, -(-(64 - counts[size] * each) // longer))))
+            for each in range(64 // counts[size] + 2)
+        )
+        assert times.mixture(counts) == pytest.approx(best_s + times.averaging(size, pipelines))
+    layout = best_templates(times, 4)
+    paces = [layout(nodes).iteration_s for nodes in range(2, 33)]
+    assert paces == sorted(paces, reverse=True)
+
+
+def test_a_pipeline_hides_links_as_the_swarm_does() -> None:
+    """It may have more forwards ahead than 1F1B, which waits for links."""
+    times, link_s = StepTimes(LINKED), 2e-3 + 4 * boundary_bytes(LINKED.manifest(1)) / 4e6
+    forward_s = [4 * times.forward_s] * 8
+    plain_s = pipeline_s(forward_s, [2 * each for each in forward_s], 16, [link_s] * 7)
+    assert times.pipeline(8, 16) < 0.98 * plain_s
+
+
+def test_baselines_choose_of_all_depths_and_intervals() -> None:
+    """Also numbers of stages that do not divide the blocks, as the swarm has them; FlexiTrain of
+    several times between checkpoints.
+    """
+    makers, scenario = SystemMakers(), Scenario(AWAY, 10, 24, "stays away", 0.1, 1.0)
+    for name in ("ReCycle (bottleneck)", "Bamboo", "checkpoint restart"):
+        assert [int(setting.split()[0]) for setting in makers.settings(name, scenario)] == list(range(2, 13))
+    assert len(makers.settings("FlexiTrain", scenario)) == 4 * 11
+    times = makers.step_times(24)
+    assert best_grid(times)(24).iteration_s == min(times.grid(stages, 24 // stages) for stages in range(2, 33))
 
 
 # ---- all of them, beside a computation of the same that was made apart ---------------------------
@@ -182,14 +239,15 @@ TRACES = 40
 def test_shares_of_a_healthy_cluster(stages: int, transition_s: float, expected: Sequence[float]) -> None:
     """Odyssey's scenario (32 nodes, 10 % an hour, nine hours, nobody comes back) without
     communication: shares of what a healthy cluster does lie within 0.035 of those of another
-    program, and Oobleck's no lower than there, since it re-instantiates its templates freely here.
+    program, and Oobleck's no lower than there, since it re-instantiates its templates freely here,
+    deals its batch best and leaves nodes idle.
     """
     times = StepTimes(ClusterModel(ModelSection(blocks=32), 1, 64, 1e9, blocks_max=16), with_head=False)
     rate, ends = 0.1, SlotCosts(0.0, math.inf)
     systems: list[Callable[[], ElasticSystem]] = [
         lambda: NodeCountSystem(best_templates(times, stages), EventCosts(transition_s, transition_s, lost_part=0.0), rate),
-        lambda: ReCycleSystem(times, stages, RerouteModel.SUM, ends),
-        lambda: ReCycleSystem(times, stages, RerouteModel.BOTTLENECK, ends),
+        lambda: ReCycleSystem(times, stages, RerouteModel.SUM, ends, spreads_failures=False),
+        lambda: ReCycleSystem(times, stages, RerouteModel.BOTTLENECK, ends, spreads_failures=False),
         lambda: NodeCountSystem(best_grid(times), EventCosts(120.0, 120.0, rolls_back=True, interval_s=900.0), rate),
         lambda: NodeCountSystem(fixed_grid(times, stages), EventCosts(30.0, 30.0, lost_part=0.0, overhead=1.2), rate),
     ]
@@ -200,4 +258,4 @@ def test_shares_of_a_healthy_cluster(stages: int, transition_s: float, expected:
         for make in systems
     ]
     assert shares[1:] == pytest.approx(expected[1:], abs=0.035)
-    assert expected[0] - 0.01 <= shares[0] <= expected[0] + 0.06
+    assert expected[0] - 0.01 <= shares[0] <= expected[0] + 0.08

@@ -23,8 +23,14 @@ from swarmfree.protocol.manifest import (
     StagesSection,
 )
 
+AHEAD = (1, 2, 3)
+"""A pipeline is tried with so many times the forwards ahead that 1F1B has: memory of activations is
+nobody's limit here, and the swarm has all microbatches in flight.
+"""
 SPLITS = 40
-"""Halvings of an interval of seconds, after which a batch is dealt."""
+"""Halvings of an interval of seconds, after which a batch is nearly dealt."""
+AROUND = 3
+"""So many microbatches more or fewer than that are tried for each pipeline of one length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,8 @@ class StepTimes:
             least, larger = divmod(self.blocks, nodes)
             forward_s = [(least + (stage < larger)) * self.forward_s for stage in range(nodes)]
             links = (self._link_s,) * (nodes - 1)
-            self._pipelines[key] = pipeline_s(forward_s, [2 * each for each in forward_s], microbatches, links)
+            backward_s = [2 * each for each in forward_s]
+            self._pipelines[key] = min(pipeline_s(forward_s, backward_s, microbatches, links, ahead) for ahead in AHEAD)
         return self._pipelines[key]
 
     def averaging(self, stages: int, replicas: int) -> float:
@@ -123,22 +130,28 @@ class StepTimes:
         return self.pipeline(stages, -(-self.cluster.microbatches // pipelines)) + self.averaging(stages, pipelines)
 
     def mixture(self, counts: Mapping[int, int]) -> float:
-        """Seconds of an iteration of unequal pipelines, the microbatches dealt so that the slowest
-        is through as early as can be.
+        """Seconds of an iteration of pipelines of one length or two, the microbatches dealt so that
+        the slowest is through as early as can be.
 
         Args:
             counts: nodes of a pipeline -> how many such pipelines.
         """
         key = tuple(sorted(counts.items()))
         if key not in self._mixtures:
-            longest_s = max(
-                self.pipeline(nodes, microbatches) for nodes, microbatches in self._dealt(dict(key)).items() if microbatches
+            (first, firsts), (other, others) = key[0], key[-1]
+            total, guess = self.cluster.microbatches, self._dealt(dict(key))[first]
+            dealt = range(max(0, guess - AROUND), guess + AROUND + 1) if first != other else (-(-total // firsts),)
+            longest_s = min(
+                max(self.pipeline(first, each), self.pipeline(other, max(0, -(-(total - firsts * each) // others))))
+                for each in dealt
             )
             self._mixtures[key] = longest_s + self.averaging(min(counts), sum(counts.values()))
         return self._mixtures[key]
 
     def _dealt(self, counts: Mapping[int, int]) -> dict[int, int]:
-        """Nodes of a pipeline -> microbatches of each such pipeline, at most."""
+        """Nodes of a pipeline -> microbatches of each such pipeline, nearly: without links, and as
+        if the largest stage were slowest all the time.
+        """
         slope_s = {nodes: self.pass_s(nodes) for nodes in counts}
 
         def fitting(limit_s: float) -> dict[int, int]:

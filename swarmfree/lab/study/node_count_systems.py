@@ -8,6 +8,7 @@ favour, and said so beside it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from swarmfree.lab.study.node_trace import hazard_per_s
 from swarmfree.policy.planner.measured_fleet import LEAST_HORIZON_S
 from swarmfree.policy.planner.scores import score
 
+IDLE_MAX = 3
+"""So many nodes of Oobleck may be idle: 29 with work may be slower than 28."""
 TEMPLATE_SIZES = 64
-"""Up to so many nodes every number of pipelines is tried for Oobleck; else those whose pipelines
-have up to two nodes more or less than its setting.
+"""Up to so many nodes every number of pipelines is tried for Oobleck, and idle nodes; else those
+whose pipelines have up to two nodes more or less than its setting.
 """
 
 
@@ -152,10 +155,10 @@ def fixed_grid(times: StepTimes, stages: int) -> Callable[[int], NodeLayout]:
 def best_grid(times: StepTimes) -> Callable[[int], NodeLayout]:
     """The grid of equal pipelines that is fastest.
 
-    Source: Varuna, section 4: it tries all pipeline depths in a simulator. Here stages hold equal
-    numbers of blocks.
+    Source: Varuna, section 4: it tries all pipeline depths in a simulator. In its favour: not only
+    those that divide the blocks.
     """
-    depths = [stages for stages in range(times.nodes_min, times.blocks + 1) if times.blocks % stages == 0]
+    depths = range(times.nodes_min, times.blocks + 1)
     found: dict[int, NodeLayout] = {}
 
     def layout(nodes: int) -> NodeLayout:
@@ -168,9 +171,9 @@ def best_grid(times: StepTimes) -> Callable[[int], NodeLayout]:
 
 
 def best_templates(times: StepTimes, stages: int) -> Callable[[int], NodeLayout]:
-    """All nodes in pipelines of at most two lengths that differ by one, the fastest such; two
-    pipelines at least, as long as there are nodes for them, since a single one has nothing to copy
-    from.
+    """Nodes in pipelines of at most two lengths that differ by one, the fastest such, a few of them
+    idle where that is faster; two pipelines at least, as long as there are nodes for them, since a
+    single one has nothing to copy from.
 
     Source: Oobleck (SOSP 2023), sections 4 and 5. Differs, in its favour: it re-instantiates all
     templates after each change, where it would shrink, borrow or merge.
@@ -179,18 +182,20 @@ def best_templates(times: StepTimes, stages: int) -> Callable[[int], NodeLayout]
         times: of the cluster.
         stages: about as long are pipelines where there are too many nodes to try all lengths.
     """
-    found: dict[int, NodeLayout] = {}
+
+    @functools.cache
+    def of_all(nodes: int) -> NodeLayout:
+        most = nodes // times.nodes_min
+        least = min(2, most)
+        if nodes > TEMPLATE_SIZES:
+            least, most = max(least, nodes // (stages + 2)), min(most, nodes // max(1, stages - 2))
+        counts = [d for d in range(max(1, least), most + 1) if -(-nodes // d) <= times.blocks]
+        each = [times.mixture(_even(nodes, pipelines)) for pipelines in counts]
+        return NodeLayout(min(each, default=math.inf), nodes)
 
     def layout(nodes: int) -> NodeLayout:
-        if nodes not in found:
-            most = nodes // times.nodes_min
-            least = min(2, most)
-            if nodes > TEMPLATE_SIZES:
-                least, most = max(least, nodes // (stages + 2)), min(most, nodes // max(1, stages - 2))
-            counts = [d for d in range(max(1, least), most + 1) if -(-nodes // d) <= times.blocks]
-            each = [times.mixture(_even(nodes, pipelines)) for pipelines in counts]
-            found[nodes] = NodeLayout(min(each, default=math.inf), nodes)
-        return found[nodes]
+        working = range(max(0, nodes - IDLE_MAX) if nodes <= TEMPLATE_SIZES else nodes, nodes + 1)
+        return min(map(of_all, working), key=lambda one: (one.iteration_s, -one.used))
 
     return layout
 

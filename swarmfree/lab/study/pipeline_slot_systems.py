@@ -25,8 +25,8 @@ class RerouteModel(enum.Enum):
     Values:
         SUM: Odyssey's equation 13, which adds up what failures in different stages cost.
         BOTTLENECK: the stage with the most failures counts alone, since stages work side by side.
-        FILLED: as that, with all of ReCycle's split backward in the bubbles that are there: no
-            schedule of its could be shorter.
+        FILLED: as that, and work of the lost fills all bubbles of 1F1B before it takes longer: more
+            than a schedule can, since some of them lie before the first work and behind the last.
     """
 
     SUM = "sum"
@@ -58,9 +58,7 @@ def recycle_s(times: StepTimes, stages: int, failed: Sequence[int], pipelines: i
     more_s = pass_s * microbatches * max(failed) / (pipelines - max(failed))
     if model is RerouteModel.BOTTLENECK:
         return whole_s + more_s
-    # The way back of a warm-up or a drain, two of three parts of a pass, is where work can go.
-    bubbles_s = (stages - 1) * pass_s * 2 / 3
-    return whole_s + max(0.0, more_s - bubbles_s)
+    return whole_s + max(0.0, more_s - (stages - 1) * pass_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +82,24 @@ class ReCycleSystem:
     """Reroutes to siblings until a stage has lost all nodes, then restarts with fewer pipelines.
 
     In its favour: what a lost node had done of the iteration alone is done again; nobody waits for
-    a node that is taken in, which fills the stage that lacks most; checkpoints are free.
+    a node that is taken in, which fills the stage that lacks most; nodes go from stage to stage for
+    nothing, so that failures are spread evenly (its failure normalization); checkpoints are free.
     """
 
-    def __init__(self, times: StepTimes, stages: int, model: RerouteModel, costs: SlotCosts) -> None:
-        """Nobody is there."""
+    def __init__(
+        self, times: StepTimes, stages: int, model: RerouteModel, costs: SlotCosts, *, spreads_failures: bool = True
+    ) -> None:
+        """Nobody is there.
+
+        Args:
+            times: of the cluster.
+            stages: P.
+            model: see there.
+            costs: of events.
+            spreads_failures: nodes go to the stages that have lost most; False = as Odyssey has it.
+        """
         self._times, self._stages, self._model, self._costs = times, stages, model, costs
+        self._spreads = spreads_failures
         self._stage_of: dict[int, int] = {}
         self._waiting: set[int] = set()
         self._pipelines, self._failed = 0, [0] * stages
@@ -114,6 +124,10 @@ class ReCycleSystem:
             self._take_in(min(self._waiting))
         if not left:
             return self._ended(done)
+        while self._spreads and max(self._failed) > min(self._failed) + 1:
+            giver = self._failed.index(min(self._failed))
+            self._failed[giver] += 1
+            self._take_in(max(node for node, stage in self._stage_of.items() if stage == giver))
         part = (done - math.floor(done)) / left
         return TrainingPace(self._iteration_s(), self._costs.loss_s, part)
 

@@ -30,7 +30,7 @@ DRAWN = tuple(name for name in SYSTEMS if name != RESTART)
 FIGURES = {
     "figure-rates-away": (AWAY, "Goodput at several rates of failure, nobody comes back"),
     "figure-rates-rejoin": (REJOIN, "Goodput at several rates of failure, others come within ten minutes"),
-    "figure-transitions": (EQUAL, "Goodput where every change takes every system as long"),
+    "figure-transitions": (EQUAL, "Goodput by the seconds that a change takes"),
     "figure-sizes": (SIZES, "Goodput by size of the cluster, 5 % an hour, others come"),
     "figure-large": (LARGE, "Goodput by size of the cluster, 1 % an hour, others come"),
 }

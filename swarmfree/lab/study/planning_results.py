@@ -194,7 +194,7 @@ def _reasons(rows: Sequence[PlanningRow]) -> list[str]:
             "loaded it, where Oobleck cuts all blocks anew and ReCycle does the work of the lost in bubbles. That it stands still is "
             f"{100 * stood:.1f} % of the time there in the mean, and {100 * longest.stood:.1f} % at most ({longest.group}: {longest.x:g})."
         )
-    return [*found, "Blocks do not move between the stages of a living swarm."]
+    return [*found, "Here the swarm's blocks stay where they are: what a living one does with --cut-after is not played."]
 
 
 def _beside_paper(others: Sequence[PlanningRow]) -> list[str]:

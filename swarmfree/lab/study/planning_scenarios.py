@@ -50,6 +50,10 @@ this the limit is lifted here.
 TUNING_SEED, REPORTED_SEED = 1_000_000, 0
 BODIES = (2, 3, 4, 5, 6, 8, 10, 11, 16, 32)
 LARGE_BODIES, SOURCES = (8, 16, 32), (1, 4)
+INTERVALS_S = (150.0, 600.0, 1800.0, 7200.0)
+"""Between two checkpoints of FlexiTrain. Hardly a failure takes it back to one, so the best is not
+that of a system that rolls back.
+"""
 SHAPES_TRIED = 3
 """Stages and sources of a swarm that its planner compares, and of how many traces choose."""
 
@@ -71,7 +75,8 @@ class Transitions:
             has 711 s.
         flexitrain_s: until the other ranks have a group again.
         checkpoint_s: that a checkpoint stops training; the artifact has 120 s.
-        swarm_s: until a peer begins to load its stage, beyond the copy itself.
+        swarm_s: until a newcomer or guest begins to load its stage, beyond the copy itself.
+        move_s: the same of a standby, and of a peer that is moved.
     """
 
     oobleck_s: float = 10.0
@@ -80,6 +85,7 @@ class Transitions:
     flexitrain_s: float = 10.0
     checkpoint_s: float = 15.0
     swarm_s: float = 1.5
+    move_s: float = 0.0
 
 
 ARTIFACT = Transitions(bamboo_s=450.0, restart_s=711.0, checkpoint_s=120.0)
@@ -146,7 +152,7 @@ def scenarios_of(*, quick: bool, nodes_max: int) -> tuple[Scenario, ...]:
     found += [Scenario(REJOIN, rate, 32, "rejoins", rate / 100, hours) for rate in rates]
     found.append(Scenario(SPOT, 32, 32, "spot", SPOT_RATE, hours))
     for seconds in (10.0, 120.0) if quick else (0.0, 10.0, 30.0, 60.0, 120.0, 300.0):
-        same = Transitions(seconds, seconds, seconds, seconds, min(15.0, seconds), max(1.5, seconds))
+        same = Transitions(seconds, seconds, seconds, seconds, min(15.0, seconds), max(1.5, seconds), seconds)
         found.append(Scenario(EQUAL, seconds, 32, "rejoins", 0.1, hours, same))
     found.append(Scenario(PUBLISHED, 32, 32, "rejoins", 0.1, hours, ARTIFACT))
     sizes = (16, 32) if quick else (16, 24, 32, 48, 64, 96, 128, 256)
@@ -173,7 +179,7 @@ class SystemMakers:
         """Every setting that a system is tried with: its name -> how to make it."""
         costs, rate = scenario.transitions, scenario.rate_per_hour
         if name == SWARM:
-            event_costs = SwarmCosts(start_s=costs.swarm_s)
+            event_costs = SwarmCosts(start_s=costs.swarm_s, move_s=costs.move_s)
             return {
                 f"{body} stages, {sources} sources at most": functools.partial(
                     self._swarm, scenario.nodes, body, sources, event_costs
@@ -186,11 +192,16 @@ class SystemMakers:
             return {"any grid": lambda _: NodeCountSystem(best_grid(times), events, rate)}
         if name == OOBLECK and scenario.nodes <= TEMPLATE_SIZES:
             return {"any templates": baseline_maker(name, times, times.nodes_min, costs, rate)}
-        return {
-            f"{stages} stages": baseline_maker(name, times, stages, costs, rate)
-            for stages in range(times.nodes_min, times.blocks + 1)
-            if times.blocks % stages == 0 and 2 * stages <= scenario.nodes
-        }
+        depths = [stages for stages in range(times.nodes_min, times.blocks + 1) if 2 * stages <= scenario.nodes]
+        if scenario.nodes > LIVE_NODES_MAX:  # a trace takes them seconds there
+            depths = [stages for stages in depths if times.blocks % stages == 0]
+        if name == FLEXITRAIN:
+            return {
+                f"{stages} stages, a checkpoint every {interval_s:g} s": flexitrain_maker(times, stages, costs, rate, interval_s)
+                for stages in depths
+                for interval_s in INTERVALS_S
+            }
+        return {f"{stages} stages": baseline_maker(name, times, stages, costs, rate) for stages in depths}
 
     def step_times(self, nodes: int) -> StepTimes:
         """Of pipelines on so many nodes."""
@@ -248,9 +259,15 @@ def baseline_maker(name: str, times: StepTimes, stages: int, costs: Transitions,
     return lambda _: baseline(name, times, stages, costs, rate)
 
 
+def flexitrain_maker(times: StepTimes, stages: int, costs: Transitions, rate: float, interval_s: float) -> Maker:
+    """Make FlexiTrain, whose checkpoints are what it makes new ranks at."""
+    slots = SlotCosts(costs.flexitrain_s, costs.restart_s, costs.checkpoint_s, interval_s)
+    return lambda _: FlexiTrainSystem(times, stages, slots, rate)
+
+
 def baseline(name: str, times: StepTimes, stages: int, costs: Transitions, rate: float) -> ElasticSystem:
     """Make a baseline with pipelines of so many stages."""
-    slots = SlotCosts(0.0, costs.restart_s)
+    slots = SlotCosts(0.0, costs.restart_s, interval_s=0.0)
     match name:
         case "Oobleck":
             return NodeCountSystem(best_templates(times, stages), EventCosts(costs.oobleck_s, costs.oobleck_s), rate)
@@ -261,9 +278,6 @@ def baseline(name: str, times: StepTimes, stages: int, costs: Transitions, rate:
         case "checkpoint restart":
             events = EventCosts(costs.restart_s, costs.restart_s, rolls_back=True, checkpoint_s=costs.checkpoint_s)
             return NodeCountSystem(fixed_grid(times, stages), events, rate)
-        case "FlexiTrain":
-            group = SlotCosts(costs.flexitrain_s, costs.restart_s, costs.checkpoint_s)
-            return FlexiTrainSystem(times, stages, group, rate)
         case "ReCycle (eq. 13)":
             return ReCycleSystem(times, stages, RerouteModel.SUM, slots)
         case "ReCycle (bottleneck)":

@@ -41,7 +41,9 @@ class SwarmCosts:
         silence_s: until a lost peer is missed; all stand meanwhile, though in a live swarm only
             those wait that talk to it.
         takeover_s: until another peer leads, where the coordinator is lost.
-        start_s: from a newcomer's hello until its copy begins.
+        start_s: from a newcomer's hello until its copy begins, and from the word to a host until
+            its guest has its place.
+        move_s: from the word to a standby, or to who moves, until its copy begins.
         recovery_iterations: of learning, that a body stage costs which comes back from no sibling.
             A replay costs none, and a shadow of 25 iterations none that was measured; of the ends
             others keep exact copies.
@@ -51,6 +53,7 @@ class SwarmCosts:
     silence_s: float = 2.0
     takeover_s: float = 7.0
     start_s: float = GUEST_START_S
+    move_s: float = 0.0
     recovery_iterations: float = 25.0
     split_wait_s: float = 30.0
 
@@ -241,7 +244,7 @@ class SwarmSystem:
                 return
             host = self._host(stage)
             if host is not None:
-                self._guests[stage] = (host, now_s + GUEST_START_S + self._times.shape.recovery.seconds)
+                self._guests[stage] = (host, now_s + self._costs.start_s + self._times.shape.recovery.seconds)
 
     def _giver(self, stage: int) -> int | None:
         """From which stage somebody can be moved to a lost one; those that load one are not."""
@@ -256,7 +259,7 @@ class SwarmSystem:
         return max(able, default=None)
 
     def _begin_load(self, node: int, stage: int, now_s: float) -> None:
-        self._load(node, stage, now_s)
+        self._load(node, stage, now_s + self._costs.move_s)
         self._wakes.append(self._loads[node].until_s)
 
     def _host(self, stage: int) -> int | None:

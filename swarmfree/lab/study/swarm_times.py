@@ -7,20 +7,23 @@ such count. Nothing here decides; `policy.planner` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swarmfree.lab.study.cluster_model import ClusterModel
 from swarmfree.policy.planner.allocation import ReplicaLimits, allocate
-from swarmfree.policy.planner.estimator import PLAYED_MAX, PlanBounds, iteration_time, stage_work
+from swarmfree.policy.planner.estimator import PLAYED_MAX, PlanBounds, Uplink, averaging_s, chains, commit_s, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.forecast import chosen_plan
+from swarmfree.policy.planner.list_schedule import Work, list_schedule
 from swarmfree.policy.planner.measured_fleet import UNBOUNDED, MeasuredPeer, horizon_s, measured_fleet
-from swarmfree.policy.planner.model_size import block_flops
+from swarmfree.policy.planner.model_size import FLOAT_BYTES, block_flops, ends_parameters
 from swarmfree.policy.planner.moves import MovePlanner
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, RatedMove, best_move, settled, state_bytes, unexplained_s
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 
 Counts = tuple[int, ...]
 """Index = stage; how many peers serve it."""
@@ -120,8 +123,20 @@ class SwarmTimes:
         """Seconds of an iteration: played, or, where that would take too long, its bound alone."""
         plan = self._plan(counts, guests)
         fleet = self._fleet(plan)
-        time = iteration_time(fleet, plan, self.manifest) if self._is_small else PlanBounds(fleet, self.manifest).time(plan)
-        return time.seconds
+        return self._played_s(fleet, plan) if self._is_small else PlanBounds(fleet, self.manifest).time(plan).seconds
+
+    def _played_s(self, fleet: Fleet, plan: ExecutionPlan) -> float:
+        """As `iteration_time`, and before its activations each source sends its part of what keeps
+        the copies of the ends up to date: the average of the last iteration.
+        """
+        if plan.empty_stages:
+            return math.inf
+        sources, kept = plan.replicas[ENDS_STAGE], self.manifest.recovery.ends_copies
+        size = kept * FLOAT_BYTES * ends_parameters(self.manifest.model) / len(sources)
+        copies = [[Work(Uplink(name), size / fleet.by_name[name].bytes_per_s, is_backward=False)] for name in sources]
+        work = [*copies, *chains(fleet, plan, self.manifest)]
+        compute_s = list_schedule(work, self.manifest.ring.credits).seconds
+        return compute_s + averaging_s(fleet, plan, self.manifest) + commit_s(fleet, plan)
 
     def stretch(self, counts: Counts) -> float:
         """How many times as long as its bound an iteration takes, of the first counts that are
@@ -134,8 +149,7 @@ class SwarmTimes:
             else:
                 plan = self._plan(counts)
                 fleet = self._fleet(plan)
-                played_s = iteration_time(fleet, plan, self.manifest).seconds
-                self._stretch = played_s / PlanBounds(fleet, self.manifest).time(plan).seconds
+                self._stretch = self._played_s(fleet, plan) / PlanBounds(fleet, self.manifest).time(plan).seconds
         return self._stretch
 
     def copy_s(self, stage: int) -> float:

@@ -22,11 +22,19 @@ class Pass:
     microbatch: int
 
 
-def one_f_one_b(stage: int, stages: int, microbatches: int) -> tuple[Pass, ...]:
-    """Order in which a stage works under 1F1B: min(P - i, M) forwards, then backward and forward in
-    turn, then the backwards that are left.
+def one_f_one_b(stage: int, stages: int, microbatches: int, ahead: int = 1) -> tuple[Pass, ...]:
+    """Order in which a stage works under 1F1B: some forwards, then backward and forward in turn,
+    then the backwards that are left.
+
+    Args:
+        stage: i.
+        stages: P.
+        microbatches: M.
+        ahead: min(1 + ahead (P - 1 - i), M) forwards come first: at 1 the P - i of 1F1B. Where
+            links take time, an answer is longer under way than these last; more of them hide
+            that, and take memory.
     """
-    warm_up = min(stages - stage, microbatches)
+    warm_up = min(1 + ahead * (stages - 1 - stage), microbatches)
     order = [Pass(is_backward=False, microbatch=m) for m in range(warm_up)]
     for microbatch in range(microbatches):
         order.append(Pass(is_backward=True, microbatch=microbatch))
@@ -35,7 +43,9 @@ def one_f_one_b(stage: int, stages: int, microbatches: int) -> tuple[Pass, ...]:
     return tuple(order)
 
 
-def pipeline_s(forward_s: Sequence[float], backward_s: Sequence[float], microbatches: int, link_s: Sequence[float] = ()) -> float:
+def pipeline_s(
+    forward_s: Sequence[float], backward_s: Sequence[float], microbatches: int, link_s: Sequence[float] = (), ahead: int = 1
+) -> float:
     """Seconds from the first forward to the last backward of a pipeline under 1F1B, exactly.
 
     start(i, j) = max(end(i, j - 1), end of the same microbatch in the stage that it comes from):
@@ -48,14 +58,15 @@ def pipeline_s(forward_s: Sequence[float], backward_s: Sequence[float], microbat
         microbatches: M; 0 take no time.
         link_s: index = stage before the link, P - 1 of them; seconds that a tensor is under way.
             Empty: none.
+        ahead: see `one_f_one_b`.
 
-    Source: equation 11. Differs: links.
+    Source: equation 11. Differs: links, and what they need.
     """
     stages = len(forward_s)
     links = tuple(link_s) or (0.0,) * (stages - 1)
     assert len(backward_s) == stages, "a way back for each stage"
     assert len(links) == stages - 1, "a link between each two stages"
-    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
+    orders = [one_f_one_b(stage, stages, microbatches, ahead) for stage in range(stages)]
     forward_ends: list[list[float]] = [[] for _ in range(stages)]
     backward_ends: list[list[float]] = [[] for _ in range(stages)]
     free_s, turns, left = [0.0] * stages, [0] * stages, 2 * stages * microbatches

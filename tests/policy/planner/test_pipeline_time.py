@@ -32,11 +32,11 @@ class Ticking:
     held_max: int = 0
 
 
-def tick(stages: list[tuple[int, int, int]], microbatches: int) -> tuple[int, list[int]]:
+def tick(stages: list[tuple[int, int, int]], microbatches: int, ahead: int = 1) -> tuple[int, list[int]]:
     """Ticks of an iteration, and the most that each stage holds; each stage is forward, backward,
     link to the next one.
     """
-    line = [Ticking(min(len(stages) - i, microbatches)) for i in range(len(stages))]
+    line = [Ticking(min(1 + ahead * (len(stages) - 1 - i), microbatches)) for i in range(len(stages))]
     line[0].arrived = dict.fromkeys(range(microbatches), 0)
     now = 0
     while any(stage.backwards < microbatches for stage in line):
@@ -61,11 +61,21 @@ def tick(stages: list[tuple[int, int, int]], microbatches: int) -> tuple[int, li
     return max(stage.free for stage in line), [stage.held_max for stage in line]
 
 
-@given(STAGES, MICROBATCHES)
-def test_the_recurrence_is_what_a_clock_shows(stages: list[tuple[int, int, int]], microbatches: int) -> None:
-    """For any forwards, backwards and links."""
+@given(STAGES, MICROBATCHES, st.integers(1, 3))
+def test_the_recurrence_is_what_a_clock_shows(stages: list[tuple[int, int, int]], microbatches: int, ahead: int) -> None:
+    """For any forwards, backwards and links, with any number of forwards ahead."""
     forward, backward, link = zip(*stages, strict=True)
-    assert pipeline_s(forward, backward, microbatches, link[:-1]) == tick(stages, microbatches)[0]
+    assert pipeline_s(forward, backward, microbatches, link[:-1], ahead) == tick(stages, microbatches, ahead)[0]
+
+
+def test_forwards_ahead_hide_links() -> None:
+    """Of four equal stages with links as long as half a forward: 1F1B is not faster than that, and
+    twice as many forwards ahead leave only what the first and the last microbatch wait.
+    """
+    forward, backward, links = [2.0] * 4, [4.0] * 4, [1.0] * 3
+    straight = pipeline_s(forward, backward, 16)
+    assert pipeline_s(forward, backward, 16, links) > straight + 2 * sum(links)
+    assert pipeline_s(forward, backward, 16, links, ahead=2) == straight + 2 * sum(links)
 
 
 @given(STAGES, MICROBATCHES)
