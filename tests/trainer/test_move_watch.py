@@ -11,13 +11,16 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.policy.planner.single_moves import state_bytes
 from swarmfree.policy.quorum import is_majority
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, RunSection, StagesSection
-from swarmfree.protocol.messages import HeartbeatAnswer, Hello
+from swarmfree.protocol.messages import Built, HeartbeatAnswer, Hello
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.records import MicrobatchSet
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.measured_peers import known_fleet, known_peers, stage_speeds
 from swarmfree.trainer.coordinator.move_watch import PACES, RESTS, SEARCH_S, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant, Participants
@@ -127,6 +130,11 @@ class World:
         )
         assignment = SimpleNamespace(copied_s=self.copied_s, copies=self.copies, move=self._move)
         self.watch = MoveWatch(cast("Any", context), cast("Any", self.lead), cast("Any", self.roster), cast("Any", assignment))
+
+    @property
+    def state_bytes(self) -> int:
+        """Of a stage of the body."""
+        return state_bytes(self.manifest, 1)
 
     def _may_decide(self, members: set[Member]) -> bool:
         return is_majority(self.electorate, members)
@@ -318,19 +326,34 @@ async def test_near_the_end_of_the_run_a_long_copy_is_not_worth_it() -> None:
     """
     for left_s, is_moved in ((3600, True), (120, False)):
         world = World("s|abc|def", slow="def", iterations=1 + left_s // 4)
-        world.copies.extend([(1, 300.0), (2, 300.0), (0, 0.001)])
+        world.copies.extend([(world.state_bytes, 300.0)] * 2)
         await world.iterate(4.0, count=30)
         assert bool(world.of(MoveDecided)) is is_moved
     assert world.lead.iteration == world.manifest.run.iterations
 
 
 async def test_a_copy_is_expected_to_take_as_long_as_the_last_ones_of_the_body() -> None:
-    """The median of them; stage 0 has another size, and says nothing. Without any, 100 Mbit/s."""
+    """The median of them. Without any, 100 Mbit/s."""
     world = World("s|abc|def", slow="def")
-    world.copies.extend([(1, 3.0), (2, 1.0), (1, 2.0), (0, 100.0), (0, 100.0), (0, 100.0)])
+    world.copies.extend([(3 * world.state_bytes, 9.0), (world.state_bytes, 1.0), (world.state_bytes, 2.0)])
     assert (await world.until_moved()).predicted_transition_s == pytest.approx(2.0)
     first = World("s|abc|def", slow="def")
     assert (await first.until_moved()).predicted_transition_s < 0.1
+
+
+def test_a_copy_is_as_large_as_the_model_was_cut_then() -> None:
+    """A later cut changes nothing of what came; stage 0 has another size, one without blocks none:
+    they say nothing.
+    """
+    manifest, copies = World("s|abc|def").manifest, deque[tuple[int, float]]()
+    built = Built("digest", 2.0, 0, 1, exact=True)
+    context = SimpleNamespace(now_s=lambda: 1.0, manifest=manifest)
+    for counts in ((1, 1), (2, 0)):
+        of = SimpleNamespace(copied_s={}, copies=copies, _split=BlockSplit(counts), _context=context, _roster=Roster())
+        for stage in range(3):
+            Assignment._note_copy(cast("Any", of), endpoint("a").member, stage, built)
+    one = state_bytes(manifest, 1, 1)
+    assert list(copies) == [(one, 2.0), (one, 2.0), (2 * one, 2.0)]
 
 
 # ---- who is moved --------------------------------------------------------------------------------
@@ -427,7 +450,7 @@ async def test_why_nothing_came_of_a_move(happens: str, why: str) -> None:
 async def test_a_copy_that_was_expected_to_take_long_may() -> None:
     """A state of an hour's copy has three hours."""
     world = World("s|abc|def", slow="def")
-    world.copies.append((1, 600.0))
+    world.copies.append((world.state_bytes, 600.0))
     decided = await world.until_moved(within_s=1e4)
     assert decided.predicted_transition_s == pytest.approx(600.0)
     await world.iterate(20.0, count=int(2 * SEARCH_S / 20))

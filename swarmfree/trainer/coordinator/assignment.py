@@ -19,6 +19,7 @@ from swarmfree.policy.block_split import split_after
 from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
+from swarmfree.policy.planner.single_moves import state_bytes
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay, givers_of
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -63,7 +64,7 @@ class Assignment:
 
     Attributes:
         copied_s: when each member had copied its stage's state.
-        copies: the last copies: stage, and seconds.
+        copies: the last copies of body stages: bytes, and seconds.
     """
 
     def __init__(
@@ -626,8 +627,8 @@ class Assignment:
     def _note_copy(self, member: Member, stage: int, built: Built) -> None:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
         self.copied_s[member] = self._context.now_s()
-        if built.seconds > 0 and not self._split.is_vacant(stage):  # where nothing comes nothing is measured
-            self.copies.append((stage, built.seconds))
+        if built.seconds > 0 and (blocks := self._split.blocks_of(stage)):  # where nothing comes nothing is measured
+            self.copies.append((state_bytes(self._context.manifest, stage, len(blocks)), built.seconds))
 
     async def _look_for(self, holder: Endpoint) -> None:
         """Who held a rebuilt stage, and was waited for in vain, may lead a side of its own by now:

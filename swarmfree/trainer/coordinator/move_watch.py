@@ -28,7 +28,6 @@ from swarmfree.policy.planner.single_moves import (
     RatedMove,
     best_move,
     is_safe_move,
-    state_bytes,
     unexplained_s,
 )
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
@@ -232,11 +231,7 @@ class MoveWatch:
             return None
         fleet, plan = found
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
-        rates = [
-            state_bytes(manifest, stage, plan.blocks[stage]) / seconds
-            for stage, seconds in self._assignment.copies
-            if plan.blocks[stage]  # the ends have none
-        ]
+        rates = [size_bytes / seconds for size_bytes, seconds in self._assignment.copies]
         return (
             fleet,
             plan,
