@@ -53,7 +53,7 @@ from swarmfree.protocol.records import bits_float32, float32_bits
 ROUNDS = {"majority": 5, "link": 20, "alone": 20, "freeze": 20, "source": 10, "norms": 20, "liar": 3, "local": 1}
 MAJORITY = Setting(body=4, replicas=2, standbys=0)
 LONE = Setting(body=3, replicas=1, standbys=1)
-MERGING = Setting(body=3, replicas=1, standbys=0, recovery='best = "merge"')
+MERGING = Setting(body=3, replicas=1, standbys=0, recovery='best = "merge"\nsnapshot_every = 0')
 SOURCE = Setting(body=3, replicas=1, standbys=0)
 STRUCK_S = 3.0
 RESUMED_WITHIN_S = 15.0

@@ -34,6 +34,7 @@ class Pace:
     Args:
         compute: of its device, for what it begins now.
         begun: the same for what it does at the moment.
+        before: the same for what it did before that.
         disk: of its disk: what it writes, and its directory, which keeps its records there.
         write_s: time of writes that the device has not waited for yet.
         stuck: whatever the device does next never ends.
@@ -45,6 +46,7 @@ class Pace:
 
     compute: float = 1.0
     begun: float = 1.0
+    before: float = 1.0
     disk: float = 1.0
     write_s: float = 0.0
     stuck: bool = False
@@ -112,7 +114,7 @@ class VirtualExecutor:
         assert not self._waiting, "one caller at a time"
         now_s = asyncio.get_running_loop().time()
         begin_s = max(now_s, self._free_s)
-        self._pace.begun = self._pace.compute
+        self._pace.before, self._pace.begun = self._pace.begun, self._pace.compute
         work_s = self._pace.begun * self._seconds_per_work * self._rng.uniform(0.5, WORK_SPREAD_MAX)
         self._free_s = begin_s + work_s
         self._waiting = True

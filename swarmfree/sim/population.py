@@ -522,8 +522,8 @@ class Cast:
         if (
             life.code != 0
             and not life.pace.stuck
-            # So slow that it looks so
-            and not (life.pace.begun > 1 and "device is stuck" in life.why)
+            # So slow that it looks so; one that wakes may count a tick before it takes the result
+            and not (max(life.pace.begun, life.pace.before) > 1 and "device is stuck" in life.why)
             and life.member not in self.full
             and "are not written" not in life.why  # its disk has no room
             # The organiser says so, and `called_over` has looked at the weights

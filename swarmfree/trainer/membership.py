@@ -39,7 +39,7 @@ from swarmfree.protocol.messages import (
     Promise,
     RecordAnswer,
 )
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Term
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Member, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
@@ -195,15 +195,25 @@ class Membership:
     async def _ask_each(self, endpoints: Sequence[Endpoint]) -> bool:
         """Say hello to one after the other, but to no coordinator that gets nowhere: it would only
         take this peer back; whether that gave a place.
+
+        Where a coordinator that is heard has had the state kept here, only to that one: it is about
+        to open what anybody else would be told of as it was.
         """
         stalled = self._stage_member.replica_state.coordinator if self._stage_member.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
-            if endpoint.member not in {self._context.me, stalled and stalled.member} and await self._ask(endpoint):
+            if endpoint.member in {self._context.me, stalled and stalled.member}:
+                continue
+            if endpoint.member == (self._kept_for() or endpoint.member) and await self._ask(endpoint):
                 self._has_begun = self._had_place = True
                 return True
             if self._is_unreached:
                 break  # it was a coordinator that said so
         return False
+
+    def _kept_for(self) -> Member | None:
+        """The coordinator that has had the state kept here, while it is heard."""
+        kept_for = self._stage_member.replica_state.kept_for
+        return kept_for.member if kept_for is not None and self._stage_member.hears_coordinator else None
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""

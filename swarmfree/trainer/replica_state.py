@@ -200,15 +200,24 @@ class ReplicaState:
         self.past = {0: GENESIS_LINEAGE, **past, iteration: lineage}
         self.moved.tell()
 
+    @property
+    def kept_for(self) -> Term | None:
+        """In which term the state was kept for an iteration that is not opened yet; None where
+        nothing is to be taken back.
+        """
+        if self.kept_from is None or self.is_committed_state or self.opened or self.stage == NO_STAGE:
+            return None
+        return self.known_in
+
     def take_back(self, asked: Member | None = None) -> None:
         """What was kept for an iteration that its coordinator never opened here is again what it
         was, once a later coordinator is promised: that one can have it kept anew. So it is once
         somebody else is `asked` for a place, who may know nothing of it.
         """
-        kept, promised = self.kept_from, self.promised
-        if kept is None or self.is_committed_state or self.opened or self.stage == NO_STAGE or promised is None:
+        kept, promised, kept_for = self.kept_from, self.promised, self.kept_for
+        if kept is None or kept_for is None or promised is None:
             return
-        if self.known_in is None or (promised.term <= self.known_in and asked in {None, self.known_in.member}):
+        if promised.term <= kept_for and asked in {None, kept_for.member}:
             return
         self.iteration, self.lineage, self.records, self.past = kept
         self.is_committed_state, self.kept_from = True, None

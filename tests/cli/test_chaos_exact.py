@@ -78,6 +78,13 @@ class Story:
         self.built(stage, "Merge", first)
         self.copy(stage, first, second)
 
+    def imitate(self, stage: int, newcomer: Engine, neighbour: Engine) -> None:
+        """A newcomer takes a neighbour's weights, and no moments."""
+        newcomer.blank(stage)
+        for part in range(newcomer.part_count(stage)):
+            newcomer.write_state(part, neighbour.read_state(part, weights_only=True), weights_only=True)
+        self.built(stage, "CopyNeighbour", newcomer)
+
     def train(
         self, numbers: Sequence[int] | None = None, steppers: Callable[[int, int], bool] = lambda stage, replica: True
     ) -> None:
@@ -172,16 +179,27 @@ def test_a_merged_stage_is_computed_again(story: Story) -> None:
     assert any("built stage 2 for iteration 3 by Merge: wrong bytes" in line for line in judged(lied).violations())
 
 
+def test_a_stage_that_is_lost_once_more_may_come_otherwise(story: Story) -> None:
+    """It is merged, lost before the iteration is over, and copied from its neighbour: both builds
+    are compared with what was decided for them.
+    """
+    story.merge(2, 0.25)
+    first, second = story.engines[2]
+    story.tell(RecoveryDecided(2, story.iteration, "CopyNeighbour", "", "Qm", made_of=[3]))
+    story.imitate(2, first, story.engines[3][0])
+    story.copy(2, first, second)
+    story.train()
+    assert judged(story.told).violations() == []
+    assert judged(story.told).built == [f"stage 2 for iteration 3 by {action}" for action in ("Merge", "CopyNeighbour")]
+
+
 @pytest.mark.parametrize("near", [2, 1])
 def test_an_end_of_the_body_is_copied_from_its_neighbour(story: Story, near: int) -> None:
     """Weights of the nearest that lives, as the coordinator told; moments zero."""
     first, second = story.engines[3]
     donor = story.engines[near][0]
     story.tell(RecoveryDecided(3, story.iteration, "CopyNeighbour", "", "Qm", made_of=[near]))
-    first.blank(3)
-    for part in range(first.part_count(3)):
-        first.write_state(part, donor.read_state(part, weights_only=True), weights_only=True)
-    story.built(3, "CopyNeighbour", first)
+    story.imitate(3, first, donor)
     story.copy(3, first, second)
     story.train()
     assert judged(story.told).violations() == []

@@ -763,6 +763,13 @@ def state_told_to_another(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "take_back", lambda self, asked=None: take_back(self))
 
 
+def asked_while_kept(patch: pytest.MonkeyPatch) -> None:
+    """Whoever had its state kept by a coordinator that it hears asks others for a place all the
+    same (3.3).
+    """
+    patch.setattr(Membership, "_kept_for", lambda self: None)
+
+
 def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:
     """Whoever says that it holds a stage's state is believed, also beside others (3.3)."""
     patch.setattr(Assignment, "_had_place", lambda self, sender: True)

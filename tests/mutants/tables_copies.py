@@ -233,6 +233,30 @@ def state_kept_for_nothing_at_a_hello() -> object:
     return [play(partial(story, to=to)) for to in (A, D)]
 
 
+def state_kept_for_who_is_heard() -> object:
+    """A member keeps its state for a coordinator that is about to open, or that it hears no more:
+    whom it asks for a place, and what it holds then.
+    """
+
+    async def story(alone: Alone, *, is_heard: bool) -> tuple[list[str], int]:
+        _standing(alone, 5, ())
+        asked = replace(record(), iteration=5)
+        request = Build(
+            at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", alone.replica_state.lineage)
+        )
+        await word(alone.builder.build(A, request))
+        if is_heard:
+            alone.stage_member.silent_ticks = 0
+        else:
+            alone.stage_member.lose_coordinator()
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        await membership._ask_each([D, A])
+        hellos = [asked_of.peer_id for asked_of, request in alone.line.asked if isinstance(request, Hello)]
+        return hellos, alone.replica_state.iteration
+
+    return [play(partial(story, is_heard=is_heard)) for is_heard in (True, False)]
+
+
 def state_kept_for_nothing_at_a_claim() -> object:
     """A member kept its state for a later iteration, which its coordinator never opened; another
     peer only asks, or claims: what the promise says that it holds, and whether it vouches.

@@ -58,8 +58,9 @@ class ExactJudge:
         self._states: dict[str, State] = {}
         # (iteration, stage) -> digests in which it may begin
         self._entries: dict[tuple[int, int], dict[str, None]] = {}
-        self._builds: dict[int, list[StageBuilt]] = {}
-        self._decided: dict[tuple[int, int], RecoveryDecided] = {}
+        # With what had been decided then: the stage may be lost once more, and come otherwise
+        self._builds: dict[int, list[tuple[StageBuilt, RecoveryDecided | None]]] = {}
+        self._decided: dict[tuple[int, int, str], RecoveryDecided] = {}
         self._commits: dict[int, IterationCommitted] = {}
         self._steps: dict[tuple[int, str], list[_Step]] = {}
         self._right: dict[tuple[int, str], tuple[int, StageSum]] = {}
@@ -81,11 +82,12 @@ class ExactJudge:
             case EngineStepped() as event:
                 self._stepped(_Step(observed_event.name, event))
             case RecoveryDecided() as event:
-                self._decided[event.iteration, event.stage] = event
+                self._decided[event.iteration, event.stage, event.builder] = event
             case StageBuilt() as event:
                 if event.action == "CopyKept":
                     self._begin_again(event)
-                self._builds.setdefault(event.iteration, []).append(event)
+                decided = self._decided.get((event.iteration, event.stage, event.member))
+                self._builds.setdefault(event.iteration, []).append((event, decided))
                 if event.action != "Copy":
                     self._entries.setdefault((event.iteration, event.stage), {})[event.state_digest] = None
             case IterationCommitted() as event:
@@ -146,8 +148,8 @@ class ExactJudge:
 
     def _check(self, iteration: int) -> None:
         self._next = iteration + 1
-        for build in self._builds.pop(iteration, []):
-            self._check_build(build)
+        for build, decided in self._builds.pop(iteration, []):
+            self._check_build(build, decided)
         digests = [self._entry(iteration, stage) for stage in self._stages]
         missing = [stage for stage, digest in enumerate(digests) if digest not in self._states]
         if missing:
@@ -215,7 +217,7 @@ class ExactJudge:
 
     # ---- rebuilds --------------------------------------------------------------------------------
 
-    def _check_build(self, build: StageBuilt) -> None:
+    def _check_build(self, build: StageBuilt, decided: RecoveryDecided | None) -> None:
         """A newcomer's state is its siblings', or what its neighbours' states come to."""
         iteration, stage = build.iteration, build.stage
         where = f"stage {stage} for iteration {iteration} by {build.action}"
@@ -234,26 +236,25 @@ class ExactJudge:
                 return  # whoever stepped died before it told
         else:
             right = set()
-            for action in self._actions(build):
+            for action in self._actions(build, decided):
                 right |= self._reference.built(action, lambda donor: self._versions(iteration, donor))
         if build.state_digest not in right:
             self._wrong("I2", f"{build.member[-6:]} built {where}: wrong bytes")
         elif iteration and build.action != "Copy":
             self.built.append(where)
 
-    def _actions(self, build: StageBuilt) -> Iterable[BuildAction]:
+    def _actions(self, build: StageBuilt, decided: RecoveryDecided | None) -> Iterable[BuildAction]:
         stage = build.stage
         match build.action:
             case "Fresh":
                 yield Fresh(stage, build.iteration, "")
             case "CopyNeighbour" | "Merge":
-                yield from self._made_of_others(build)
+                yield from self._made_of_others(stage, decided)
             case _:
                 pass
 
-    def _made_of_others(self, build: StageBuilt) -> Iterable[BuildAction]:
+    def _made_of_others(self, stage: int, decided: RecoveryDecided | None) -> Iterable[BuildAction]:
         """Not always of the stages next to it: those may be lost, too, and be back by now."""
-        stage, decided = build.stage, self._decided.get((build.iteration, build.stage))
         match decided:
             case RecoveryDecided(action="CopyNeighbour", made_of=[donor]):
                 yield CopyNeighbour(stage, SOMEBODY, donor, "")
