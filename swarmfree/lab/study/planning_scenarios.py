@@ -54,7 +54,7 @@ INTERVALS_S = (150.0, 600.0, 1800.0, 7200.0)
 """Between two checkpoints of FlexiTrain. Hardly a failure takes it back to one, so the best is not
 that of a system that rolls back.
 """
-SHAPES_TRIED = 3
+SHAPES_TRIED = 6
 """Stages and sources of a swarm that its planner compares, and of how many traces choose."""
 
 SWARM = "swarm"
