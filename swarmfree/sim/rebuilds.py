@@ -49,10 +49,13 @@ class Rebuilds:
         """Known states of a stage after this record; of one without blocks there is but one, also
         where nobody has stepped.
         """
-        record = self._records.get(lineage)
-        if record is not None and record.split is not None and BlockSplit(record.split.counts).is_vacant(stage):
+        if self._is_vacant(lineage, stage):
             return [()]
         return [self._states[digest] for digest in self._versions.get((lineage, stage), {}) if digest in self._states]
+
+    def _is_vacant(self, lineage: str, stage: int) -> bool:
+        record = self._records.get(lineage)
+        return record is not None and record.split is not None and BlockSplit(record.split.counts).is_vacant(stage)
 
     def asked(self, build: Build) -> str:
         """A build is ordered; a sentence if what it is to be made of is newer than what it is to
@@ -82,7 +85,8 @@ class Rebuilds:
         something starts from it.
         """
         action, digest, lineage = build.action, built.state_digest, self.lineage_of(build, built)
-        if isinstance(action, Copy) and digest not in self._versions.get((lineage, action.stage), {}):
+        is_empty = self._is_vacant(lineage, action.stage) and self._states.get(digest) == ()  # as it is right
+        if isinstance(action, Copy) and not is_empty and digest not in self._versions.get((lineage, action.stage), {}):
             # Its donors died, and the stage was rebuilt meanwhile; it may not count
             self.odd_copies[digest] = str(member)
             return ""

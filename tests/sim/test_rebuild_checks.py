@@ -1,0 +1,33 @@
+"""What the checks say of states that were copied, apart from whole stories."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmfree.protocol.actions import Copy
+from swarmfree.protocol.messages import Build, Built
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.records import SetSplit
+from swarmfree.protocol.split import BlockSplit
+from swarmfree.sim import integer_arithmetic as arithmetic
+from swarmfree.sim.commit_chain import Chain
+from swarmfree.sim.integer_arithmetic import State
+from swarmfree.sim.rebuilds import Rebuilds
+from tests.builders import make_record
+
+SOMEBODY = Member("somebody", "1")
+NOTHING, OTHER = arithmetic.state_digest(()), "other"
+
+
+@pytest.mark.parametrize(("stage", "digest", "is_odd"), [(2, NOTHING, False), (2, OTHER, True), (1, NOTHING, True)])
+def test_a_copy_of_a_stage_without_blocks_is_right_if_it_is_nothing(stage: int, digest: str, *, is_odd: bool) -> None:
+    """Also where nobody of that stage has stepped with the last record: there is but one state of
+    it. With bytes it is wrong, and so is nothing where a stage has blocks.
+    """
+    record = make_record(iteration=0, split=SetSplit((2, 0), 0))
+    states: dict[str, State] = {NOTHING: (), OTHER: arithmetic.drawn(1, BlockSplit((2, 0)), 0, 1)}
+    rebuilds = Rebuilds(None, Chain({}), {record.lineage(): record}, states, {})
+    action = Copy(stage, (Endpoint(SOMEBODY, ("/memory/somebody",)),), "")
+    build = Build(Position(Term(1, SOMEBODY), 0, 0, 1), action, 1, record.lineage(), record)
+    assert rebuilds.check(SOMEBODY, build, Built(digest, 0.1, 0, 1)) == ""
+    assert bool(rebuilds.odd_copies) == is_odd
