@@ -233,9 +233,9 @@ class Holdings:
             elif held.lineage == build.lineage:
                 yield member, "the present state"
             elif is_poor and not is_cut and record is not None and held.lineage == record.before:
-                if held.made is None or lost_now_and_later(action, build.iteration) > lost_now_and_later(
-                    held.made, build.iteration
-                ):
+                # First weights are worth less than a neighbour's
+                kept = held.made if held.made is not None else Stay(action.stage, record.iteration, "")
+                if lost_now_and_later(action, build.iteration) > lost_now_and_later(kept, build.iteration):
                     yield member, "the state one step before"
             elif is_drawn and held.lineage in past and not isinstance(held.made, Fresh):
                 yield member, "an older state"

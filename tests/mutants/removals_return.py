@@ -770,6 +770,13 @@ def asked_while_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_kept_for", lambda self: None)
 
 
+def copy_by_a_holder(patch: pytest.MonkeyPatch) -> None:
+    """Whoever holds a lost stage as it was one step before is told to copy it from a replica that
+    nobody may reach, and so to give up what it holds (3.3).
+    """
+    patch.setattr(assemblies, "_is_a_step_behind", lambda participant, iteration: False)
+
+
 def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:
     """Whoever says that it holds a stage's state is believed, also beside others (3.3)."""
     patch.setattr(Assignment, "_had_place", lambda self, sender: True)

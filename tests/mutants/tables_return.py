@@ -1165,6 +1165,27 @@ def leaver_that_cannot_step() -> object:
     return _assignment(story)
 
 
+def copy_that_costs_a_state() -> object:
+    """The last holder of a stage is out of the coordinator's reach; a member holds the stage as it
+    was one step before, or three, alone or beside a newcomer that holds nothing: who is asked, and
+    to do what.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, held: int, beside: bool) -> tuple[bool, str]:
+        del alone
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        member = roster.admit(ME, Hello(False, False, ""), 1, is_ours=True)
+        member.hear(replace(beat_answer(1), stage=1, iteration=held), 0.0)
+        if beside:
+            roster.admit(D, Hello(False, False, ""), 1)
+        ((builder, action),) = assignment._work()
+        return builder is member, type(action).__name__
+
+    asked = ((4, False), (4, True), (2, False), (2, True))
+    return [_assignment(partial(story, held=held, beside=beside)) for held, beside in asked]
+
+
 def joiner_that_is_past() -> object:
     """A joiner's answer was lost, and it has stepped with the others as it is told once more to
     build the state of before; then its only sibling dies: how the stage comes back.

@@ -377,6 +377,11 @@ ROWS = (
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing_at_a_claim, [(6, False), (5, True)]),
     Row(removals_return.state_told_to_another, tables_copies.state_kept_for_nothing_at_a_hello, [(-1, 0), (1, 5)]),
     Row(removals_return.asked_while_kept, tables_copies.state_kept_for_who_is_heard, [(["a"], 6), (["d", "a"], 5)]),
+    Row(
+        removals_return.copy_by_a_holder,
+        tables_return.copy_that_costs_a_state,
+        [(True, "Stay"), (False, "Copy"), (True, "Copy"), (False, "Copy")],
+    ),
     Row(removals_return.state_as_it_was, tables_return.candidate_with_a_kept_state, (6, 5, True)),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),

@@ -427,9 +427,11 @@ class Assignment:
             builder = max(newcomers, key=lambda g: (_kept(g, stage), not g.leaving))
             held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage)
             if cut_off is not None and cut_off.member != builder.member and held < self._lead.iteration:
-                reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
-                work.append((builder, Copy(stage, (cut_off,), reason)))
-                continue
+                copier = min((g for g in newcomers if g.member != cut_off.member), key=lambda g: (_kept(g, stage), g.leaving))
+                if not _is_a_step_behind(copier, self._lead.iteration):
+                    reason = f"stage {stage} has a replica that this peer cannot reach; perhaps another one can: copy it"
+                    work.append((copier, Copy(stage, (cut_off,), reason)))
+                    continue
             action = self._choice.choose(stage, self._roster, usable)
             may_stay = self._lead.present.record is not None
             work.append((builder, or_stay(action, held if may_stay else NO_ITERATION, self._lead.iteration)))
@@ -762,6 +764,13 @@ def _kept(participant: Participant, stage: int) -> int:
     it has none, or could not keep it: what it said last may be older than a copy it has begun.
     """
     return participant.held(stage) if participant.failed_builds < FAILED_STAYS_MAX else NO_ITERATION
+
+
+def _is_a_step_behind(participant: Participant, iteration: int) -> bool:
+    """Whether a newcomer holds its stage as it was one step before: it has asked in vain for the
+    average of that step, and a copy from there would begin by giving up what it has.
+    """
+    return NO_ITERATION != _kept(participant, participant.stage) == iteration - 1
 
 
 def _may_be_the_last(participant: Participant, holders: Sequence[Participant]) -> bool:
