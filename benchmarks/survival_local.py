@@ -18,7 +18,8 @@ from typing import Any
 from benchmarks.live import LiveFailed
 from benchmarks.survival_world import RUN, SHADOWS
 from swarmfree.lab.chaos.leak_check import Traces
-from swarmfree.lab.processes import Child, command_of, descendants, start_child
+from swarmfree.lab.processes import Child, command_of, descendants
+from swarmfree.lab.starter import Starter
 
 PEERS = 4
 WITHIN_S = 90.0
@@ -96,8 +97,12 @@ class _Local:
         return f"p2pd of {name} killed: replaced after {replaced['seconds']:.1f} s"
 
 
-async def kill_by_hand(victims: Sequence[str] = VICTIMS) -> list[str]:
+async def kill_by_hand(victims: Sequence[str] = VICTIMS, fork_server: Sequence[str] = ()) -> list[str]:
     """Kill one after the other, then p2pd of `WITH_P2PD`; one line about each.
+
+    Args:
+        victims: names of processes.
+        fork_server: how to start what the command is forked from; empty = it is started by itself.
 
     Raises:
         LiveFailed: the swarm did not go on, or something of it is left.
@@ -107,10 +112,12 @@ async def kill_by_hand(victims: Sequence[str] = VICTIMS) -> list[str]:
         temporary.mkdir()
         (folder / "run.toml").write_text(RUN.format(body=PEERS - 1, replicas=1, recovery=SHADOWS))
         traces, local = Traces(temporary, folder / "report"), _Local()
-        command = traces.program((sys.executable, "-m", "swarmfree", "local", "--run", str(folder / "run.toml")))
+        program = traces.program((sys.executable, "-m", "swarmfree"))
+        starter = Starter(program, traces.program(tuple(fork_server)), folder / "fork-server.txt")
+        await starter.begin()
         options = ("--peers", str(PEERS), "--standbys", "1", "--respawn", "--log", "json", "--out", str(folder / "report"))
-        dies = ("--die-with-parent", str(os.getpid()))
-        local.child = await start_child("local", (*command, *options, *dies), folder / "words.txt", local.hear)
+        arguments = ("local", "--run", str(folder / "run.toml"), *options)
+        local.child = await starter.start("local", arguments, folder / "words.txt", local.hear)
         try:
             await local.commits(8, "at first")
             lines = [await local.kill(victim) for victim in victims]
@@ -126,6 +133,7 @@ async def kill_by_hand(victims: Sequence[str] = VICTIMS) -> list[str]:
         finally:
             local.child.send(signal.SIGKILL)
             await local.child.wait()
+            await starter.end()
         left = await asyncio.to_thread(traces.wait_for_nothing, LEFT_WITHIN_S)
         if left:
             raise LiveFailed(f"left behind: {'; '.join(left)}")

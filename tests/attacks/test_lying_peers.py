@@ -183,7 +183,9 @@ def honest_loss() -> float:
     return losses[-1]
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", [pytest.param(lie, marks=pytest.mark.live_benchmark) if lie in {"scaled", "random"} else lie for lie in LIES]
+)
 def test_a_liar_among_three_is_excluded_and_costs_a_few_steps(lie: str) -> None:
     """It is named within 20 iterations of its first lie, nobody else is, and the loss is within 1 %
     of an honest run's.

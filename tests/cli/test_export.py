@@ -22,6 +22,7 @@ import swarmfree
 from swarmfree.cli.main import app
 from swarmfree.cli.sample_live import take_writer
 from swarmfree.cli.writer import writer_in
+from swarmfree.lab import local_order
 from swarmfree.lab.runs import run_file
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import continue_text, llama_of
@@ -30,6 +31,7 @@ from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.storage.llama_folder import open_llama
 from swarmfree.storage.weights import FolderWeights, read_weights
 from swarmfree.wire.invite import decode_invite
+from tests.lab.changed_processes import resting
 from tests.model.model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 transformers = pytest.importorskip("transformers")
@@ -208,15 +210,27 @@ def first_model(folder: Path) -> str:
     return FirstWeightsOf(run, open_llama(str(folder)).read).digests()
 
 
-async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_dies(tmp_path: Path) -> None:
+async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_dies(
+    tmp_path: Path, fork_server: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every stage begins with the model's weights, though one peer alone has them on its disk. What
     is taken out is of one committed iteration, with the digests that its record names; the swarm
     goes on meanwhile, and transformers load what came out: logits to the bit, and greedy text token
     for token, of the export and of what `sample` takes from the run.
     """
     digests = first_model(tmp_path / "first")
+    if fork_server:
+        monkeypatch.setattr(
+            local_order, "FORK_SERVER_COMMAND", ("/usr/bin/env", f"TMPDIR={tmp_path / 'tmp'}", resting(0.25), *fork_server)
+        )
+        (tmp_path / "tmp").mkdir()
     async with swarmfree.Swarm(
-        "stdlib-small", standbys=0, init_from=str(tmp_path / "first"), folder=tmp_path / "report", threads=1
+        "stdlib-small",
+        standbys=0,
+        changes=("run.evaluate_windows=2",),
+        init_from=str(tmp_path / "first"),
+        folder=tmp_path / "report",
+        threads=1,
     ) as swarm:
         await swarm.wait(iteration=0)
         invite = (tmp_path / "report" / "invite").read_text().strip()

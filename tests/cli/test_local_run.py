@@ -94,10 +94,17 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     assert fold_all(read_events(tmp_path / "report")).committed_count == 2
 
 
-def test_machines_get_one_object_per_line(tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_machines_get_one_object_per_line(
+    tmp_path: Path, small_manifest: Manifest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With JSON every line of stdout is an object; the first describes the run, the last is the
     summary.
     """
+
+    async def draw_nothing(_: LocalRun) -> int:
+        return 0
+
+    monkeypatch.setattr(LocalRun, "_draw", draw_nothing)  # the page says nothing to machines
     _behaviour(tmp_path)
     assert _run(tmp_path, small_manifest, is_json=True) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -8,7 +8,10 @@ fork server from then on, and ends with it.
 
 Processes of one test are found by ``TMPDIR`` in their environment, as it was when they were
 started. A fork was started with the nursery's: so that stands in a room of fixed length, into which
-the fork writes the folder of its own test.
+the fork writes the folder of its own test. What else a test says in its environment about S3 and
+about changes (`changed_processes`) is handed over as well.
+
+p2pd is unpacked once for all of them (`unpacked_p2pd`), where that can be done.
 """
 
 from __future__ import annotations
@@ -25,20 +28,24 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmfree.cli.fork_server import load, run
+from swarmfree.cli.fork_server import load
 from swarmfree.lab import swarm
 from swarmfree.lab.fork_server import serve
 from swarmfree.lab.parent_death import die_with_parent
+from tests.lab import changed_processes
+from tests.lab.unpacked_p2pd import start_unpacked
 
 ROOM = b"/" * 1024
 """Where a folder for temporary files is written in the environment."""
 VARIABLE = b"TMPDIR="
+HANDED_BYTES_MAX = 1 << 14
 # Nothing is imported but what it needs: it is started for every swarm.
 HAND_OVER = """\
 import os, socket, sys
 nursery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 nursery.connect(sys.argv[1])
-socket.send_fds(nursery, [os.environ["TMPDIR"].encode()], [int(sys.argv[2]), 1, 2])
+own = [f"{name}={value}" for name, value in os.environ.items() if name.startswith(("TMPDIR", "AWS_", "SWARMFREE_"))]
+socket.send_fds(nursery, ["\\0".join(own).encode()], [int(sys.argv[2]), 1, 2])
 os.close(int(sys.argv[2]))
 nursery.recv(1)
 """
@@ -72,13 +79,14 @@ def nursery() -> Iterator[Path]:
 def main(door: socket.socket) -> None:
     """Load, then fork one fork server for each test that asks."""
     load()
+    start_unpacked(Path(door.getsockname()).parent)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork server has ended
     nursery_pid, path = os.getpid(), Path(door.getsockname())
     while True:
         asking, _ = door.accept()
-        said, fds, _, _ = socket.recv_fds(asking, len(ROOM), 3)
+        said, fds, _, _ = socket.recv_fds(asking, HANDED_BYTES_MAX, 3)
         if said and os.fork() == 0:
             door.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -86,27 +94,28 @@ def main(door: socket.socket) -> None:
             for number, fd in enumerate(outputs, start=1):
                 os.dup2(fd, number)
                 os.close(fd)
-            be_fork_server(said, channel, nursery_pid, nursery_fork_server(path))
+            handed = dict(each.split("=", 1) for each in said.decode().split("\0"))
+            be_fork_server(handed, channel, nursery_pid, nursery_fork_server(path))
         for fd in (*fds, asking.detach()):
             os.close(fd)
 
 
-def be_fork_server(temporary: bytes, channel: int, parent_pid: int, command: tuple[str, ...]) -> None:
-    """Be the fork server of a swarm with this folder for temporary files, at this socket.
+def be_fork_server(handed: dict[str, str], channel: int, parent_pid: int, command: tuple[str, ...]) -> None:
+    """Be the fork server of a swarm, at this socket.
 
     Args:
-        temporary: the folder.
+        handed: of its environment; ``TMPDIR`` is its folder for temporary files.
         channel: the socket's number.
         parent_pid: the process that it ends with.
         command: how a forked ``swarmfree local`` starts a fork server of its own.
     """
     swarm.FORK_SERVER_COMMAND = command
     os.setsid()
-    write_environment(temporary)
-    os.environ["TMPDIR"] = temporary.decode()
+    write_environment(handed["TMPDIR"].encode())
+    os.environ.update(handed)
     tempfile.tempdir = None
     sys.argv = ["fork-server", str(channel), str(parent_pid)]
-    serve(lambda: None, run)
+    serve(lambda: None, changed_processes.run)
 
 
 def write_environment(temporary: bytes) -> None:

@@ -18,7 +18,7 @@ from swarmfree.cockpit.observed_events import PeerEvent, RunDescribed
 from swarmfree.cockpit.state import LostMember, LostStage
 from swarmfree.lab.swarm import LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
-from tests.real_swarm.real_swarm import UP_WITHIN_S, Audience, Processes, write_run
+from tests.real_swarm.real_swarm import REST_S, UP_WITHIN_S, Audience, Processes, write_run
 
 ITERATIONS = 1000  # stopped long before
 WHOLE = (1, 2, 2, 2)
@@ -35,6 +35,7 @@ class World:
     swarm: LocalSwarm
     audience: Audience
     whole: tuple[int, ...] = WHOLE
+    standbys: int = STANDBYS
 
     async def until(self, is_so: Callable[[], bool], what: str, within_s: float = UP_WITHIN_S) -> None:
         """Wait for something while the swarm trains; its end is a failure."""
@@ -50,9 +51,9 @@ class World:
 
         def is_whole() -> bool:
             counts = audience.member_counts
-            return all(counts[stage] == self.whole[stage] for stage in stages) and audience.standby_count() >= STANDBYS
+            return all(counts[stage] == self.whole[stage] for stage in stages) and audience.standby_count() >= self.standbys
 
-        await self.until(is_whole, f"stages {stages} have their replicas, and {STANDBYS} standbys wait")
+        await self.until(is_whole, f"stages {stages} have their replicas, and {self.standbys} standbys wait")
 
     async def until_next_commit(self) -> None:
         """Wait for one more commit."""
@@ -84,12 +85,14 @@ async def training(
     processes: Processes,
     recovery: str = 'mode = "checkfree"',
     whole: tuple[int, ...] = WHOLE,
-    microbatches: int = 16,
+    microbatches: int = 8,
     iterations: int = ITERATIONS,
     standbys: int = STANDBYS,
+    rest_s: float = REST_S,
 ) -> AsyncIterator[tuple[World, asyncio.Task[SwarmExit]]]:
     """A swarm of one source, these body stages, standbys and a bootstrap node in which every stage
-    has its replicas and training goes on. Without standbys nobody comes for who is killed.
+    has its replicas and training goes on, with sources that rest. Without standbys nobody comes for
+    who is killed.
     """
     run = write_run(
         processes.folder,
@@ -113,11 +116,13 @@ async def training(
     audience = Audience(report, processes.waiters)
     described = RunDescribed(time.time(), "small", iterations, manifest.stage_count, manifest.tokens_per_iteration)
     swarm = LocalSwarm(
-        dataclasses.replace(order, program=processes.program, fork_server=processes.fork_server), described, audience
+        dataclasses.replace(order, program=processes.program, fork_server=processes.resting_fork_server(rest_s)),
+        described,
+        audience,
     )
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(swarm.run())
-        world = World(processes, swarm, audience, whole)
+        world = World(processes, swarm, audience, whole, standbys)
         try:
             await world.until(lambda: audience.state.committed_count >= 3, "three commits")
             assert len(processes.living()) > 2 * (sum(whole) + standbys), (

@@ -27,6 +27,7 @@ from swarmfree.lab.processes import Child, is_there, start_child
 from swarmfree.lab.report import EventLog
 from swarmfree.lab.starter import Starter
 from swarmfree.protocol.events import Opened
+from tests.lab.changed_processes import resting
 
 # Small enough for iterations of a fifth of a second or less with all processes on two cores.
 MODEL = """\
@@ -43,6 +44,8 @@ rows = 2
 microbatches = {microbatches}
 """
 UP_WITHIN_S = 90.0
+REST_S = 0.05
+"""With that an iteration takes some four tenths of a second, mostly of nobody's processor."""
 NOTHING_LEFT_WITHIN_S = 3.0
 POLL_S = 0.02
 
@@ -97,6 +100,10 @@ class Waiters:
 class Processes:
     """All processes of one test: how to start a command of ours, what they said, and what is there
     of them now.
+
+    Attributes:
+        fork_server: how to start what forks peers.
+        rest_s: how long a source rests after each microbatch, where it is forked.
     """
 
     def __init__(self, folder: Path, fork_server: tuple[str, ...]) -> None:
@@ -108,6 +115,7 @@ class Processes:
         self.temporary.mkdir()
         self.program = ("/usr/bin/env", f"TMPDIR={self.temporary}", sys.executable, "-m", "swarmfree")
         self.fork_server = (*self.program[:2], *fork_server)
+        self.rest_s = 0.0
         self.said: dict[str, list[str]] = {}
         self._events: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.waiters = Waiters()
@@ -141,9 +149,13 @@ class Processes:
         others train.
         """
         if self._starter is None:
-            self._starter = Starter(self.program, self.fork_server, self.folder / "fork-server.txt")
+            self._starter = Starter(self.program, self.resting_fork_server(self.rest_s), self.folder / "fork-server.txt")
             await self._starter.begin()
         return self._starter
+
+    def resting_fork_server(self, rest_s: float) -> tuple[str, ...]:
+        """How to start what forks peers of which sources rest."""
+        return (self.fork_server[0], resting(rest_s), *self.fork_server[1:]) if rest_s else self.fork_server
 
     async def look(self, *arguments: str) -> str:
         """Run a command that says something and ends, forked as peers are; what it said."""

@@ -16,11 +16,11 @@ It decides nothing about the swarm and looks at what a report holds only.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import os
 import random
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,10 @@ from typing import Any
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, ProcessEnded, ProcessKilled
 from swarmfree.lab.chaos.loss_judge import KeptTokens, scalars_of
 from swarmfree.lab.kill_script import Kill
+from swarmfree.lab.processes import Child
 from swarmfree.lab.reference_training import Alone, Grouping, Twice, shuffled, train_canonically
 from swarmfree.lab.report import read_events
+from swarmfree.lab.starter import Starter
 from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.config import read_run
 from swarmfree.protocol.events import IterationCommitted, MemberLost, Opened, Repaired, StageBuilt, Started, Stepped
@@ -42,8 +44,8 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.ports import Tokens
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.tokens import tokens_of
+from tests.lab.changed_processes import resting, without_page
 
-ROOT = Path(__file__).resolve().parents[2]
 BOUND = 1e-5
 CONTROL_MIN = 100 * BOUND
 CONTROL = Twice(iteration=5, offset=3)
@@ -91,10 +93,11 @@ wire_dtype = "float32"
 """
 
 # Who comes back must first start Python and torch, which takes longer than many of these
-# iterations. So the swarm that is struck is struck early, has few microbatches in flight and pauses
-# every ten iterations for a long evaluation. None of it may change a loss. Where the iterations are
-# quicker still and the run is over before everybody is back, it is played again, twice and at last
-# four times as long.
+# iterations. So the swarm that is struck is struck early; and its sources rest, or, where it is no
+# fork of the tests', it has few microbatches in flight and pauses every ten iterations for a long
+# evaluation. None of it may change a loss. Where the iterations are quicker still and the run is
+# over before everybody is back, it is played again, twice and at last four times as long.
+REST_S = 0.15
 TIMES_AS_LONG = (1, 2, 4)
 KILLS_BETWEEN = (2, 10)
 EVALUATE_EVERY = 10
@@ -245,13 +248,15 @@ def draw_kills(seed: int, manifest: Manifest) -> tuple[Kill, ...]:
     return tuple(Kill(iteration, stage, is_all=False) for stage, iteration in enumerate(drawn, start=1))
 
 
-def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> SwarmStory:
+def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = (), fork_server: Sequence[str] = ()) -> SwarmStory:
     """Train with real processes, through the command line.
 
     Args:
         folder: new; the run config and the report are written below it.
         manifest: of the run.
         kills: the script; who is killed is started again.
+        fork_server: how to start what the command is forked from (see `tests.lab.nursery`);
+            empty = it is started by itself.
 
     Raises:
         SwarmFailed: it did not end well, or not in time.
@@ -264,21 +269,33 @@ def run_swarm(folder: Path, manifest: Manifest, kills: Sequence[Kill] = ()) -> S
         "standbys": 0,
         "log": "json",
         "out": folder / "report",
-        "die-with-parent": os.getpid(),
     }
-    command = [sys.executable, "-m", "swarmfree", "local", "--respawn"]
-    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    command += [part for kill in kills for part in ("--kill", str(kill))]
-    command += [part for change in (PATIENT if kills else ()) for part in ("--set", change)]
-    with (folder / "stdout.jsonl").open("wb") as output, (folder / "stderr.txt").open("w+") as errors:
-        try:
-            code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=errors, timeout=SWARM_WITHIN_S, check=False).returncode
-        except subprocess.TimeoutExpired as late:
-            raise SwarmFailed(f"no end within {SWARM_WITHIN_S} s; see {folder}") from late
-        errors.seek(0)
-        if code:
-            raise SwarmFailed(f"exit code {code}: {errors.read().strip()[-500:]}; see {folder}")
+    arguments = ["local", "--respawn"]
+    arguments += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    arguments += [part for kill in kills for part in ("--kill", str(kill))]
+    arguments += [part for change in (PATIENT if kills and not fork_server else ()) for part in ("--set", change)]
+    changes = (without_page(), *((resting(REST_S),) if kills else ()))
+    own = ("/usr/bin/env", f"TMPDIR={folder}", *changes, *fork_server) if fork_server else ()
+    child = asyncio.run(_ended(folder, arguments, own))
+    if child.code:
+        raise SwarmFailed(f"exit code {child.code}: {' '.join(child.words)[-500:]}; see {folder}")
     return story_of(list(read_events(folder / "report")), manifest)
+
+
+async def _ended(folder: Path, arguments: Sequence[str], fork_server: Sequence[str]) -> Child:
+    """A command of ours, run to its end."""
+    starter = Starter((sys.executable, "-m", "swarmfree"), fork_server, folder / "fork-server.txt")
+    await starter.begin()
+    child = await starter.start("local", arguments, folder / "stderr.txt", lambda _: None)
+    try:
+        async with asyncio.timeout(SWARM_WITHIN_S):
+            await child.wait()
+    except TimeoutError as late:
+        raise SwarmFailed(f"no end within {SWARM_WITHIN_S} s; see {folder}") from late
+    finally:
+        child.close()
+        await starter.end()
+    return child
 
 
 def story_of(observed_events: Sequence[ObservedEvent], manifest: Manifest) -> SwarmStory:
@@ -343,7 +360,7 @@ def _stand_back() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0) -> Comparison:
+def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0, fork_server: Sequence[str] = ()) -> Comparison:
     """Train everything: the swarms one after the other, the runs alone in one thread beside them.
 
     Args:
@@ -351,6 +368,7 @@ def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0) -> Com
         iterations: of every run.
         orders: runs alone that sum in an order of their own.
         seed: of the moments at which peers are killed.
+        fork_server: see `run_swarm`.
 
     Raises:
         SwarmFailed: a swarm did not come to its end.
@@ -365,10 +383,10 @@ def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0) -> Com
 
         alone, control = start(), start(twice=CONTROL)
         shuffles = [start(shuffled(manifest, number)) for number in range(orders)]
-        peaceful = run_swarm(folder / "peaceful", manifest)
+        peaceful = run_swarm(folder / "peaceful", manifest, fork_server=fork_server)
         for times in TIMES_AS_LONG:
             longer = replace(manifest, run=replace(manifest.run, iterations=times * iterations))
-            struck = run_swarm(folder / f"struck-{times}", longer, draw_kills(seed, longer))
+            struck = run_swarm(folder / f"struck-{times}", longer, draw_kills(seed, longer), fork_server)
             if all(0 <= r.from_iteration < longer.run.iterations for r in struck.returns):
                 break
         struck_alone = alone if longer == manifest else pool.submit(train_alone, longer, tokens, None, None)

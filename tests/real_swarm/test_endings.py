@@ -15,7 +15,7 @@ import pytest
 
 from swarmfree.lab.processes import Child
 from swarmfree.wire.invite import Invite, decode_invite, encode_invite
-from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of, write_run
+from tests.real_swarm.real_swarm import REST_S, UP_WITHIN_S, Processes, code_of, write_run
 
 pytestmark = pytest.mark.timeout(240)
 ENDLESS = 100_000
@@ -140,6 +140,7 @@ async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[
     """A bootstrap node, `peers` peers in three stages of which the first two feed data, and a
     standby; the invite and all of them.
     """
+    processes.rest_s = REST_S
     run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2\nreplicas_max = 2\nsources_max = 2")
     folder = processes.folder / "peers"
     json_log = ("--log", "json")
@@ -242,7 +243,8 @@ async def test_peers_that_nobody_can_call_train_by_way_of_relays(processes: Proc
     node's and of a peer's. When the bootstrap node is killed, they go on by way of the other one,
     to the end.
     """
-    run = write_run(processes.folder, iterations=100, stages="body = 2")
+    processes.rest_s = REST_S
+    run = write_run(processes.folder, iterations=80, stages="body = 2")
     folder = lambda name: ("--folder", str(processes.folder / "peers" / name), "--log", "json")  # noqa: E731 - said once
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), *folder("bootstrap"))
     invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once

@@ -1,5 +1,5 @@
 """Every recovery method, forced once by the run's configuration, in a swarm of real processes:
-SIGKILL of all replicas of a stage.
+SIGKILL of all replicas of a stage. Replays and full shadows have tests of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ pytestmark = pytest.mark.timeout(600)
 ONE_EACH = (1, 1, 1, 1)
 METHODS = {
     "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 4', (2, "Restore")),
-    "a full shadow": ('best = "restore"\nshadow_kind = "full"\nshadow_every = 4', (3, "Restore")),
     "a merge": ('best = "merge"', (2, "Merge")),
     "a copy, then the ends": ('mode = "checkfree"\nmerge = "copy"', (2, "CopyNeighbour"), (0, "CopyKept")),
     "new weights": ('mode = "checkfree"\nmerge = "random"', (2, "Fresh")),
@@ -36,7 +35,8 @@ async def test_each_recovery_method_can_be_forced(processes: Processes, method: 
     numbers.
     """
     recovery, *losses = METHODS[method]
-    async with training(processes, recovery, ONE_EACH, microbatches=4) as (world, running):
+    standbys = len(losses)  # where the ends are lost as well, one alone did not always bring them back
+    async with training(processes, recovery, ONE_EACH, microbatches=4, standbys=standbys) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
         for stage, action in losses:
             story = await lose_stage(world, stage)

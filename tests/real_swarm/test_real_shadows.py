@@ -1,5 +1,5 @@
-"""Stages that are killed whole, in a swarm of real processes with two replicas each, and come back
-from what a neighbour keeps.
+"""Stages that are killed whole, in a swarm of real processes, and come back from what a neighbour
+keeps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from tests.real_swarm.real_swarm import Processes
 
 pytestmark = pytest.mark.timeout(600)
 
-RESTORED = 'shadow_every = 5\nbest = "restore"'
+ONE_EACH = (1, 1, 1, 1)
+RESTORED = 'shadow_every = 5\nshadow_kind = "full"\nbest = "restore"'
 
 
 async def test_real_stages_come_back_from_their_shadows(processes: Processes) -> None:
-    """Stage 2, then stages 1 and 2 together, are killed: each comes back from the shadow that a
-    neighbour keeps, and the loss does not notice.
+    """Stage 3, then stages 1 and 2 together, are killed: each comes back from the full shadow that
+    a neighbour keeps, and the loss does not notice.
     """
-    async with training(processes, RESTORED) as (world, running):
+    async with training(processes, RESTORED, ONE_EACH, microbatches=4) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= 12, "two shadows of each stage")
-        story = await lose_stage(world, 2)
-        tell("stage 2", story)
-        assert (story.stage, story.action) == (2, "Restore"), story
+        story = await lose_stage(world, 3)
+        tell("stage 3", story)
+        assert (story.stage, story.action) == (3, "Restore"), story
         assert "keeps a shadow" in story.reason
         require_in_time(world, story)
         await world.until_whole(1, 2, 3)

@@ -7,7 +7,6 @@ import shutil
 import pytest
 
 from benchmarks.s3_endpoint import BUCKET, s3_endpoint
-from swarmfree.lab.swarm import FORK_SERVER_COMMAND
 from tests.real_swarm.real_swarm import Processes, write_run
 from tests.real_swarm.test_restart import PEERS, losses, start
 
@@ -15,14 +14,15 @@ pytestmark = pytest.mark.timeout(240)
 EVERY = 10
 
 
-async def test_a_swarm_that_loses_all_its_disks_goes_on_from_the_bucket(processes: Processes) -> None:
+async def test_a_swarm_that_loses_all_its_disks_goes_on_from_the_bucket(
+    processes: Processes, fork_server: tuple[str, ...]
+) -> None:
     """SIGKILL to every process, and each peer's folder is gone: new peers fetch what the old ones
     had copied, and go on with the same run to the same losses.
     """
     with s3_endpoint() as endpoint:
         environment = (f"{name}={value}" for name, value in endpoint.environment().items())
-        # Not forked from what was there before the endpoint, whose environment they would have
-        processes.fork_server = (*processes.program[:2], *environment, *FORK_SERVER_COMMAND)
+        processes.fork_server = (*processes.program[:2], *environment, *fork_server)
         # With more in flight gradients are added up as they come, and sums differ in last bits
         kept = f'snapshot_every = {EVERY}\nsnapshot_store = "s3://{BUCKET}/real"'
         recovery = f'mode = "checkfree"\n{kept}\n\n[ring]\ncredits = 1'

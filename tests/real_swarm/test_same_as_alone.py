@@ -25,15 +25,15 @@ from tests.real_swarm.same_as_alone import (
     table_of,
 )
 
-ITERATIONS = 32
+ITERATIONS = 24
 ORDERS = 2
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+def found(tmp_path_factory: pytest.TempPathFactory, fork_server: tuple[str, ...]) -> Comparison:
     """Everything that is compared, trained once."""
-    return compare(tmp_path_factory.mktemp("same-as-alone"), iterations=ITERATIONS, orders=ORDERS)
+    return compare(tmp_path_factory.mktemp("same-as-alone"), iterations=ITERATIONS, orders=ORDERS, fork_server=fork_server)
 
 
 def require_calm(story: SwarmStory) -> None:

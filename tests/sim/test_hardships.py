@@ -101,9 +101,11 @@ def test_the_only_replica_of_a_stage_stands_still_or_is_cut_off() -> None:
     assert not rehearse(0, setup=hard(faults, replicas=2)).statistics.faults["freeze of the only replica"]
 
 
-@pytest.mark.parametrize("name", ["transfer", "links", "ending", "stranger", "lone"])
+@pytest.mark.parametrize("name", ["ending", "stranger", "lone"])
 def test_a_hard_story_is_a_function_of_its_seed(name: str) -> None:
-    """Played twice, every line is the same."""
+    """Played twice, every line is the same. Transfers and links are among those that are played in
+    two processes, see `test_rehearsals`.
+    """
     seed = next(seed for seed in range(1000) if name in hardships_of(seed))
     first, second = rehearse(seed), rehearse(seed)
     assert (first.digest, first.transcript) == (second.digest, second.transcript)

@@ -10,7 +10,7 @@ import pytest
 
 from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
-from swarmfree.sim.hardships import draw_setup
+from swarmfree.sim.hardships import draw_setup, hardships_of
 from swarmfree.sim.rehearsal import Factories, rehearse
 from swarmfree.sim.seed_pool import rehearse_many
 from swarmfree.sim.seed_worker import SeedReport
@@ -26,6 +26,7 @@ def test_two_hundred_seeds_hold_every_invariant() -> None:
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
     assert [report.seed for report in result.reports] == list(range(200))
     assert result.repeated == 10
+    assert {"transfer", "links"} <= {name for seed in range(0, 200, 20) for name in hardships_of(seed)}, "of those repeated"
     assert told == list(range(1, 201))
     faults = result.faults()
     for kind in ("kill", "stage kill", "freeze", "join", "request lost", "response lost", "request twice"):
