@@ -57,7 +57,7 @@ def choose_stage(
 
     In this order: stage 0, if it needs sources and the newcomer can feed it; of the stages that
     lack replicas for the run to open, else of all that have room, the one that `neediest_stage`
-    names; else standby.
+    names; else standby. A stage without blocks gets one replica, which has nothing to share.
 
     Args:
         counts: index = stage; live replicas and newcomers already promised to it.
@@ -73,13 +73,15 @@ def choose_stage(
     if can_feed and counts[ENDS_STAGE] < ends_max:
         return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at most {ends_max} replicas, and few can feed")
     # Stage 0 is full here, or this newcomer cannot feed it
-    open_stages = [stage for stage, count in enumerate(counts) if stage != ENDS_STAGE and count < manifest.replicas_max(stage)]
+    split = split or manifest.split
+    most = [1 if split.is_vacant(stage) else manifest.replicas_max(stage) for stage in range(len(counts))]
+    open_stages = [stage for stage, count in enumerate(counts) if stage != ENDS_STAGE and count < most[stage]]
     if not open_stages:
         return Placement(NO_STAGE, "every stage has its replicas_max")
     lacking = [stage for stage in open_stages if counts[stage] < wanted(stage, manifest)]
-    work = [1.0, *(max(1.0, float(blocks)) for blocks in (split or manifest.split).counts)]
+    work = [1.0, *(max(1.0, float(blocks)) for blocks in split.counts)]
     stage = neediest_stage(lacking or open_stages, counts, counts if speeds is None else speeds, work)
-    return Placement(stage, f"stage {stage} has {counts[stage]} of at most {manifest.replicas_max(stage)} replicas")
+    return Placement(stage, f"stage {stage} has {counts[stage]} of at most {most[stage]} replicas")
 
 
 def wanted(stage: int, manifest: Manifest) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmfree.policy.placement import choose_stage, missing_sentence
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.split import BlockSplit
 
 MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
 
@@ -56,6 +57,16 @@ def test_a_stage_that_hangs_on_one_peer_comes_before_another_ones_third() -> Non
     assert choose_stage([1, 1, 1, 1], manifest, can_feed=False, standby=False).stage == 1
     assert choose_stage([1, 2, 1, 1], manifest, can_feed=False, standby=False).stage == 2
     assert choose_stage([1, 2, 2, 2], manifest, can_feed=False, standby=False).stage == 1
+
+
+def test_a_stage_without_blocks_gets_one_replica() -> None:
+    """A second one would have nothing to do: it goes where blocks are, or waits."""
+    manifest, split = Manifest(model=ModelSection(blocks=6), stages=StagesSection(body=3, replicas_max=2)), BlockSplit((3, 0, 3))
+
+    def place(counts: list[int]) -> int:
+        return choose_stage(counts, manifest, can_feed=False, standby=False, split=split).stage
+
+    assert [place(counts) for counts in ([1, 2, 1, 1], [1, 2, 1, 2], [1, 1, 0, 1])] == [3, NO_STAGE, 2]
 
 
 def test_speed_decides_where_it_was_measured() -> None:
