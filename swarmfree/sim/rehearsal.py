@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Goodbye, Open, Request, TakeRoll
+from swarmfree.protocol.messages import Commit, Goodbye, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -330,9 +330,12 @@ class _Rehearsal:
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def _unproven(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """What an honest peer says that was decided was decided."""
+        """What an honest peer says that was decided was decided. A forced record may be refused by
+        one that has just woken: it still hears the coordinator of before.
+        """
         self.transcript.tell("network", f"{receiver} refuses {type(request).__name__} from {sender}: {refusal}")
-        if not (self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id)):
+        has_woken = _is_forced(request) and self.history.quiet_s(sender, receiver) < bounds.REACHED_S
+        if not (has_woken or self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id)):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} does not believe it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
@@ -432,6 +435,12 @@ def rehearse(
         iterations=iterations,
         drawn=drawn,
     )
+
+
+def _is_forced(request: Request) -> bool:
+    """Whether a request tells of a record that fewer than a majority have decided."""
+    record = request.record if isinstance(request, Commit) else request.plan.last_record if isinstance(request, Open) else None
+    return record is not None and record.iteration in record.forced
 
 
 @contextmanager
