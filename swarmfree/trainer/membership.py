@@ -201,9 +201,9 @@ class Membership:
         """
         stalled = self._stage_member.replica_state.coordinator if self._stage_member.is_stalled else None
         for endpoint in dict.fromkeys(endpoints):
-            if endpoint.member in {self._context.me, stalled and stalled.member}:
-                continue
-            if endpoint.member == (self._kept_for() or endpoint.member) and await self._ask(endpoint):
+            is_asked = endpoint.member not in {self._context.me, stalled and stalled.member}
+            is_asked &= self._kept_for() in {None, endpoint.member}
+            if is_asked and await self._ask(endpoint):
                 self._has_begun = self._had_place = True
                 return True
             if self._is_unreached:
@@ -211,9 +211,11 @@ class Membership:
         return False
 
     def _kept_for(self) -> Member | None:
-        """The coordinator that has had the state kept here, while it is heard."""
-        kept_for = self._stage_member.replica_state.kept_for
-        return kept_for.member if kept_for is not None and self._stage_member.hears_coordinator else None
+        """The coordinator that has had the state kept here, while it is the one that is heard."""
+        kept_for, coordinator = self._stage_member.replica_state.kept_for, self._stage_member.replica_state.coordinator
+        if kept_for is None or coordinator is None or coordinator.member != kept_for.member:
+            return None
+        return kept_for.member if self._stage_member.hears_coordinator else None
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""

@@ -234,11 +234,11 @@ def state_kept_for_nothing_at_a_hello() -> object:
 
 
 def state_kept_for_who_is_heard() -> object:
-    """A member keeps its state for a coordinator that is about to open, or that it hears no more:
-    whom it asks for a place, and what it holds then.
+    """A member keeps its state for a coordinator that is about to open, or that it hears no more,
+    or while it hears another one: whom it asks for a place, and what it holds then.
     """
 
-    async def story(alone: Alone, *, is_heard: bool) -> tuple[list[str], int]:
+    async def story(alone: Alone, *, is_heard: bool, leads: Endpoint) -> tuple[list[str], int]:
         _standing(alone, 5, ())
         asked = replace(record(), iteration=5)
         request = Build(
@@ -249,12 +249,13 @@ def state_kept_for_who_is_heard() -> object:
             alone.stage_member.silent_ticks = 0
         else:
             alone.stage_member.lose_coordinator()
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=leads)
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
         await membership._ask_each([D, A])
         hellos = [asked_of.peer_id for asked_of, request in alone.line.asked if isinstance(request, Hello)]
         return hellos, alone.replica_state.iteration
 
-    return [play(partial(story, is_heard=is_heard)) for is_heard in (True, False)]
+    return [play(partial(story, is_heard=is_heard, leads=leads)) for is_heard, leads in ((True, A), (False, A), (True, D))]
 
 
 def state_kept_for_nothing_at_a_claim() -> object:

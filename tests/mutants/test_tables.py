@@ -376,7 +376,11 @@ ROWS = (
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing, [(5, True), (6, False), (6, False)]),
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing_at_a_claim, [(6, False), (5, True)]),
     Row(removals_return.state_told_to_another, tables_copies.state_kept_for_nothing_at_a_hello, [(-1, 0), (1, 5)]),
-    Row(removals_return.asked_while_kept, tables_copies.state_kept_for_who_is_heard, [(["a"], 6), (["d", "a"], 5)]),
+    Row(
+        removals_return.asked_while_kept,
+        tables_copies.state_kept_for_who_is_heard,
+        [(["a"], 6), (["d", "a"], 5), (["d", "a"], 5)],
+    ),
     Row(
         removals_return.copy_by_a_holder,
         tables_return.copy_that_costs_a_state,
