@@ -19,7 +19,7 @@ from swarmfree.protocol.actions import Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, GetState, Hello
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
@@ -768,6 +768,16 @@ def asked_while_kept(patch: pytest.MonkeyPatch) -> None:
     same (3.3).
     """
     patch.setattr(Membership, "_kept_for", lambda self: None)
+
+
+def kept_before_the_step(patch: pytest.MonkeyPatch) -> None:
+    """What is kept counts at once, though a step with it is under way (3.3)."""
+
+    async def careless(self: StageMember, term: Term, *built: Any) -> None:
+        self.replica_state.install(*built)
+        self.replica_state.known_in = term
+
+    patch.setattr(StageMember, "install", careless)
 
 
 def copy_by_a_holder(patch: pytest.MonkeyPatch) -> None:

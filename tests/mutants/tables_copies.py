@@ -14,7 +14,9 @@ from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, St
 from swarmfree.protocol.errors import CallFailed, Refused
 from swarmfree.protocol.messages import (
     Build,
+    Built,
     Claim,
+    Committed,
     GetRecord,
     GetShadow,
     Heartbeat,
@@ -29,6 +31,7 @@ from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
+from swarmfree.trainer.device import Rank
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
@@ -231,6 +234,35 @@ def state_kept_for_nothing_at_a_hello() -> object:
         return hello.stage, hello.iteration
 
     return [play(partial(story, to=to)) for to in (A, D)]
+
+
+def state_kept_as_it_steps() -> object:
+    """A member is to keep its state, and does the step that it lacked before its turn has come:
+    whether the digest that it answers with is that of what it holds.
+    """
+
+    async def story(alone: Alone) -> bool:
+        _standing(alone, 5, ())
+        alone.engine.draw(1, 0)
+        begins, asked = asyncio.Event(), replace(record(), iteration=5)
+
+        async def step() -> Reply:
+            await begins.wait()
+            await alone.stage_member.device.run(Rank.BOOKS, 0, lambda: alone.engine.draw(1, 1))
+            return Reply(Committed(5))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(alone.stage_member._in_turn(step))
+            request = Build(
+                at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", alone.replica_state.lineage)
+            )
+            build = group.create_task(alone.builder.build(A, request))
+            await asyncio.sleep(0.1)
+            begins.set()
+        built = build.result().message
+        return isinstance(built, Built) and built.state_digest == alone.engine.state_digest()
+
+    return play(story)
 
 
 def state_kept_for_who_is_heard() -> object:
