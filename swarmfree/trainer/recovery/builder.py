@@ -196,11 +196,12 @@ class Builder:
                 await self._stage_member.let_go()
                 await self._follow(self._split_of(request))
             level, record = await self._make(request, building)
+            digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
             await self._follow(split_after(record, self._context.manifest))  # a copy may have gone through a cut of others
             await self._stage_member.install(request.position.term, request.action.stage, level, lineage, record, building.past)
-            # Not before: what is kept may have stepped until its turn came
-            digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
+            if isinstance(request.action, Stay):  # what is kept may have stepped until its turn came
+                digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             self._stage_member.activation_log.forget_former()
         except CallFailed as error:
             own = RefusalKind.EXHAUSTED if isinstance(error, WorkFailed) else RefusalKind.FAILED
