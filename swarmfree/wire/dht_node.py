@@ -116,6 +116,8 @@ class DhtNode:
         if node_id is None:
             raise DhtFault(f"{address.host_and_port}: connected, but it does not answer")
         await self._node.protocol.update_routing_table(node_id, peer_id, responded=True)
+        # Else hivemind passes it over in every search, twice as long for each call that it missed
+        self._node.blacklist.register_success(peer_id)
 
     async def settle(self) -> None:
         """Look around: fill the routing table with the nodes nearest to this one. Best effort."""

@@ -154,6 +154,7 @@ class DhtDirectory:
         self._genesis: Genesis | None = None
         self._end: EndNotice | None = None
         self._genesis_read_s = -_GENESIS_S
+        self._read_fault: BaseException | None = None
         self._keeps_copies = False
         self._seen: dict[str, PeerRecord] = {}
         self._hear: Callable[[Endpoint], None] = lambda _: None
@@ -226,6 +227,7 @@ class DhtDirectory:
         Raises:
             InviteError: the peers at the entry points serve another run, or none of them has the
                 manifest within `patience_s`.
+            NobodyAnswers: the directory did not answer the last time.
         """
         if self._manifest is not None:
             return self._manifest
@@ -251,6 +253,11 @@ class DhtDirectory:
                     "ask for that run's invite"
                 )
             if waited_s >= patience_s:
+                if self._read_fault is not None:
+                    raise NobodyAnswers(
+                        f"peers answered at {self._entry_names()}, but the directory does not ({self._read_fault}; tried for "
+                        f"{patience_s:g} s): is this machine, or the bootstrap node's, overloaded? Start this peer again"
+                    )
                 raise InviteError(
                     f"peers answer at {self._entry_names()}, but none had the manifest of run {self._run[:12]} "
                     f"within {patience_s:g} s: has the run ended? Ask for a new invite"
@@ -585,6 +592,7 @@ class DhtDirectory:
         if keeper is None:
             return {}
         answer = await self._thread.attempt(lambda: keeper.read(keys, limit_s), limit_s + _GRACE_S)
+        self._read_fault = answer if isinstance(answer, BaseException) else None
         if isinstance(answer, BaseException):
             self._tell_fault(answer)
             return {}

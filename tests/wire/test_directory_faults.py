@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
+from swarmfree.protocol.errors import InviteError, NobodyAnswers
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire import dht_keeper
+from swarmfree.wire.dht_values import DhtFault
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.known_peers import read_known_peers
 
@@ -131,6 +133,41 @@ async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyP
     peer, identity = await world.peer("peer", bootstrap.addresses)
     await peer.announce(announcement_of(identity))
     await until_seen(bootstrap, 1)
+
+
+async def test_peer_that_answers_again_is_asked_at_once(world: World) -> None:
+    """The only known peer, to which hivemind sends no search for 40 s since it missed four calls,
+    is asked as soon as it answers again.
+    """
+    bootstrap = await world.bootstrap()
+    peer, _ = world.unstarted("peer", bootstrap.addresses)
+    await peer.start()
+    assert peer._keeper is not None
+    assert peer._keeper._node is not None
+    node = peer._keeper._node._node
+    (peer_id,) = node.protocol.routing_table.peer_id_to_uid
+    for _ in range(4):
+        node.blacklist.banned_peers.clear()
+        node.blacklist.register_failure(peer_id)
+    await node.protocol.update_routing_table(None, peer_id, responded=False)
+    node.protocol.storage.clear()
+    with pytest.raises(InviteError, match="none had the manifest"):
+        await peer.fetch_manifest(0.1)
+    assert await peer.fetch_manifest(10.0) == world.manifest
+
+
+async def test_directory_that_does_not_answer_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the directory fails as it is read, that is told, and not that nobody has the run."""
+    bootstrap = await world.bootstrap()
+    peer, _ = world.unstarted("peer", bootstrap.addresses)
+    await peer.start()
+
+    async def fail(*_: object) -> None:
+        raise DhtFault("no answer")
+
+    monkeypatch.setattr(peer._keeper, "read", fail)
+    with pytest.raises(NobodyAnswers, match=r"the directory does not \(no answer; tried for 0\.1 s\)"):
+        await peer.fetch_manifest(0.1)
 
 
 async def test_all_p2pds_die_at_once(world: World) -> None:
