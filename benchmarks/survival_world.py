@@ -41,6 +41,7 @@ KEEPING = frozenset({"Copy", "Stay"})
 has.
 """
 SHADOWS = "shadow_every = 5"
+MICROBATCHES = 6
 RUN = """\
 [run]
 name = "survival"
@@ -59,7 +60,7 @@ tokens_per_row = 32
 
 [batch]
 rows = 2
-microbatches = 6
+microbatches = {microbatches}
 
 [ring]
 part_bytes = 16384
@@ -83,6 +84,7 @@ class Setting:
             not closed.
         respawns: who is killed comes back by itself, `RESPAWN_AFTER_S` later.
         all_feed: any peer may take the ends, and not the first one alone.
+        microbatches: in each iteration.
     """
 
     body: int
@@ -93,6 +95,7 @@ class Setting:
     has_doors: bool = True
     respawns: bool = True
     all_feed: bool = False
+    microbatches: int = MICROBATCHES
 
     @property
     def peers(self) -> int:
@@ -107,7 +110,8 @@ class World:
         """Prepare; `living` runs it."""
         self.setting, self._folder = setting, folder
         run_file = folder / "run.toml"
-        run_file.write_text(RUN.format(body=setting.body, replicas=setting.replicas, recovery=setting.recovery))
+        sizes = {"body": setting.body, "replicas": setting.replicas, "microbatches": setting.microbatches}
+        run_file.write_text(RUN.format(**sizes, recovery=setting.recovery))
         manifest = load_run(run_file).manifest
         self._ports: dict[str, int] = {}
         self._doors: dict[str, int] = {}
