@@ -85,6 +85,7 @@ class Setting:
         respawns: who is killed comes back by itself, `RESPAWN_AFTER_S` later.
         all_feed: any peer may take the ends, and not the first one alone.
         microbatches: in each iteration.
+        settled: iterations that have to go well before the swarm is called whole.
     """
 
     body: int
@@ -96,6 +97,7 @@ class Setting:
     respawns: bool = True
     all_feed: bool = False
     microbatches: int = MICROBATCHES
+    settled: int = 8
 
     @property
     def peers(self) -> int:
@@ -185,9 +187,9 @@ class World:
         except TimeoutError:
             raise LiveFailed(f"not within {within_s:g} s: {what}; waits for {self.state.waiting_for or 'nothing'}") from None
 
-    async def until_whole(self, commits: int = 8) -> None:
+    async def until_whole(self, commits: int = 0) -> None:
         """Wait until every stage has its replicas as members, the standbys wait, and so many
-        iterations went well.
+        iterations went well; 0 = as many as the setting says.
         """
         setting = self.setting
         whole = (1, *([setting.replicas] * setting.body))
@@ -197,7 +199,7 @@ class World:
             return self.member_counts == whole and len(waiting) >= setting.standbys
 
         await self.until("the swarm is whole", is_whole)
-        await self.commits(commits)
+        await self.commits(commits or setting.settled)
         await self.until("the swarm is whole", is_whole)
 
     async def commits(self, count: int, within_s: float = UP_WITHIN_S) -> None:

@@ -262,7 +262,7 @@ def test_nobody_helps_a_struck_swarm() -> None:
         assert not setting.respawns, kind
         assert setting.all_feed, kind
         assert setting.has_doors == kind.startswith("silent_"), kind
-    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery), "pauses").manifest
+    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery, microbatches=6), "pauses").manifest
     assert has_full_shadows(manifest)
     assert replays_exactly(manifest)
     assert manifest.recovery.shadow_every == load_run(run_file(DEFAULT_RUN)).manifest.recovery.shadow_every

@@ -13,7 +13,7 @@ from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import Setting, living
 from tests.lab.changed_processes import resting, without_page
 
-MICROBATCHES, REST_S = 3, 0.1
+MICROBATCHES, REST_S, SETTLED = 3, 0.1, 3
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -23,7 +23,7 @@ async def test_no_state_is_lost_without_need(setting: Setting, fork_server: tupl
     source that is back loses a step at most.
     """
     forked = ("/usr/bin/env", resting(REST_S), *fork_server)
-    async with living(replace(setting, fork_server=forked, microbatches=MICROBATCHES)) as world:
+    async with living(replace(setting, fork_server=forked, microbatches=MICROBATCHES, settled=SETTLED)) as world:
         for kind, (needed, play) in LASTING.items():
             if needed == setting:
                 assert await play(world, 1) == [], kind
