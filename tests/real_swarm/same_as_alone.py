@@ -414,7 +414,9 @@ def table_of(found: Comparison) -> str:
     )
     heading = "largest difference of a loss from one process alone, nats per token"
     lines = [what, f"{heading:<72}{'found':>9}  {'in iteration':<14}allowed"]
-    peaceful = [(f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}")] if found.peaceful else []
+    peaceful = (
+        [(f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}")] if found.peaceful else []
+    )
     rows = [
         *peaceful,
         ("swarm, one replica of each body stage killed and rejoined", found.struck_gap(), f"at most {BOUND:.0e}"),

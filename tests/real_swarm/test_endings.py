@@ -29,7 +29,7 @@ async def start_local(processes: Processes, *arguments: str, is_forked: bool = T
     """``swarmfree local`` with four peers in four stages, a standby, and more iterations than
     anybody waits for.
     """
-    run = write_run(processes.folder, iterations=ENDLESS)
+    run = write_run(processes.folder, iterations=ENDLESS, microbatches=MICROBATCHES)
     out = ("--out", str(processes.folder / "report"))
     swarm = ("--run", str(run), "--peers", "4", "--standbys", "1")
     return await processes.start("local", "local", *swarm, *out, *arguments, is_forked=is_forked)

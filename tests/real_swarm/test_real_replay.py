@@ -31,7 +31,7 @@ async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_ro
     """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and
     training goes on.
     """
-    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1)) as (world, running):
+    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1), rest_s=0.1) as (world, running):
         for stage, partner in ((1, 2), (4, 3)):
             story = await lose_stage(world, stage)
             tell(f"stage {stage}", story)
@@ -57,7 +57,7 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
     """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and
     digests are those of the records.
     """
-    async with training(processes, KEPT, WHOLE, microbatches=4) as (world, running):
+    async with training(processes, KEPT, WHOLE) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= TWO_SHADOWS, "two full shadows of each stage")
         for stage in (1, 2, 3):
             story = await lose_stage(world, stage)
@@ -83,7 +83,7 @@ async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Proces
     """The records hold the order of the partial sums of both: their sums are repeated, and then the
     second replica copies the first.
     """
-    async with training(processes, KEPT, PAIRS, microbatches=4) as (world, running):
+    async with training(processes, KEPT, PAIRS) as (world, running):
         await world.until(lambda: world.audience.state.committed_count >= TWO_SHADOWS, "two full shadows of each stage")
         story = await lose_stage(world, 1)
         tell("stage 1 of two replicas", story)
