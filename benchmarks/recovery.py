@@ -20,9 +20,12 @@ bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, mom
 as before. Losses are repeated in one swarm; medians, and *resumed_s_max*, the longest until the
 next commit.
 
-The standby is up and has taken its memory: where nobody stands by, the start of a process comes
-before all of it. A process that is killed is missed at once, by its closed port; a machine that is
-gone without a word is missed seconds later.
+Kind to the swarm: an iteration has 32 tokens, so donors hardly compute but for their steps; nobody
+keeps copies of the ends, nor, without ``--full``, shadows, so hardly anything else is on the wire;
+a large stage sees no snapshot written; and the standby is up and has taken its memory: where nobody
+stands by, the start of a process comes before all of it. Unkind: plain streams do not encrypt. A
+process that is killed is missed at once, by its closed port; a machine that is gone without a word
+is missed seconds later.
 
 With ``--full`` the stage is replayed from its full shadow and activation logs instead; with
 ``--large-parts`` parts are a 48th of a stage, as before.
