@@ -247,6 +247,9 @@ def test_the_least_kind_rate_and_memory_are_reported() -> None:
     longer = replace(loss, resumed_s=9.0)
     told = recovery.report(model, [loss, longer, loss], rates)
     assert (told["resumed_s"], told["resumed_s_max"]) == (3.0, 9.0)
+    slower = replace(loss, built_s=5.0)
+    told = recovery.report(model, [loss, slower, loss], rates)
+    assert (told["transfer_over_plain"], told["transfer_over_plain_least"]) == (0.5, 0.125)
 
 
 def test_stages_are_lost_in_every_part_of_an_iteration() -> None:
