@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import churn_live, flexitrain, live, pauses, recovery, restart, survival
+from benchmarks import churn_live, flexitrain, live, pauses, reach, recovery, restart, survival
 from benchmarks.live import LiveFailed
 from benchmarks.survival_world import RUN, Setting
 from swarmfree.lab.runs import DEFAULT_RUN, run_file
@@ -175,6 +175,13 @@ def test_a_pause_in_which_nothing_was_merged_is_none_of_a_merge() -> None:
     assert pauses.figures_of("stage", [stayed]) == {"stage_s": 0.3, "stage_s_max": 0.3, "stage_exact": 1}
     merging = read_run(RUN.format(body=3, replicas=2, recovery=pauses.MERGING.recovery), "pauses").manifest.recovery
     assert (merging.mode, merging.snapshot_every) == ("checkfree", 0)
+
+
+def test_nobody_is_missed_at_once_of_whom_nothing_is_told() -> None:
+    """No time stands for who was not told to be missed, and how many were is told."""
+    lost = {"south-1": 14.0, "south-2": 16.5, "east-1": 99.0}
+    assert reach.missed(lost, {"south-1", "south-2", "south-3"}, 10.0) == {"missed": 2.0, "missed_s": 6.5}
+    assert reach.missed({}, {"south-1"}, 10.0) == {"missed": 0.0}
 
 
 def test_a_restart_is_not_over_when_something_is_done_again() -> None:

@@ -66,6 +66,8 @@ def test_commits_are_counted_once_and_by_share() -> None:
     assert commits.times_s == (0.0, 2.0, 3.0)
     assert [commits.by(t) for t in (0.0, 1.0, 2.0, 2.5, 3.0)] == [0.0, 50.0, 100.0, 125.0, 150.0]
     assert commits.rate(1.0, 3.0) == 50.0
+    again = [*events, (5.0, replace(_committed(1), lineage="x")), (6.0, replace(_committed(2, 50), lineage="x"))]
+    assert Commits.of([Said(time_s, "source", event) for time_s, event in again]).times_s == (0.0, 5.0, 6.0), "done again, later"
     for outside_s in (-0.1, 3.1):
         with pytest.raises(ValueError, match="outside the commits"):
             commits.by(outside_s)
