@@ -16,7 +16,9 @@ from swarmfree.lab.study.recovery import RecoveryStudy, Size, run_of_study, tria
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.manifest import Manifest
 
-TINY = Size(120, (1,), 1, 1, 1, 1, 1, 20, scratch_seeds=(1,), scratch_iterations=20)
+ALIKE = ("uniform", "random", "clipped", "copy", "shadow-50", "checkpoint-50")
+"""Merges with other weights, and other periods of what is kept."""
+TINY = Size(120, (1,), 1, 1, 1, 1, 1, 20, scratch_seeds=(1,), scratch_iterations=20, without=ALIKE)
 
 
 def tiny_run(iterations: int) -> Manifest:

@@ -216,7 +216,7 @@ def test_tasks_that_outlive_their_peer_break_i7() -> None:
 LOSSY = replace(CALM, response_loss_rate=0.04, late_rate=0.0)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 4])
+@pytest.mark.parametrize("seed", [3, 6, 7])
 def test_counting_a_retried_microbatch_twice_breaks_i6(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts a retried microbatch twice is no sound sum, so nobody takes it, and no iteration
     commits any more; without it the seed holds.
@@ -226,7 +226,7 @@ def test_counting_a_retried_microbatch_twice_breaks_i6(seed: int, monkeypatch: p
     monkeypatch.setattr(trainer_peer, "Peer", planted.CountsRetriedTwicePeer)
     violation = rehearse(seed, setup=setup).violation
     assert violation is not None
-    assert violation.invariant == "I6"
+    assert (violation.invariant, violation.text[:13]) == ("I6", "no commit for")
 
 
 @pytest.mark.parametrize("seed", range(4))
