@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 def hivemind_key(identity: Identity) -> Any:
     """The identity's private key as hivemind holds one; reading it from bytes, OpenSSL would look
-    for a tenth of a second whether both primes are prime.
+    for 50 ms whether both primes are prime.
     """
     key = RSAPrivateKey.__new__(RSAPrivateKey)
     key.__dict__["_private_key"] = identity.private_key

@@ -173,7 +173,9 @@ def test_a_pause_in_which_nothing_was_merged_is_none_of_a_merge() -> None:
     assert pauses.figures_of("merge", [stayed, merged, stayed]) == {"merge_s": 0.5, "merge_s_max": 0.5, "merge_merged": 1}
     assert pauses.figures_of("merge", [stayed]) == {"merge_merged": 0}
     assert pauses.figures_of("stage", [stayed]) == {"stage_s": 0.3, "stage_s_max": 0.3, "stage_exact": 1}
-    merging = read_run(RUN.format(body=3, replicas=2, recovery=pauses.MERGING.recovery), "pauses").manifest.recovery
+    merging = read_run(
+        RUN.format(body=3, replicas=2, microbatches=6, recovery=pauses.MERGING.recovery), "pauses"
+    ).manifest.recovery
     assert (merging.mode, merging.snapshot_every) == ("checkfree", 0)
 
 
