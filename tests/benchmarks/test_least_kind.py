@@ -173,7 +173,9 @@ def test_a_pause_in_which_nothing_was_merged_is_none_of_a_merge() -> None:
     assert pauses.figures_of("merge", [stayed, merged, stayed]) == {"merge_s": 0.5, "merge_s_max": 0.5, "merge_merged": 1}
     assert pauses.figures_of("merge", [stayed]) == {"merge_merged": 0}
     assert pauses.figures_of("stage", [stayed]) == {"stage_s": 0.3, "stage_s_max": 0.3, "stage_exact": 1}
-    merging = read_run(RUN.format(body=3, replicas=2, recovery=pauses.MERGING.recovery), "pauses").manifest.recovery
+    merging = read_run(
+        RUN.format(body=3, replicas=2, microbatches=6, recovery=pauses.MERGING.recovery), "pauses"
+    ).manifest.recovery
     assert (merging.mode, merging.snapshot_every) == ("checkfree", 0)
 
 
@@ -290,7 +292,7 @@ def test_nobody_helps_a_struck_swarm() -> None:
         assert not setting.respawns, kind
         assert setting.all_feed, kind
         assert setting.has_doors == kind.startswith("silent_"), kind
-    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery), "pauses").manifest
+    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery, microbatches=6), "pauses").manifest
     assert has_full_shadows(manifest)
     assert replays_exactly(manifest)
     assert manifest.recovery.shadow_every == load_run(run_file(DEFAULT_RUN)).manifest.recovery.shadow_every
