@@ -132,10 +132,11 @@ class Membership:
         while True:
             if await self._ask_for_place():
                 await self._listen()
-            while self._stage_member.replica_state.stage != NO_STAGE:
+            if self._stage_member.replica_state.stage != NO_STAGE:
                 inheritance = await self._election.campaign()
-                if inheritance is None or await self._lead(inheritance):
-                    break
+                # Whom no majority answers any more asks first who leads, and then claims again
+                if inheritance is not None:
+                    await self._lead(inheritance)
 
     async def _ask_for_place(self) -> bool:
         """Say hello until a place is given; False where nobody leads and this peer, that holds a

@@ -770,6 +770,23 @@ def asked_while_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_kept_for", lambda self: None)
 
 
+def claimed_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Whom no majority answers any more as it leads claims again, and asks nobody who leads by
+    now (3.3).
+    """
+
+    async def careless(self: Membership) -> None:
+        while True:
+            if await self._ask_for_place():
+                await self._listen()
+            while self._stage_member.replica_state.stage != NO_STAGE:
+                inheritance = await self._election.campaign()
+                if inheritance is None or await self._lead(inheritance):
+                    break
+
+    patch.setattr(Membership, "keep", careless)
+
+
 def kept_before_the_step(patch: pytest.MonkeyPatch) -> None:
     """What is kept counts at once, though a step with it is under way (3.3)."""
 

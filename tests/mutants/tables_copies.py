@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, Refused
@@ -288,6 +290,34 @@ def state_kept_for_who_is_heard() -> object:
         return hellos, alone.replica_state.iteration
 
     return [play(partial(story, is_heard=is_heard, leads=leads)) for is_heard, leads in ((True, A), (False, A), (True, D))]
+
+
+def lead_that_no_majority_answers() -> object:
+    """A member claims the lead, and no majority answers it as it leads: what it does one after the
+    other.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        _standing(alone, 5, ())
+        done: list[str] = []
+
+        def act(what: str, answer: object) -> Callable[..., Awaitable[Any]]:
+            async def acted(*_: object) -> object:
+                done.append(what)
+                if len(done) > 4:
+                    raise asyncio.CancelledError
+                return answer
+
+            return acted
+
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=act("leads", False))
+        membership._election = cast("Any", SimpleNamespace(campaign=act("claims", object())))
+        membership._ask_for_place = act("asks", False)  # type: ignore[method-assign]
+        with suppress(asyncio.CancelledError):
+            await membership.keep()
+        return done
+
+    return play(story)
 
 
 def state_kept_for_nothing_at_a_claim() -> object:

@@ -381,6 +381,11 @@ ROWS = (
         tables_copies.state_kept_for_who_is_heard,
         [(["a"], 6), (["d", "a"], 5), (["d", "a"], 5)],
     ),
+    Row(
+        removals_return.claimed_again_at_once,
+        tables_copies.lead_that_no_majority_answers,
+        ["asks", "claims", "leads", "asks", "claims"],
+    ),
     Row(removals_return.kept_before_the_step, tables_copies.state_kept_as_it_steps, right=True),
     Row(
         removals_return.copy_by_a_holder,
