@@ -23,6 +23,10 @@ HELD_MIN_S = 3.0
 """A state that was loaded since may not be known to the coordinator yet: the answer to a Build is
 asked for again after `silence_s` and a pause.
 """
+STEP_TOLD_S = 0.5
+"""A step that was done since may not be known to the coordinator yet: the answer to a Commit is on
+its way.
+"""
 SETTLED_S = 30.0
 """Whoever could have a place has it by then (N2): hello, a copy of the state and an Open take two
 or three seconds where nothing is lost, and a member that was fenced by mistake notices it after

@@ -78,6 +78,8 @@ class Holding:
         term: of the coordinator that had it built.
         base: in which it was promised; of what was made and has not stepped only those know who go
             on in it.
+        before: of the state that it last stepped from.
+        stepped_s: when that was.
     """
 
     stage: int
@@ -89,6 +91,12 @@ class Holding:
     made: BuildAction | None = None
     term: Term | None = None
     base: str = ""
+    before: str = ""
+    stepped_s: float = -math.inf
+
+    def known_at(self, now_s: float) -> str:
+        """The lineage of what its coordinator can know that it holds."""
+        return self.before if self.before and now_s - self.stepped_s < bounds.STEP_TOLD_S else self.lineage
 
 
 class Holdings:
@@ -121,7 +129,8 @@ class Holdings:
         held = self._held.get(member)
         if held is None or held.stage != stage:
             held = Holding(stage, lineage, now_s)
-        self._held[member] = replace(held, lineage=lineage, is_vouched=True, made=None)
+        before = held.lineage if member in self._held else ""
+        self._held[member] = replace(held, lineage=lineage, is_vouched=True, made=None, before=before, stepped_s=now_s)
 
     def built(self, member: Member, build: Build, lineage: str, now_s: float) -> None:
         """A member says that it has built a stage's state, that after the record of `lineage`."""
@@ -223,21 +232,22 @@ class Holdings:
             settled &= held.is_vouched or held.term == build.position.term
             if held.stage != action.stage or not settled:
                 continue
-            if held.lineage == build.lineage and held.made is not None:
+            lineage = held.known_at(now_s)
+            if lineage == build.lineage and held.made is not None:
                 term = build.position.term
                 known = self._known.get(term.member)
                 if held.term != term and held.base not in self._bases.get(term, {known.base if known is not None else held.base}):
                     continue  # made under another coordinator, whose plan did not come to this one
                 if lost_now_and_later(action, build.iteration) > lost_now_and_later(held.made, build.iteration):
                     yield member, "what was made with less loss"
-            elif held.lineage == build.lineage:
+            elif lineage == build.lineage:
                 yield member, "the present state"
-            elif is_poor and not is_cut and record is not None and held.lineage == record.before:
+            elif is_poor and not is_cut and record is not None and lineage == record.before:
                 # First weights are worth less than a neighbour's
                 kept = held.made if held.made is not None else Stay(action.stage, record.iteration, "")
                 if lost_now_and_later(action, build.iteration) > lost_now_and_later(kept, build.iteration):
                     yield member, "the state one step before"
-            elif is_drawn and held.lineage in past and not isinstance(held.made, Fresh):
+            elif is_drawn and lineage in past and not isinstance(held.made, Fresh):
                 yield member, "an older state"
         if is_drawn:
             copies = ((member, iteration) for member, (iteration, lineage) in sorted(self._copies.items()) if lineage in past)

@@ -229,6 +229,17 @@ def test_a_state_one_step_behind_is_better_than_none() -> None:
     assert not Story(lineage=BEFORE.lineage()).order(Restore(2, AT[OTHER], 6, ""))
 
 
+def test_a_step_counts_once_it_may_have_been_told() -> None:
+    """Until then its coordinator knows who has just stepped as one step behind."""
+    story = Story(lineage=LAST.before)
+    story.holdings.stepped(HOLDER, 2, LAST.lineage(), 99.9)
+    assert "holds the state one step before" in story.order(MERGED)
+    assert not story.order(Stay(2, 6, ""))
+    told = Story(lineage=LAST.before)
+    told.holdings.stepped(HOLDER, 2, LAST.lineage(), 99.0)
+    assert "holds the present state" in told.order(Stay(2, 6, ""))
+
+
 @pytest.mark.parametrize(("out_s", "is_needless"), [(0.5, True), (3.9, True), (4.1, False), (20.0, False)])
 @pytest.mark.parametrize("frozen", [True, False])
 def test_whoever_is_out_of_reach_is_waited_for_a_while(out_s: float, is_needless: bool, frozen: bool) -> None:  # noqa: FBT001 - tables
