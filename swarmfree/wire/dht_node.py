@@ -21,6 +21,8 @@ from typing import Any
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
+from swarmfree.wire.dht_bounds import bound
+from swarmfree.wire.dht_calls import EndingHandlers
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
@@ -65,7 +67,7 @@ class DhtNode:
         self._node = node
         self._validator = validator
         self._storage = RecordStorage(StorageLimits())
-        _bound(node.protocol, self._storage)
+        bound(node.protocol, self._storage)
         self.addresses = addresses
         self.port = port
 
@@ -271,41 +273,6 @@ async def open_node(
     if before is not None:
         made._storage.take_over(before._storage)
     return made
-
-
-def _bound(protocol: Any, storage: RecordStorage) -> None:
-    """Hold others' records within bounds, cache none, and let nobody choose the place at which it
-    stands: who may stand next to a key may answer for it, and hide what others store there.
-    """
-    protocol.storage, protocol.cache = storage, _NothingStored()
-    update = protocol.update_routing_table
-
-    async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
-        if node_id is None or node_id == DHTID.generate(source=peer_id.to_base58()):
-            await update(node_id, peer_id, responded)
-
-    protocol.update_routing_table = update_proven
-
-
-class _NothingStored(RecordStorage):
-    """A cache that stays empty: none is used, and anybody may ask for a value to be put there."""
-
-    def __init__(self) -> None:
-        super().__init__(StorageLimits())
-
-    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        del key, subkey, value, expiration_time
-        return False
-
-
-class EndingHandlers(dict[Any, asyncio.Task[Any]]):
-    """hivemind's tasks that answer calls, by call. It takes out none that was cancelled, as those
-    are whose caller hangs up early: they would stay for good, each with what it was sent.
-    """
-
-    def __setitem__(self, call_id: Any, task: asyncio.Task[Any]) -> None:
-        super().__setitem__(call_id, task)
-        task.add_done_callback(lambda _: self.pop(call_id, None))
 
 
 async def _end_daemon(p2p: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a directory node keeps of calls that others made."""
+"""What a directory node remembers of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from swarmfree.wire.dht_node import EndingHandlers
+from swarmfree.wire.dht_calls import EndingHandlers
 from swarmfree.wire.hivemind_parts import PeerID
 
 pytest.importorskip("hivemind.p2p.p2p_daemon_bindings.control")
