@@ -22,7 +22,7 @@ from typing import Any
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
 from swarmfree.wire.dht_bounds import bound
-from swarmfree.wire.dht_calls import EndingHandlers
+from swarmfree.wire.dht_calls import EndingHandlers, UnfinishedCalls
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
@@ -86,10 +86,14 @@ class DhtNode:
         await self._p2p._child.wait()
 
     async def answers(self, within_s: float) -> bool:
-        """Whether p2pd answers a question that needs nobody else."""
+        """Whether p2pd answers questions that need nobody else: by a connection of its own, as for
+        meeting somebody, and by the lasting one, which carries all calls.
+        """
         try:
             async with asyncio.timeout(within_s):
                 await self._p2p._client.identify()
+                with contextlib.suppress(P2PDaemonError):  # nobody calls itself: it answers that
+                    await self._p2p._client.control.call_unary_handler(self._p2p.peer_id, "", b"")
         except (*_FAULTS, TimeoutError):
             return False
         return True
@@ -245,7 +249,7 @@ async def open_node(
             # From here on the socket has no name: nothing of it is left however this process ends.
             socket_path = sockets.pin(p2p._daemon_listen_maddr["unix"].rpartition("/")[2])
             p2p._client.control.daemon_connector.control_maddr = Multiaddr("/unix" + socket_path)
-            p2p._client.control._handler_tasks = EndingHandlers()
+            p2p._client.control._handler_tasks, p2p._client.control._pending_calls = EndingHandlers(), UnfinishedCalls()
             validator = SignedRecordValidator(identity, now_s)
             node = await DHTNode.create(
                 p2p=p2p,
