@@ -26,7 +26,8 @@ Prints tables and, as the last line, one JSON object: `rehearsed_every_N_s` for 
 `rehearsed_ratio_to_ideal` with a fall every 30 s and `rehearsed_least` of its seeds;
 `real_ratio_to_ideal` of all real runs together and `real_least` of them; and, where both were
 played, `ratio_to_ideal`, by which a swarm is judged: the least of these four. `real_fall_every_s`
-is how often somebody fell in the real runs, a calm time at both ends included.
+is how often somebody fell in the real runs, a calm time at both ends included,
+`real_longest_pause_s` the longest time from a fall to the next commit.
 """
 
 from __future__ import annotations
@@ -196,6 +197,7 @@ def report(rehearsed: Sequence[Row], real: Sequence[LiveStory]) -> dict[str, flo
         found |= {"rehearsed_ratio_to_ideal": judged.ratio, "rehearsed_least": judged.least}
     if real:
         others["real_fall_every_s"] = sum(story.seconds for story in real) / sum(story.kills + story.leaves for story in real)
+        others["real_longest_pause_s"] = max(story.longest_pause_s for story in real)
         found["real_ratio_to_ideal"] = sum(story.tokens for story in real) / sum(story.ideal for story in real)
         found["real_least"] = min(story.ratio for story in real)
     if rehearsed and real:

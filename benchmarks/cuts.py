@@ -17,8 +17,8 @@ to stderr; the last line is one JSON object:
 - *decided_s*: from the slowing, or the loss, until the first cut;
 - *adopted_s*: from the loss until a guest held the stage, and *adopted_iteration_s*, what an
   iteration took then; with ``--lost`` alone;
-- *longest_gap_s*: the longest time between two commits from the first cut on, and *median_gap_s* of
-  all;
+- *longest_gap_s*: the longest time between two commits from the first cut on; *longest_gap_all_s*
+  and *median_gap_s* of all, the time from the loss to the guest with them;
 - *iterations*, *iterations_lost*: committed, and missing among them;
 - *loss_off*: the largest difference of any iteration's loss from that of the same model trained
   alone, nats per token.
@@ -90,6 +90,7 @@ def _gaps(world: PacedSwarm, since_s: float) -> dict[str, Any]:
     gaps = dict(zip(times_s[1:], gaps_s(times_s), strict=True))
     return {
         "longest_gap_s": max(gap for at_s, gap in gaps.items() if at_s > since_s),
+        "longest_gap_all_s": max(gaps.values()),
         "median_gap_s": statistics.median(gaps.values()),
         "iterations": len(commits),
         "iterations_lost": len(set(range(max(commits) + 1)) - commits.keys()),

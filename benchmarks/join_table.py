@@ -117,6 +117,7 @@ def report(joins: Sequence[Join], wanted: int) -> dict[str, float]:
         "disturbed": len(joins) - len(counted(joins)),
         "retention_least": round(min(join.retention for join in joins), 4),
         "retention_to_plan": round(min(statistics.median(join.to_plan for join in some) for some in either), 4),
+        "first_contribution_s_max": round(max(join.seconds for join in joins), 3),
         "first_contribution_s": round(max(statistics.median(join.seconds for join in some) for some in either), 3),
         "retention": round(min(statistics.median(join.retention for join in some) for some in either), 4),
     }

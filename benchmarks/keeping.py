@@ -4,12 +4,13 @@ The same swarm with and without them, in turns.
 ``python -m benchmarks.keeping`` trains one source and three body stages of one replica each, beside
 a standby that keeps shadows as well, in real processes, some rounds over, two runs: one whose
 stages have few tokens for their weights, where `recovery.shadow_kind = "auto"` takes plain shadows,
-and one with many, where it takes full ones. Each is trained without anything kept for others
-(`recovery.mode = "checkfree"`, no copies of the ends) and with shadows, renewed every 50
-iterations, activation logs, and copies of the ends at two members of the body, as a run with
-defaults has them; the first also with the full shadows that `auto` avoids, the second also within a
-limit that holds shadows and a part of what is logged otherwise. Logs do not fit in memory: of 200
-MB and more that a peer logs, 64 may stay there, the rest lies on disk.
+and one with many, where it takes full ones. Each is trained without anything kept (`recovery.mode =
+"checkfree"`, no copies of the ends, no snapshots) and with shadows, renewed every 50 iterations,
+activation logs, copies of the ends at two members of the body, and snapshots of each stage on its
+own disk every 50, as a run with defaults has them; the first also with the full shadows that `auto`
+avoids, the second also within a limit that holds shadows and a part of what is logged otherwise.
+Logs do not fit in memory: of 200 MB and more that a peer logs, 64 may stay there, the rest lies on
+disk.
 
 The two swarms of a pair learn the same. Both are up at once, and each has the machine for a quarter
 of a second at a time, while the other is stopped where it is (SIGSTOP): one whole run after the
@@ -20,14 +21,16 @@ what the beginning of a run costs on top is not in it. A pause that a swarm make
 between two parts of a shadow, also passes while it is stopped; work does not. What the system
 writes to the disk by itself may fall into the turn of the other one. `--together` lets both run at
 once: then they share the cores, which are never idle. With `--without-ends` neither side keeps
-copies of the ends, as this benchmark had it before.
+copies of the ends, and with `--without-snapshots` the other side writes no snapshots either: before
+there were any, neither side did, and afterwards both, so that what they cost was in no ratio.
 
 *..._over_off* are medians over the rounds of tokens/s over those of the side without,
-*..._cpu_over_off* of the processor time for a token, of all processes, and *..._wire_over_off* of
-the bytes for a token on this machine's loopback, headers included, while that swarm alone ran (any
-other program counts as well; not with `--together`). *..._kept_over_limit* is the largest share of
-`recovery.kept_mb_max` that a peer took for logs and shadows together: its shelf at any look, and as
-much memory as its log may have.
+*..._over_off_least* the least of the rounds, *..._cpu_over_off* and *..._cpu_over_off_most* of the
+processor time for a token, of all processes, and *..._wire_over_off* of the bytes for a token on
+this machine's loopback, headers included, while that swarm alone ran (any other program counts as
+well; not with `--together`). *..._kept_over_limit* is the largest share of `recovery.kept_mb_max`
+that a peer took for logs and shadows together: its shelf at any look, and as much memory as its log
+may have.
 
 Prints a table and, as the last line, one JSON object. Progress goes to stderr.
 """
@@ -73,7 +76,7 @@ WARMUP, MEASURED = 2 * EVERY + 10, 2 * EVERY
 WITHIN_S = 300.0
 TURN_S = 0.25
 SOURCE = "source"
-OFF = RecoverySection(mode="checkfree", ends_copies=0)
+OFF = RecoverySection(mode="checkfree", ends_copies=0, snapshot_every=0)
 LOG_MEMORY_MB, TIGHT_MB = 64, 200
 AUTO = RecoverySection(mode="auto", shadow_every=EVERY, kept_ram_mb_max=LOG_MEMORY_MB)
 
@@ -123,6 +126,11 @@ def say(text: str) -> None:
 def without_ends(side: Side) -> Side:
     """The same without copies of the ends."""
     return replace(side, recovery=replace(side.recovery, ends_copies=0))
+
+
+def without_snapshots(side: Side) -> Side:
+    """The same without snapshots."""
+    return replace(side, recovery=replace(side.recovery, snapshot_every=0))
 
 
 def run_of(side: Side) -> Manifest:
@@ -272,13 +280,14 @@ def running_s(turns: Sequence[Turn], time_s: float) -> float:
 
 
 async def measure(
-    names: Sequence[str], rounds: int, warmup: int, measured: int, *, together: bool, ends: bool
+    names: Sequence[str], rounds: int, warmup: int, measured: int, *, together: bool, ends: bool, snapshots: bool
 ) -> dict[str, list[tuple[Speed, Speed]]]:
     """By side that keeps something, round by round: its own speed, and that of the one without."""
     found: dict[str, list[tuple[Speed, Speed]]] = {name: [] for name in names}
     for number in range(rounds):
         for name, pairs in found.items():
             both = [side if ends else without_ends(side) for side in (SIDES[name], SIDES[SIDES[name].over])]
+            both = [side if snapshots else without_snapshots(side) for side in both]
             turn = 1 if number % 2 == 0 else -1  # who starts first
             one, other = (await pair(both[::turn], warmup, measured, together=together))[::turn]
             pairs.append((one, other))
@@ -291,27 +300,36 @@ async def measure(
 
 
 def report(found: dict[str, list[tuple[Speed, Speed]]]) -> dict[str, float]:
-    """Medians of the paired ratios, and the largest share of its limit that a peer took."""
+    """Medians of the paired ratios, beside them the worst round of tokens/s and of processor time,
+    and the largest share of its limit that a peer took.
+    """
     limits = {name: SIDES[name].recovery.kept_mb_max for name in found}
     kept = {f"{name}_kept_over_limit": max(one.kept_mb for one, _ in pairs) / limits[name] for name, pairs in found.items()}
     cpu = {f"{name}_cpu_over_off": _ratio(pairs, "cpu_us") for name, pairs in found.items()}
     wire = {f"{name}_wire_over_off": _ratio(pairs, "wire") for name, pairs in found.items() if pairs[0][1].wire}
     rates = {f"{name}_over_off": _ratio(pairs, "rate") for name, pairs in found.items()}
-    return {name: round(value, 4) for name, value in (kept | cpu | wire | rates).items()}
+    most = {f"{name}_cpu_over_off_most": max(_ratios(pairs, "cpu_us")) for name, pairs in found.items()}
+    least = {f"{name}_over_off_least": min(_ratios(pairs, "rate")) for name, pairs in found.items()}
+    return {name: round(value, 4) for name, value in (kept | cpu | most | wire | rates | least).items()}
 
 
 def _ratio(pairs: Sequence[tuple[Speed, Speed]], what: str) -> float:
-    return float(statistics.median(getattr(one, what) / (getattr(other, what) or math.nan) for one, other in pairs))
+    return float(statistics.median(_ratios(pairs, what)))
 
 
-async def run(names: Sequence[str], rounds: int, *, together: bool, ends: bool, quick: bool) -> dict[str, float]:
+def _ratios(pairs: Sequence[tuple[Speed, Speed]], what: str) -> list[float]:
+    return [getattr(one, what) / (getattr(other, what) or math.nan) for one, other in pairs]
+
+
+async def run(names: Sequence[str], rounds: int, *, together: bool, ends: bool, snapshots: bool, quick: bool) -> dict[str, float]:
     """Measure, print the table, return what is reported."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "runs in a task"
     kinds = {name: has_full_shadows(run_of(side)) for name, side in SIDES.items()}
     assert (kinds["plain"], kinds["full"]) == (False, True), "as `auto` has it"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    found = await measure(names, rounds, *((5, 10) if quick else (WARMUP, MEASURED)), together=together, ends=ends)
+    counts = (5, 10) if quick else (WARMUP, MEASURED)
+    found = await measure(names, rounds, *counts, together=together, ends=ends, snapshots=snapshots)
     table = Table(title="tokens/s while nothing fails", title_justify="left", title_style="")
     for place, heading in enumerate(
         ("kept", "tokens/s", "off", "ratio", "CPU us/token", "off", "ratio", "B/token", "off", "ratio", "kept MB")
@@ -339,6 +357,7 @@ def main() -> int:
     )
     parser.add_argument("--together", action="store_true", help="both swarms at once on the same cores, instead of in turns")
     parser.add_argument("--without-ends", action="store_true", help="no copies of the ends on either side, as before")
+    parser.add_argument("--without-snapshots", action="store_true", help="no snapshots on either side, as before there were any")
     parser.add_argument("--quick", action="store_true", help="a few iterations of each side, to see that everything works")
     asked = parser.parse_args()
     if asked.rounds < 0:
@@ -350,6 +369,7 @@ def main() -> int:
             asked.rounds or (QUICK_ROUNDS if asked.quick else ROUNDS),
             together=asked.together,
             ends=not asked.without_ends,
+            snapshots=not asked.without_snapshots,
             quick=asked.quick,
         ),
     )

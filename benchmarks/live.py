@@ -74,12 +74,17 @@ class Commits:
 
     @staticmethod
     def of(said: Sequence[Said]) -> Commits:
-        """Those that were told; a record decided twice, by two coordinators, counts once."""
-        found: dict[int, tuple[float, int]] = {}
+        """Those that were told; a record decided twice, by two coordinators, counts once, and an
+        iteration that was done again, under another lineage, when it was done last.
+        """
+        found: dict[int, Said] = {}
+        lineages: dict[int, str] = {}
         for each in said:
-            if isinstance(each.event, IterationCommitted):
-                found.setdefault(each.event.iteration, (each.time_s, each.event.tokens))
-        ordered = sorted(found.values())
+            if isinstance(each.event, IterationCommitted) and lineages.get(each.event.iteration) != each.event.lineage:
+                found[each.event.iteration], lineages[each.event.iteration] = each, each.event.lineage
+        ordered = sorted(
+            (each.time_s, each.event.tokens) for each in found.values() if isinstance(each.event, IterationCommitted)
+        )
         return Commits(tuple(t for t, _ in ordered), tuple(n for _, n in ordered))
 
     def by(self, time_s: float) -> float:

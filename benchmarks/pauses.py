@@ -7,8 +7,10 @@ three body stages of two replicas and two standbys, each so many times:
 - *replica*: one of two replicas of a body stage, which does not coordinate;
 - *stage*: both replicas of a body stage, neither of which coordinates, where its neighbours keep a
   full copy, renewed every 20 iterations, and what crossed since;
-- *merge*: the same where nothing is kept, of the middle stage, so that it is made of two
-  neighbours; one at an end of the body would be copied from its only one;
+- *merge*: the same where nothing is kept, snapshots included, of the middle stage, so that it is
+  made of two neighbours; one at an end of the body would be copied from its only one. Where
+  somebody holds it all the same nothing is merged, and that pause is none of a merge's:
+  *merge_merged* says how many of all rounds were merges;
 - *ends*: the only peer that serves embedding and head, which mostly coordinates, too;
 - *coordinator*: whoever coordinates; right after *ends* that is mostly a peer of the body;
 - *bootstrap*: the bootstrap node, which nobody needs once a run has begun.
@@ -52,7 +54,7 @@ from swarmfree.protocol.events import EndsDrawnAnew, StageBuilt
 SHADOW_EVERY = 20
 FULL = f'shadow_kind = "full"\nshadow_every = {SHADOW_EVERY}'
 KEEPING = Setting(body=3, replicas=2, standbys=2, recovery=FULL, has_doors=False, respawns=False, all_feed=True)
-MERGING = replace(KEEPING, recovery='mode = "checkfree"')
+MERGING = replace(KEEPING, recovery='mode = "checkfree"\nsnapshot_every = 0')
 SILENT = replace(KEEPING, has_doors=True)
 KINDS = {
     "replica": KEEPING,
@@ -85,10 +87,12 @@ class Pause:
         seconds: from before SIGKILL to the next commit.
         is_exact: every stage that was built anew in place of what was lost is bit for bit as it
             was; also where none was.
+        actions: how stages were built meanwhile.
     """
 
     seconds: float
     is_exact: bool
+    actions: tuple[str, ...] = ()
 
 
 def whom(world: World, kind: str, number: int) -> list[str]:
@@ -148,7 +152,7 @@ async def pause(world: World, kind: str, number: int) -> Pause:
     assert resumed_s is not None, "waited for it"
     built = [event for _, _, event in world.events(StageBuilt, killed_s)]
     drawn = [event for _, _, event in world.events(EndsDrawnAnew, killed_s)]
-    found = Pause(resumed_s - begun_s, is_exact(built, drawn))
+    found = Pause(resumed_s - begun_s, is_exact(built, drawn), tuple(each.action for each in built))
     how = ", ".join(f"stage {e.stage} by {e.action}{' exactly' if e.exact else ''}" for e in built) or "nothing built"
     who = ", ".join(f"{name} (leads)" if name == leads else name for name in names)
     print(f"{kind} {number + 1}: {who}: {found.seconds:.2f} s; {how}", file=sys.stderr, flush=True)
@@ -174,10 +178,20 @@ async def run(kinds: list[str], rounds: int) -> dict[str, float]:
             iterations.append(iteration_s(world))
     figures = {"iteration_s": round(max(iterations), 3), "rounds": float(rounds)}
     for kind, pauses in found.items():
-        seconds = [each.seconds for each in pauses]
-        exact = {f"{kind}_exact": float(sum(each.is_exact for each in pauses))} if kind in COUNTED_EXACT else {}
-        figures |= {f"{kind}_s": round(statistics.median(seconds), 2), f"{kind}_s_max": round(max(seconds), 2)} | exact
+        figures |= figures_of(kind, pauses)
     return figures
+
+
+def figures_of(kind: str, pauses: Sequence[Pause]) -> dict[str, float]:
+    """Median and longest of one kind, and how many of all rounds were what it is about."""
+    counts = {f"{kind}_exact": float(sum(each.is_exact for each in pauses))} if kind in COUNTED_EXACT else {}
+    if kind == "merge":
+        pauses = [each for each in pauses if "Merge" in each.actions]
+        counts = {"merge_merged": float(len(pauses))}
+    seconds = [each.seconds for each in pauses]
+    if not seconds:
+        return counts
+    return {f"{kind}_s": round(statistics.median(seconds), 2), f"{kind}_s_max": round(max(seconds), 2)} | counts
 
 
 def main() -> int:

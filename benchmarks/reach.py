@@ -15,7 +15,8 @@ with nothing but the invite, and plays:
   stands by in each. One region falls silent and is killed whole: the one with stage 1, and, in
   another swarm, the one with the bootstrap node and the coordinator. *back_s* is from then until
   each stage that was lost whole is there, and *transfer_s* what of that it was built for;
-  *resumed_s* until the first commit of an iteration that was opened afterwards.
+  *resumed_s* until the first commit of an iteration that was opened afterwards; *missed* of the
+  killed were told to be missed, the last one after *missed_s*. Stages are tiny.
 - *halves*: nothing passes between two halves of a swarm for 60 s. One must go on unforced and at
   once, the other forced and after `split_wait_s` at the soonest; afterwards it gives way, all are
   members of one swarm, and no unforced record has been undone.
@@ -35,7 +36,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -314,10 +315,10 @@ def costs_of(swarm: Swarm, struck_s: float, whole: Sequence[int], gone: set[str]
         whole: the stages of which nobody is left.
         gone: who was killed.
     """
-    lost = [t for t, e in swarm.told(MemberLost, struck_s) if swarm.names(e.peer_id) in gone]
+    lost = {swarm.names(e.peer_id): t for t, e in swarm.told(MemberLost, struck_s)}
     on_s = resumed_s(swarm, struck_s)
     assert on_s is not None, "waited for it"
-    found = {"missed_s": max(lost, default=struck_s) - struck_s, "resumed_s": on_s - struck_s}
+    found = missed(lost, gone, struck_s) | {"resumed_s": on_s - struck_s}
     built = [(t, e) for t, e in swarm.told(StageBuilt, struck_s) if e.stage in whole]
     if whole:
         for _, e in swarm.told(RecoveryDecided, struck_s):
@@ -332,6 +333,14 @@ def costs_of(swarm: Swarm, struck_s: float, whole: Sequence[int], gone: set[str]
             "exact": float(all(e.exact for _, e in there)),
         }
     return {name: round(value, 2) for name, value in found.items()}
+
+
+def missed(lost: Mapping[str, float], gone: Collection[str], struck_s: float) -> dict[str, float]:
+    """How many of those who were killed a coordinator told to be missed, and the seconds until the
+    last of them, where one was: a successor need not tell it of who was lost before.
+    """
+    times_s = [time_s for name, time_s in lost.items() if name in gone]
+    return {"missed": float(len(times_s))} | ({"missed_s": max(times_s) - struck_s} if times_s else {})
 
 
 async def region(_: int, keep: Path | None) -> dict[str, float]:

@@ -11,10 +11,14 @@ and the first iteration. Progress goes to stderr; the last line is one JSON obje
 
 - *to_commit_s*: median seconds to the first commit, and *to_commit_max_s*; of it *to_invite_s*
   until the bootstrap node has its invite out, and *to_named_s* until it has named who goes on;
+- *to_new_s* and *to_new_max_s*: until the first commit of an iteration that had not been done
+  before: with what is done again, of which there is five times as much at most where snapshots come
+  every 50 iterations, as by default;
 - *iteration_s*: an iteration of the run that is not killed, median;
 - *iterations_lost*: most that were done again; *snapshot_every* bounds it;
 - *bit_equal*: 1 where every loss that was committed after a restart is, to the bit, that of the run
-  that was not killed; the share of those that are, else.
+  that was not killed; the share of those that are, else. Each stage has one replica: with more of
+  them sums are added in another order, and losses differ by rounding.
 """
 
 from __future__ import annotations
@@ -68,8 +72,19 @@ class Restart:
     invite_s: float
     named_s: float
     commit_s: float
+    new_s: float
     lost: int
     losses: dict[int, float]
+
+
+def first_new_s(commits: Sequence[tuple[float, int]], last: int) -> float | None:
+    """When the first iteration was committed that nobody had done; None while there is none.
+
+    Args:
+        commits: (when, iteration), in order.
+        last: of those that were done before.
+    """
+    return next((time_s for time_s, iteration in commits if iteration > last), None)
 
 
 def losses_of(swarm: LiveSwarm, since_s: float = 0.0) -> dict[int, float]:
@@ -104,11 +119,16 @@ async def one(folder: Path, run_file: Path, text: Path, rng: random.Random) -> R
     async with LiveSwarm(folder, run_file, text) as swarm:
         invite_s = time.time() - begun_s
         await train(swarm)
-        await swarm.until("a commit", lambda: len(losses_of(swarm, begun_s)) > AFTER, WITHIN_S)
+        await swarm.until(
+            f"iteration {last + AFTER}", lambda: max(losses_of(swarm, begun_s), default=0) >= last + AFTER, WITHIN_S
+        )
         commits = [(time_s, event.iteration) for time_s, event in swarm.told(IterationCommitted, begun_s) if event.seconds > 0]
+        new_s = first_new_s(commits, last)
+        assert new_s is not None, "waited for it"
         named = [time_s for time_s, event in swarm.told(Note, begun_s, BOOTSTRAP) if "the run goes on with" in event.text]
         first_s, first = commits[0]
-        return Restart(invite_s, named[-1] - begun_s, first_s - begun_s, max(0, last + 1 - first), losses_of(swarm, begun_s))
+        lost = max(0, last + 1 - first)
+        return Restart(invite_s, named[-1] - begun_s, first_s - begun_s, new_s - begun_s, lost, losses_of(swarm, begun_s))
 
 
 async def whole(folder: Path, run_file: Path, text: Path, iterations: int) -> tuple[dict[int, float], float]:
@@ -135,7 +155,7 @@ async def measure(rounds: int, *, quick: bool) -> dict[str, float]:
             said = found[-1]
             print(
                 f"round {number + 1} of {rounds}: first commit after {said.commit_s:.1f} s (invite {said.invite_s:.1f}, "
-                f"named {said.named_s:.1f}), {said.lost} iterations done again",
+                f"named {said.named_s:.1f}), {said.lost} iterations done again, the first new one after {said.new_s:.1f} s",
                 file=sys.stderr,
                 flush=True,
             )
@@ -147,6 +167,8 @@ async def measure(rounds: int, *, quick: bool) -> dict[str, float]:
     return {
         "to_commit_s": round(statistics.median(restart.commit_s for restart in found), 2),
         "to_commit_max_s": round(max(restart.commit_s for restart in found), 2),
+        "to_new_s": round(statistics.median(restart.new_s for restart in found), 2),
+        "to_new_max_s": round(max(restart.new_s for restart in found), 2),
         "to_invite_s": round(statistics.median(restart.invite_s for restart in found), 2),
         "to_named_s": round(statistics.median(restart.named_s for restart in found), 2),
         "iteration_s": round(iteration_s, 3),

@@ -200,6 +200,11 @@ class Measurement:
         """How many cores everything else kept busy."""
         return self.others_cpu_s / self.seconds
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs ran."""
+        return self.others_cores > OTHERS_CORES_MAX
+
 
 def machine_busy_seconds() -> float:
     """Processor seconds since the machine's start in which a core was not idle."""
@@ -219,13 +224,17 @@ others set them as the swarm does.
 """
 SIDES = (*PLAIN, SWARM, PIPELINING, *(side + AS_IT_COMES for side in (*PLAIN, PIPELINING)))
 
+OTHERS_CORES_MAX = 0.1
+"""A measurement beside which other programs kept more cores busy is disturbed."""
+
 Rounds = Sequence[dict[str, Measurement]]
 """A measurement of every side, per round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One figure of the swarm over another side's, by two definitions; medians over the rounds.
+    """One figure of the swarm over another side's, by two definitions; medians over all rounds, or
+    over those in which neither side was disturbed, whichever make the swarm look worse.
 
     Args:
         as_it_comes: the other side is plain PyTorch as somebody finds it.
@@ -245,13 +254,19 @@ class Ratio:
 
 def ratios(rounds: Rounds) -> dict[str, Ratio]:
     """What is reported: the swarm's speed and cost over the others' of the same round; of the plain
-    processes over the fastest and the cheapest one.
+    processes over the fastest and the cheapest one. So a round in which another program slowed the
+    other side down makes no ratio better.
     """
 
     def over(others: Sequence[str], figure: str, *, small_is_good: bool) -> float:
         worst = max if small_is_good else min
-        values = [worst(getattr(r[SWARM], figure) / getattr(r[other], figure) for other in others) for r in rounds]
-        return round(float(statistics.median(values)), 4)
+        quiet = [r for r in rounds if not any(r[side].is_disturbed for side in (SWARM, *others))]
+        medians = [
+            statistics.median(worst(getattr(r[SWARM], figure) / getattr(r[other], figure) for other in others) for r in some)
+            for some in (rounds, quiet)
+            if some
+        ]
+        return round(float(worst(medians)), 4)
 
     def both(others: Sequence[str], figure: str, *, small_is_good: bool = False) -> Ratio:
         as_it_comes = over([other + AS_IT_COMES for other in others], figure, small_is_good=small_is_good)

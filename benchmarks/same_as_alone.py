@@ -39,6 +39,7 @@ def main() -> int:
             print("benchmarks.same_as_alone: interrupted", file=sys.stderr)
             return 130
     print(table_of(found), flush=True)
+    assert found.peaceful is not None, "it is not left out here"
     gaps = (found.gap(found.peaceful.losses), found.struck_gap())
     holds = all(gap.nats <= BOUND for gap in gaps) and found.gap(found.control).nats >= CONTROL_MIN
     return 0 if holds else 1

@@ -11,9 +11,10 @@ The bucket is moto's server, a Python program on the same cores. A real endpoint
 of them, so it has the lowest priority; what it takes all the same makes what is measured too low.
 It goes on while its swarm is stopped, with what that had sent.
 
-*over_off* and *over_disk* are medians over the rounds of tokens/s over those of the side without;
-*copied* is the least number of bytes, MB, that lay in the bucket after a round, and *behind* the
-most iterations between the newest set there that is whole and the newest commit.
+*over_off* and *over_disk* are medians over the rounds of tokens/s over those of the side without,
+*..._least* the least of the rounds; *copied* is the least number of bytes, MB, that lay in the
+bucket after a round, and *behind* the most iterations between the newest set there that is whole
+and the newest commit.
 
 Progress goes to stderr; the last line is one JSON object.
 """
@@ -111,6 +112,7 @@ async def measure(names: Sequence[str], rounds: int, every: int) -> dict[str, fl
             for name, pairs in found.items():
                 pairs.append(await pair(name, every, number))
     figures = {name: round(statistics.median(ratio for ratio, _, _ in pairs), 4) for name, pairs in found.items()}
+    figures |= {f"{name}_least": round(min(ratio for ratio, _, _ in pairs), 4) for name, pairs in found.items()}
     everything = [one for pairs in found.values() for one in pairs]
     return figures | {
         "copied_mb": round(min(copied_mb for _, copied_mb, _ in everything), 1),

@@ -29,7 +29,9 @@ The last line is one JSON object. Of each process and quantity it has *NAME.QUAN
 - *attacks*, *attacker_names*, and *attacks_own_fault*, which were never sent;
 - *events_bytes_an_iteration*: by which a report's ``events.jsonl`` grows, as it is meant to, and
   *logs_bytes_an_hour* of all stderr logs;
-- *cores*: processors that the swarm took; *faults*.
+- *cores*: processors that the swarm took; *faults*;
+- *undecided*: quantities that are no fault and not shown to hold either: the line might rise by
+  more than may be within two standard errors, or there were too few samples.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from typing import Any
 from benchmarks.command import finish
 from benchmarks.live import HERE, LiveFailed, LiveSwarm
 from benchmarks.paced_fork_server import paced_fork_server
-from benchmarks.soak_figures import HOUR_S, by_minute, grown, longest_gap_s, slopes
+from benchmarks.soak_figures import HOUR_S, by_minute, grown, longest_gap_s, slopes, undecided
 from benchmarks.soak_swarm import LISTENER, PACE, PEERS, RUN, Soak, say
 from swarmfree.lab.chaos.bounds import calm_s
 from swarmfree.lab.processes import descendants, end_processes, remove_sockets, start_child, stop_children
@@ -194,11 +196,15 @@ def figures(soak: Soak, told: dict[str, Any], begun_s: float, ended_s: float) ->
         soak.fault(f"minutes without a commit: {minutes.count(0)} of {len(minutes)}")
     if not told.get("attacks"):
         soak.fault("the attacker has attacked nobody")
-    found = slopes(soak.samples, begun_s + (ended_s - begun_s) / 2)
+    since_s = begun_s + (ended_s - begun_s) / 2
+    found = slopes(soak.samples, since_s)
     if not found:
         soak.fault("too short: nothing was seen often enough to be judged")
     for line in grown(found, spared=(LISTENER,)):
         soak.fault(line)
+    open_lines = undecided(soak.samples, since_s, spared=(LISTENER,))
+    for line in open_lines:
+        say(f"undecided: {line}")
     pids = {(sample.name, sample.pid) for sample in soak.samples}
     for (name, quantity), rise in found.items():
         say(f"{name:16} {quantity:9} {rise.last:9.2f} {rise.per_h:+8.2f} an hour, error {rise.error:.2f}")
@@ -217,6 +223,7 @@ def figures(soak: Soak, told: dict[str, Any], begun_s: float, ended_s: float) ->
         "daemons_replaced": len(pids) - len({name for name, _ in pids}),
         "attacks": told.get("attacks", 0),
         "attacker_names": told.get("names", 0),
+        "undecided": len(open_lines),
         "attacks_own_fault": sum(count for what, count in outcomes.items() if "own fault" in what),
         **lines,
     }

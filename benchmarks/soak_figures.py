@@ -115,6 +115,21 @@ def grown(found: Mapping[tuple[str, str], Slope], spared: Sequence[str] = ()) ->
     return lines
 
 
+def undecided(samples: Sequence[Sample], since_s: float, spared: Sequence[str] = ()) -> list[str]:
+    """One line for each quantity that is not shown to hold: whose slope might exceed what it may by
+    two standard errors, though it is not told from less; or of which there were too few samples.
+    """
+    found = slopes(samples, since_s)
+    seen = {(sample.name, quantity) for sample in samples for quantity in sample.values}
+    lines = [f"{name}: {quantity} was seen too seldom" for name, quantity in sorted(seen - found.keys()) if name not in spared]
+    for (name, quantity), rise in found.items():
+        most = GROWTH_MAX[quantity] * (FOLDERS if name == ALL_FOLDERS else 1)
+        might = rise.per_h + ERRORS * rise.error
+        if name not in spared and might > most and not rise.exceeds(most, RISE_MIN.get(quantity, 0.0)):
+            lines.append(f"{name}: {quantity} may grow by {might:.2f} an hour; at most {most:g} expected")
+    return lines
+
+
 def by_minute(times_s: Sequence[float], begun_s: float, ended_s: float) -> list[int]:
     """How many commits there were in each whole minute."""
     counts = [0] * int((ended_s - begun_s) / 60)

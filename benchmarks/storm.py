@@ -13,7 +13,8 @@ Progress goes to stderr; the last line is one JSON object:
 
 - *kills*, *restarts*, and how many *iterations* were committed in all;
 - *to_commit_s*: from the last strike to the next commit of an iteration that nobody had done;
-- *longest_gap_s*: without a commit, in the storm and after it;
+- *longest_gap_s*: without a commit, in the storm and after it, and *longest_gap_new_s* without one
+  of an iteration that nobody had done;
 - *resumed*: how often the run went on from snapshots; *redone*: how many iterations were done again
   in all, and *redone_max* at once, where *redone_bound* is what the last complete sets allow;
 - *twice*: iterations that were committed under two lineages; *twice_bit_equal* of them with the
@@ -108,6 +109,21 @@ def committed_twice(commits: Sequence[IterationCommitted]) -> dict[int, float]:
         losses[event.iteration][event.lineage] = event.loss
     several = {iteration: list(found.values()) for iteration, found in losses.items() if len(found) > 1}
     return {iteration: (max(found) - min(found)) / max(found) for iteration, found in several.items()}
+
+
+def new_times_s(said: Sequence[tuple[float, IterationCommitted]]) -> list[float]:
+    """When each iteration was committed that nobody had done before; (when, what), in order."""
+    found, furthest = [], -1
+    for time_s, event in said:
+        if event.iteration > furthest:
+            found.append(time_s)
+            furthest = event.iteration
+    return found
+
+
+def longest_gap_s(times_s: Sequence[float]) -> float:
+    """From one of these moments to the next; ascending, two at least."""
+    return max(after - before for before, after in itertools.pairwise(times_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +305,8 @@ def figures(swarm: LiveSwarm, storm: Storm, begun_s: float, to_commit_s: float) 
         "restarts": storm.restarts,
         "iterations": max(e.iteration for e in commits) + 1,
         "to_commit_s": round(to_commit_s, 2),
-        "longest_gap_s": round(max(after - before for before, after in itertools.pairwise(times)), 2),
+        "longest_gap_s": round(longest_gap_s(times), 2),
+        "longest_gap_new_s": round(longest_gap_s([begun_s, *(t for t in new_times_s(said) if t > begun_s)]), 2),
         "resumed": len(storm.resumed),
         "redone": redone,
         "redone_max": max((one.count for one in again), default=0),

@@ -1,5 +1,6 @@
-"""What a swarm of real processes loses when it is struck: seconds for a dead majority, nothing for
-a cut link, a frozen peer or a restarted source.
+"""What a swarm of real processes loses when it is struck: seconds for a dead majority, no state for
+a cut link or a frozen peer, a step at most for a restarted source. How long the last three take is
+not measured, but that training goes on.
 
 ``python -m benchmarks.survival`` plays, each so many rounds:
 

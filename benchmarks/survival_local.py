@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live import LiveFailed
-from benchmarks.survival_world import RUN, SHADOWS
+from benchmarks.survival_world import MICROBATCHES, RUN, SHADOWS
 from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.processes import Child, command_of, descendants
 from swarmfree.lab.starter import Starter
@@ -97,12 +97,15 @@ class _Local:
         return f"p2pd of {name} killed: replaced after {replaced['seconds']:.1f} s"
 
 
-async def kill_by_hand(victims: Sequence[str] = VICTIMS, fork_server: Sequence[str] = ()) -> list[str]:
+async def kill_by_hand(
+    victims: Sequence[str] = VICTIMS, fork_server: Sequence[str] = (), microbatches: int = MICROBATCHES
+) -> list[str]:
     """Kill one after the other, then p2pd of `WITH_P2PD`; one line about each.
 
     Args:
         victims: names of processes.
         fork_server: how to start what the command is forked from; empty = it is started by itself.
+        microbatches: in each iteration.
 
     Raises:
         LiveFailed: the swarm did not go on, or something of it is left.
@@ -110,7 +113,7 @@ async def kill_by_hand(victims: Sequence[str] = VICTIMS, fork_server: Sequence[s
     with tempfile.TemporaryDirectory(prefix="swarmfree-survival-", ignore_cleanup_errors=True) as name:
         folder, temporary = Path(name), Path(name) / "tmp"
         temporary.mkdir()
-        (folder / "run.toml").write_text(RUN.format(body=PEERS - 1, replicas=1, recovery=SHADOWS))
+        (folder / "run.toml").write_text(RUN.format(body=PEERS - 1, replicas=1, recovery=SHADOWS, microbatches=microbatches))
         traces, local = Traces(temporary, folder / "report"), _Local()
         program = traces.program((sys.executable, "-m", "swarmfree"))
         starter = Starter(program, traces.program(tuple(fork_server)), folder / "fork-server.txt")

@@ -41,6 +41,7 @@ KEEPING = frozenset({"Copy", "Stay"})
 has.
 """
 SHADOWS = "shadow_every = 5"
+MICROBATCHES = 6
 RUN = """\
 [run]
 name = "survival"
@@ -59,7 +60,7 @@ tokens_per_row = 32
 
 [batch]
 rows = 2
-microbatches = 6
+microbatches = {microbatches}
 
 [ring]
 part_bytes = 16384
@@ -83,6 +84,8 @@ class Setting:
             not closed.
         respawns: who is killed comes back by itself, `RESPAWN_AFTER_S` later.
         all_feed: any peer may take the ends, and not the first one alone.
+        microbatches: in each iteration.
+        settled: iterations that have to go well before the swarm is called whole.
     """
 
     body: int
@@ -93,6 +96,8 @@ class Setting:
     has_doors: bool = True
     respawns: bool = True
     all_feed: bool = False
+    microbatches: int = MICROBATCHES
+    settled: int = 8
 
     @property
     def peers(self) -> int:
@@ -107,7 +112,8 @@ class World:
         """Prepare; `living` runs it."""
         self.setting, self._folder = setting, folder
         run_file = folder / "run.toml"
-        run_file.write_text(RUN.format(body=setting.body, replicas=setting.replicas, recovery=setting.recovery))
+        sizes = {"body": setting.body, "replicas": setting.replicas, "microbatches": setting.microbatches}
+        run_file.write_text(RUN.format(**sizes, recovery=setting.recovery))
         manifest = load_run(run_file).manifest
         self._ports: dict[str, int] = {}
         self._doors: dict[str, int] = {}
@@ -181,9 +187,9 @@ class World:
         except TimeoutError:
             raise LiveFailed(f"not within {within_s:g} s: {what}; waits for {self.state.waiting_for or 'nothing'}") from None
 
-    async def until_whole(self, commits: int = 8) -> None:
+    async def until_whole(self, commits: int = 0) -> None:
         """Wait until every stage has its replicas as members, the standbys wait, and so many
-        iterations went well.
+        iterations went well; 0 = as many as the setting says.
         """
         setting = self.setting
         whole = (1, *([setting.replicas] * setting.body))
@@ -193,7 +199,7 @@ class World:
             return self.member_counts == whole and len(waiting) >= setting.standbys
 
         await self.until("the swarm is whole", is_whole)
-        await self.commits(commits)
+        await self.commits(commits or setting.settled)
         await self.until("the swarm is whole", is_whole)
 
     async def commits(self, count: int, within_s: float = UP_WITHIN_S) -> None:

@@ -31,6 +31,7 @@ CLASSES_MAX = 512
 
 LARGER: Mapping[str, tuple[int, str]] = {
     f"{Incarnations.__name__}._latest": (PEERS_MAX, "one life of each peer that ever came, those of long ago forgotten"),
+    f"{Leadership.__name__}.named": (PAST_MAX, "who may hold a state of the lineage, those of long ago forgotten"),
     f"{Device.__name__}._measured": (512, "the last durations of each rank of work, a few dozen each"),
     **{
         f"{kind.__name__}.past": (PAST_MAX, "one lineage for each iteration")

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]  # comes with hivemind
-from cryptography.hazmat.primitives import serialization
 
 from swarmfree.wire.hivemind_parts import RSAPrivateKey, RSASignatureValidator
 from swarmfree.wire.identity import Identity, peer_id_of_ssh
@@ -29,11 +28,11 @@ _log = logging.getLogger(__name__)
 
 
 def hivemind_key(identity: Identity) -> Any:
-    """The identity's private key as hivemind holds one."""
+    """The identity's private key as hivemind holds one; reading it from bytes, OpenSSL would look
+    for 50 ms whether both primes are prime.
+    """
     key = RSAPrivateKey.__new__(RSAPrivateKey)
-    encoding = serialization.Encoding.DER
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    key.__setstate__({"_private_key": identity.private_key.private_bytes(encoding, form, serialization.NoEncryption())})
+    key.__dict__["_private_key"] = identity.private_key
     return key
 
 

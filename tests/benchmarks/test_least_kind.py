@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from benchmarks import churn_live, flexitrain, live, pauses, recovery, survival
+from benchmarks import churn_live, flexitrain, live, pauses, reach, recovery, restart, survival
 from benchmarks.live import LiveFailed
 from benchmarks.survival_world import RUN, Setting
 from swarmfree.lab.runs import DEFAULT_RUN, run_file
@@ -138,7 +138,7 @@ async def test_median_and_longest_pause_of_each_kind_are_told(monkeypatch: pytes
     says that they do, and an iteration is as long as in the slowest swarm.
     """
     played: list[tuple[str, Setting]] = []
-    found = iter([(1.0, True), (9.0, False), (2.0, False), (4.0, False)])
+    found = iter([(1.0, True), (9.0, False), (2.0, False, ("Merge",)), (4.0, False, ("Copy", "Merge"))])
 
     async def pause(world: Any, kind: str, _: int) -> pauses.Pause:
         played.append((kind, world.setting))
@@ -161,7 +161,37 @@ async def test_median_and_longest_pause_of_each_kind_are_told(monkeypatch: pytes
         "stage_exact": 1,
         "merge_s": 3.0,
         "merge_s_max": 4.0,
+        "merge_merged": 2,
     }
+
+
+def test_a_pause_in_which_nothing_was_merged_is_none_of_a_merge() -> None:
+    """Who comes back with the stage, or holds it, makes merges neither shorter nor more; and nobody
+    has a snapshot of it.
+    """
+    merged, stayed = pauses.Pause(0.5, is_exact=False, actions=("Merge",)), pauses.Pause(0.3, is_exact=True, actions=("Stay",))
+    assert pauses.figures_of("merge", [stayed, merged, stayed]) == {"merge_s": 0.5, "merge_s_max": 0.5, "merge_merged": 1}
+    assert pauses.figures_of("merge", [stayed]) == {"merge_merged": 0}
+    assert pauses.figures_of("stage", [stayed]) == {"stage_s": 0.3, "stage_s_max": 0.3, "stage_exact": 1}
+    merging = read_run(
+        RUN.format(body=3, replicas=2, microbatches=6, recovery=pauses.MERGING.recovery), "pauses"
+    ).manifest.recovery
+    assert (merging.mode, merging.snapshot_every) == ("checkfree", 0)
+
+
+def test_nobody_is_missed_at_once_of_whom_nothing_is_told() -> None:
+    """No time stands for who was not told to be missed, and how many were is told."""
+    lost = {"south-1": 14.0, "south-2": 16.5, "east-1": 99.0}
+    assert reach.missed(lost, {"south-1", "south-2", "south-3"}, 10.0) == {"missed": 2.0, "missed_s": 6.5}
+    assert reach.missed({}, {"south-1"}, 10.0) == {"missed": 0.0}
+
+
+def test_a_restart_is_not_over_when_something_is_done_again() -> None:
+    """The first iteration that nobody had done ends it; commits of those before are told apart."""
+    commits = [(20.0, 7), (21.0, 8), (22.0, 9), (23.0, 10), (24.0, 11)]
+    assert restart.first_new_s(commits, 9) == 23.0
+    assert restart.first_new_s(commits, 6) == 20.0
+    assert restart.first_new_s(commits, 11) is None
 
 
 class _Struck:
@@ -225,7 +255,7 @@ async def test_a_pause_counts_from_before_the_first_kill_and_nobody_returns_with
     commits, share = pauses.wait_share(kind, 0)
     vanishes = ["vanish"] if kind == "silent_ends" else []
     assert world.did == [f"whole {2 * pauses.SHADOW_EVERY}", f"commits {commits}", *vanishes, "kill peer-1", "back peer-1"]
-    assert found == pauses.Pause(10.0, is_exact=False)
+    assert found == pauses.Pause(10.0, is_exact=False, actions=("CopyKept",))
     assert slept == [share * 2.0]
 
 
@@ -262,7 +292,7 @@ def test_nobody_helps_a_struck_swarm() -> None:
         assert not setting.respawns, kind
         assert setting.all_feed, kind
         assert setting.has_doors == kind.startswith("silent_"), kind
-    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery), "pauses").manifest
+    manifest = read_run(RUN.format(body=3, replicas=2, recovery=pauses.KEEPING.recovery, microbatches=6), "pauses").manifest
     assert has_full_shadows(manifest)
     assert replays_exactly(manifest)
     assert manifest.recovery.shadow_every == load_run(run_file(DEFAULT_RUN)).manifest.recovery.shadow_every

@@ -66,6 +66,8 @@ def test_commits_are_counted_once_and_by_share() -> None:
     assert commits.times_s == (0.0, 2.0, 3.0)
     assert [commits.by(t) for t in (0.0, 1.0, 2.0, 2.5, 3.0)] == [0.0, 50.0, 100.0, 125.0, 150.0]
     assert commits.rate(1.0, 3.0) == 50.0
+    again = [*events, (5.0, replace(_committed(1), lineage="x")), (6.0, replace(_committed(2, 50), lineage="x"))]
+    assert Commits.of([Said(time_s, "source", event) for time_s, event in again]).times_s == (0.0, 5.0, 6.0), "done again, later"
     for outside_s in (-0.1, 3.1):
         with pytest.raises(ValueError, match="outside the commits"):
             commits.by(outside_s)
@@ -99,27 +101,33 @@ def test_only_the_time_in_turns_counts() -> None:
 
 
 def test_keeping_is_set_over_a_swarm_that_keeps_nothing() -> None:
-    """What is kept is what a run with defaults keeps, copies of the ends among it; `--without-ends`
-    takes them from both sides.
+    """What is kept is what a run with defaults keeps, copies of the ends and snapshots among it;
+    `--without-ends` and `--without-snapshots` take them from both sides.
     """
     for name, side in keeping.SIDES.items():
         kept = side.recovery.ends_copies, side.recovery.keeps_shadows
         assert kept == ((RecoverySection().ends_copies, True) if side.over else (0, False)), name
         assert keeping.without_ends(side).recovery.ends_copies == 0
         assert keeping.without_ends(side).recovery.keeps_shadows == side.recovery.keeps_shadows
+        assert side.recovery.snapshot_every == (RecoverySection().snapshot_every if side.over else 0), name
+        assert keeping.without_snapshots(side).recovery == replace(side.recovery, snapshot_every=0)
+    assert 2 * RecoverySection().snapshot_every <= keeping.MEASURED, "snapshots are written while it is measured"
 
 
 def test_keeping_tells_the_wire_and_the_fullest_peer() -> None:
-    """Medians of the rounds, but the largest share of the limit of any; and a tight limit is one
-    that what is logged otherwise does not fit in.
+    """Medians of the rounds, the worst of them beside, but the largest share of the limit of any;
+    and a tight limit is one that what is logged otherwise does not fit in.
     """
     off = keeping.Speed(100.0, 10.0, 1000.0, 0.0)
     pairs = [(keeping.Speed(99.0, 10.1, 1100.0, kept), off) for kept in (100.0, 190.0, 120.0)]
+    pairs[1] = (replace(pairs[1][0], rate=93.0, cpu_us=10.7), off)
     assert keeping.report({"tight": pairs}) == {
         "tight_kept_over_limit": 0.95,
         "tight_cpu_over_off": 1.01,
+        "tight_cpu_over_off_most": 1.07,
         "tight_wire_over_off": 1.1,
         "tight_over_off": 0.99,
+        "tight_over_off_least": 0.93,
     }
     manifest = keeping.run_of(keeping.SIDES["tight"])
     tokens = manifest.batch.microbatches * manifest.batch.rows * manifest.model.tokens_per_row
@@ -158,7 +166,7 @@ def test_joins_report_the_worse_medians() -> None:
         _join(2, retention=0.98),
         _join(3, retention=0.97),
     ]
-    told = {"disturbed": 1, "retention_least": 0.5, "retention_to_plan": 0.995}
+    told = {"disturbed": 1, "retention_least": 0.5, "retention_to_plan": 0.995, "first_contribution_s_max": 10.0}
     assert join_table.report(joins, 3) == {**told, "first_contribution_s": 9.0, "retention": 0.965}
     assert join_table.report(joins, 4) == {**told, "first_contribution_s": 8.5, "retention": 0.965}
     better = [*joins[1:], _join(0, retention=0.99, foreign_cores=1.0)]
@@ -241,6 +249,9 @@ def test_the_least_kind_rate_and_memory_are_reported() -> None:
     longer = replace(loss, resumed_s=9.0)
     told = recovery.report(model, [loss, longer, loss], rates)
     assert (told["resumed_s"], told["resumed_s_max"]) == (3.0, 9.0)
+    slower = replace(loss, built_s=5.0)
+    told = recovery.report(model, [loss, slower, loss], rates)
+    assert (told["transfer_over_plain"], told["transfer_over_plain_least"]) == (0.5, 0.125)
 
 
 def test_stages_are_lost_in_every_part_of_an_iteration() -> None:
@@ -328,6 +339,7 @@ def test_churn_is_judged_by_the_least_of_all() -> None:
         "rehearsed_every_30_s": 0.95,
         "rehearsed_every_10_s": 0.45,
         "real_fall_every_s": 10.0,
+        "real_longest_pause_s": 0.5,
         "rehearsed_ratio_to_ideal": 0.95,
         "rehearsed_least": 0.9,
         "real_ratio_to_ideal": 0.85,

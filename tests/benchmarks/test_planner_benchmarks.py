@@ -75,7 +75,7 @@ def test_a_move_is_held_against_the_fastest_plan() -> None:
     moved = moves.Moved(30.0, 30.5, 4.0, 3.2, 3.1, 0.5, 0.4, 4.4)
     found = moves.report(moved, {moves.PLANS[0]: 5.0, moves.PLANS[1]: 3.04})
     assert found["of_best_plan"] == 0.95
-    assert found["best_plan_s"] == 3.04
+    assert (found["best_plan_s"], found["plans"]) == (3.04, 2)
     assert found["longest_over_slowed"] == 1.1
 
 

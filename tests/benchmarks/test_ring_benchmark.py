@@ -94,6 +94,21 @@ def test_ratios_are_medians_of_the_rounds() -> None:
     }
 
 
+def test_a_round_in_which_the_other_side_was_disturbed_makes_nothing_better() -> None:
+    """Nor one in which a side that is not compared was: then the round counts. Where every round
+    was disturbed all count.
+    """
+    quiet = {name: _measurement(1.0, 1.0) for name in SIDES}
+    slowed = dataclasses.replace(_measurement(4.0, 4.0), others_cpu_s=2.0)
+    lucky = quiet | dict.fromkeys((*PLAIN, *(side + AS_IT_COMES for side in PLAIN)), slowed)
+    told = ratios([quiet, lucky, lucky])
+    assert told["over_single"] == Ratio(1.0, 1.0)
+    assert told["cpu_over_single"] == Ratio(1.0, 1.0, small_is_good=True)
+    assert ratios([lucky])["over_single"] == Ratio(4.0, 4.0)
+    unlucky = quiet | {SWARM: dataclasses.replace(_measurement(2.0, 2.0), others_cpu_s=1.0)}
+    assert ratios([quiet, unlucky, unlucky])["over_pipelining"] == Ratio(0.5, 0.5)
+
+
 @pytest.mark.parametrize("best", PLAIN)
 def test_the_swarm_is_set_over_the_fastest_and_the_cheapest_plain_process(best: str) -> None:
     """Whichever that is: two threads that wait for each other cost more than one, and who is not

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.soak_figures import Sample, by_minute, grown, longest_gap_s, slope, slopes
+from benchmarks.soak_figures import Sample, by_minute, grown, longest_gap_s, slope, slopes, undecided
 from benchmarks.soak_swarm import CHURNED, STEADY, drawn_blows
 
 EVERY_S = 15.0
@@ -50,6 +50,22 @@ def test_one_handle_in_twenty_minutes_is_found() -> None:
     leaking = [Sample(EVERY_S * n, "bootstrap", 1, {"rss_mb": 90.0, "handles": float(n // 80)}) for n in range(240)]
     (line,) = grown(slopes(leaking, 0.0))
     assert line.startswith("bootstrap: handles grows by 2")
+
+
+def test_what_is_not_shown_to_hold_is_told() -> None:
+    """Steps of eleven megabytes hide a slope: that is no fault, and not shown to be none; nor is a
+    process of which there were too few samples.
+    """
+    stepped = sampled([280.0 + 11.0 * (number % 37 < 3) + 4.0 * number / 240 for number in range(240)])
+    assert not grown(slopes(stepped, 0.0))
+    (line,) = undecided(stepped, 0.0)
+    assert line.startswith("peer-1: rss_mb may grow by ")
+    assert not undecided(stepped, 0.0, spared=["peer-1"])
+    assert not undecided(sampled([280.0] * 240), 0.0)
+    seldom = [Sample(EVERY_S * number, "peer-3", 8, {"threads": 9.0}) for number in range(19)]
+    assert undecided(seldom, 0.0) == ["peer-3: threads was seen too seldom"]
+    leaking = sampled([280.0 + 12.0 * number / 240 for number in range(240)])
+    assert grown(slopes(leaking, 0.0)) and not undecided(leaking, 0.0), "a fault is told as one"
 
 
 def test_one_thread_more_is_a_pool_that_grew() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.storm import Again, Resumed, committed_twice, done_again, made_anew
+from benchmarks.storm import Again, Resumed, committed_twice, done_again, longest_gap_s, made_anew, new_times_s
 from swarmfree.protocol.events import IterationCommitted, StageBuilt
 
 
@@ -21,6 +21,9 @@ def test_what_is_done_again_is_counted_from_the_furthest_commit() -> None:
     again = [*once, commit(0, 3.0, "a", seconds=0.0), commit(1, 2.0, "x"), commit(2, 1.5, "y"), commit(3, 1.0, "z")]
     assert done_again(again) == (Again(1, 2),)
     assert committed_twice(again) == {1: 0.0, 2: 0.5 / 1.5}
+    times_s = new_times_s([(10.0 + number, event) for number, event in enumerate(again)])
+    assert times_s == [10.0, 11.0, 12.0, 17.0], "what is done again is nothing new"
+    assert longest_gap_s(times_s) == 5.0
 
 
 @pytest.mark.parametrize(

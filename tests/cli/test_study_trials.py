@@ -194,14 +194,14 @@ def test_a_replay_stalls_for_what_it_computes_and_is_exact(base: Path) -> None:
     """Thirteen iterations of one stage of six stall two, of two adjacent ones four; the loss is
     that of the run without failures, but later.
     """
-    right = run_of(base, "none", length=40).play(lambda _: None)
+    right = run_of(base, "none", length=20).play(lambda _: None)
     for stages, stalled in (((3,), 2), ((3, 4), 4), ((2, 4), 4)):
-        found = run_of(base, "replay", *((13, stage) for stage in stages), length=40).play(lambda _: None)
+        found = run_of(base, "replay", *((13, stage) for stage in stages), length=20).play(lambda _: None)
         assert sum(one["cost"] for one in found["recoveries"]) == pytest.approx(13 * len(stages) / BODY)
         assert (found["stalled"], found["redone"]) == (stalled, 0)
         assert {one["distance"] for one in found["recoveries"]} == {0.0}
         assert found["learned"] == right["learned"]
-        late = [right["curve"][now if now <= 13 else max(13, now - stalled)][1] for now in range(41)]
+        late = [right["curve"][now if now <= 13 else max(13, now - stalled)][1] for now in range(21)]
         assert [loss for _, loss in found["curve"]] == late
 
 

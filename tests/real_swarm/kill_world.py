@@ -85,7 +85,7 @@ async def training(
     processes: Processes,
     recovery: str = 'mode = "checkfree"',
     whole: tuple[int, ...] = WHOLE,
-    microbatches: int = 8,
+    microbatches: int = 4,
     iterations: int = ITERATIONS,
     standbys: int = STANDBYS,
     rest_s: float = REST_S,

@@ -189,7 +189,7 @@ class Comparison:
         alone: losses of one process alone.
         orders: the same, one curve per shuffled order of summation.
         control: the same, with one microbatch counted twice.
-        peaceful: the swarm that was left alone.
+        peaceful: the swarm that was left alone; None = there was none.
         struck: the swarm of which one replica of each body stage was killed and came back.
         struck_alone: losses of one process alone for as many iterations as `struck` has.
     """
@@ -198,7 +198,7 @@ class Comparison:
     alone: tuple[float, ...]
     orders: tuple[tuple[float, ...], ...]
     control: tuple[float, ...]
-    peaceful: SwarmStory
+    peaceful: SwarmStory | None
     struck: SwarmStory
     struck_alone: tuple[float, ...]
 
@@ -360,7 +360,15 @@ def _stand_back() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
-def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0, fork_server: Sequence[str] = ()) -> Comparison:
+def compare(
+    folder: Path,
+    *,
+    iterations: int,
+    orders: int,
+    seed: int = 0,
+    fork_server: Sequence[str] = (),
+    is_peaceful: bool = True,
+) -> Comparison:
     """Train everything: the swarms one after the other, the runs alone in one thread beside them.
 
     Args:
@@ -369,6 +377,7 @@ def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0, fork_s
         orders: runs alone that sum in an order of their own.
         seed: of the moments at which peers are killed.
         fork_server: see `run_swarm`.
+        is_peaceful: train the swarm that is left in peace, too.
 
     Raises:
         SwarmFailed: a swarm did not come to its end.
@@ -383,7 +392,7 @@ def compare(folder: Path, *, iterations: int, orders: int, seed: int = 0, fork_s
 
         alone, control = start(), start(twice=CONTROL)
         shuffles = [start(shuffled(manifest, number)) for number in range(orders)]
-        peaceful = run_swarm(folder / "peaceful", manifest, fork_server=fork_server)
+        peaceful = run_swarm(folder / "peaceful", manifest, fork_server=fork_server) if is_peaceful else None
         for times in TIMES_AS_LONG:
             longer = replace(manifest, run=replace(manifest.run, iterations=times * iterations))
             struck = run_swarm(folder / f"struck-{times}", longer, draw_kills(seed, longer), fork_server)
@@ -405,8 +414,11 @@ def table_of(found: Comparison) -> str:
     )
     heading = "largest difference of a loss from one process alone, nats per token"
     lines = [what, f"{heading:<72}{'found':>9}  {'in iteration':<14}allowed"]
+    peaceful = (
+        [(f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}")] if found.peaceful else []
+    )
     rows = [
-        (f"swarm of {PEERS} processes", found.gap(found.peaceful.losses), f"at most {BOUND:.0e}"),
+        *peaceful,
         ("swarm, one replica of each body stage killed and rejoined", found.struck_gap(), f"at most {BOUND:.0e}"),
         (f"alone, shuffled and summed in random groups, largest of {len(found.orders)}", found.widest_order(), ""),
         (f"alone, one microbatch counted twice ({control})", found.gap(found.control), f"at least {CONTROL_MIN:.0e}"),

@@ -15,10 +15,12 @@ import pytest
 
 from swarmfree.lab.processes import Child
 from swarmfree.wire.invite import Invite, decode_invite, encode_invite
-from tests.real_swarm.real_swarm import REST_S, UP_WITHIN_S, Processes, code_of, write_run
+from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of, write_run
 
 pytestmark = pytest.mark.timeout(240)
 ENDLESS = 100_000
+MICROBATCHES, REST_S = 3, 0.1
+"""Iterations of some four tenths of a second, for which hardly anything is computed."""
 EVERY = 5
 """Iterations from one set of snapshots to the next."""
 
@@ -27,7 +29,7 @@ async def start_local(processes: Processes, *arguments: str, is_forked: bool = T
     """``swarmfree local`` with four peers in four stages, a standby, and more iterations than
     anybody waits for.
     """
-    run = write_run(processes.folder, iterations=ENDLESS)
+    run = write_run(processes.folder, iterations=ENDLESS, microbatches=MICROBATCHES)
     out = ("--out", str(processes.folder / "report"))
     swarm = ("--run", str(run), "--peers", "4", "--standbys", "1")
     return await processes.start("local", "local", *swarm, *out, *arguments, is_forked=is_forked)
@@ -141,7 +143,8 @@ async def start_by_hand(processes: Processes, *, peers: int) -> tuple[str, dict[
     standby; the invite and all of them.
     """
     processes.rest_s = REST_S
-    run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2\nreplicas_max = 2\nsources_max = 2")
+    stages = "body = 2\nreplicas_max = 2\nsources_max = 2"
+    run = write_run(processes.folder, iterations=ENDLESS, stages=stages, microbatches=MICROBATCHES)
     folder = processes.folder / "peers"
     json_log = ("--log", "json")
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), "--folder", str(folder / "bootstrap"), *json_log)
@@ -243,8 +246,8 @@ async def test_peers_that_nobody_can_call_train_by_way_of_relays(processes: Proc
     node's and of a peer's. When the bootstrap node is killed, they go on by way of the other one,
     to the end.
     """
-    processes.rest_s = REST_S
-    run = write_run(processes.folder, iterations=80, stages="body = 2")
+    processes.rest_s = 2 * REST_S
+    run = write_run(processes.folder, iterations=48, stages="body = 2", microbatches=MICROBATCHES)
     folder = lambda name: ("--folder", str(processes.folder / "peers" / name), "--log", "json")  # noqa: E731 - said once
     node = await processes.start("bootstrap", "bootstrap", "--run", str(run), *folder("bootstrap"))
     invites = lambda: [line for line in processes.said["bootstrap"] if line.startswith("swarmfree1")]  # noqa: E731 - said once
@@ -264,7 +267,7 @@ async def test_peers_that_nobody_can_call_train_by_way_of_relays(processes: Proc
     await processes.waiters.until(lambda: all(map(by_two, relayed)), "all hold two relays")
     before = commits()
     node.send(signal.SIGKILL)
-    await processes.waiters.until(lambda: commits() > before + 20, "it goes on without the node and its relay")
+    await processes.waiters.until(lambda: commits() > before + 8, "it goes on without the node and its relay")
     assert [await code_of(child, UP_WITHIN_S) for name, child in peers.items() if name != "offers"] == [0, 0, 0]
     assert await code_of(peers["offers"], UP_WITHIN_S) == 0
     await processes.require_nothing_left()

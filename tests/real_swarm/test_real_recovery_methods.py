@@ -16,8 +16,9 @@ from tests.real_swarm.real_swarm import Processes
 pytestmark = pytest.mark.timeout(600)
 
 ONE_EACH = (1, 1, 1, 1)
+REST_S = 0.1
 METHODS = {
-    "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 4', (2, "Restore")),
+    "a plain shadow": ('best = "replay"\nshadow_kind = "plain"\nshadow_every = 2', (2, "Restore")),
     "a merge": ('best = "merge"', (2, "Merge")),
     "a copy, then the ends": ('mode = "checkfree"\nmerge = "copy"', (2, "CopyNeighbour"), (0, "CopyKept")),
     "new weights": ('mode = "checkfree"\nmerge = "random"', (2, "Fresh")),
@@ -36,8 +37,8 @@ async def test_each_recovery_method_can_be_forced(processes: Processes, method: 
     """
     recovery, *losses = METHODS[method]
     standbys = len(losses)  # where the ends are lost as well, one alone did not always bring them back
-    async with training(processes, recovery, ONE_EACH, microbatches=4, standbys=standbys) as (world, running):
-        await world.until(lambda: world.audience.state.committed_count >= 12, "what is kept is kept")
+    async with training(processes, recovery, ONE_EACH, standbys=standbys, rest_s=REST_S) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 6, "what is kept is kept")
         for stage, action in losses:
             story = await lose_stage(world, stage)
             tell(f"{method}: {action}", story)

@@ -21,14 +21,17 @@ from tests.real_swarm.real_swarm import Processes
 pytestmark = pytest.mark.timeout(600)
 
 WHOLE, PAIRS = (1, 1, 1, 1), (1, 2, 2)
-KEPT = 'shadow_every = 10\nshadow_kind = "full"'
+EVERY = 4
+KEPT = f'shadow_every = {EVERY}\nshadow_kind = "full"'
+TWO_SHADOWS = 2 * EVERY + 2
+"""Iterations after which each stage has had two of them taken."""
 
 
 async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_routes(processes: Processes) -> None:
     """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and
     training goes on.
     """
-    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1)) as (world, running):
+    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1), rest_s=0.1) as (world, running):
         for stage, partner in ((1, 2), (4, 3)):
             story = await lose_stage(world, stage)
             tell(f"stage {stage}", story)
@@ -54,8 +57,8 @@ async def test_stages_are_replayed_bit_for_bit(processes: Processes) -> None:
     """Stage 1, a middle one and the last one, then two adjacent ones at once: sums, states and
     digests are those of the records.
     """
-    async with training(processes, KEPT, WHOLE, microbatches=4) as (world, running):
-        await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
+    async with training(processes, KEPT, WHOLE) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= TWO_SHADOWS, "two full shadows of each stage")
         for stage in (1, 2, 3):
             story = await lose_stage(world, stage)
             tell(f"stage {stage}", story)
@@ -80,8 +83,8 @@ async def test_a_stage_of_two_replicas_is_replayed_bit_for_bit(processes: Proces
     """The records hold the order of the partial sums of both: their sums are repeated, and then the
     second replica copies the first.
     """
-    async with training(processes, KEPT, PAIRS, microbatches=4) as (world, running):
-        await world.until(lambda: world.audience.state.committed_count >= 24, "two full shadows of each stage")
+    async with training(processes, KEPT, PAIRS) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= TWO_SHADOWS, "two full shadows of each stage")
         story = await lose_stage(world, 1)
         tell("stage 1 of two replicas", story)
         require_replayed(world, 1, story)
@@ -103,4 +106,4 @@ def require_replayed(world: World, stage: int, story: LostStage) -> None:
 async def until_shadowed(world: World) -> None:
     """Wait until everybody has had a full shadow taken again, and whoever came is a member."""
     begun = world.audience.state.committed_count
-    await world.until(lambda: world.audience.state.committed_count >= begun + 24, "two more full shadows")
+    await world.until(lambda: world.audience.state.committed_count >= begun + TWO_SHADOWS, "two more full shadows")

@@ -15,15 +15,16 @@ from tests.real_swarm.real_swarm import Processes
 pytestmark = pytest.mark.timeout(600)
 
 ONE_EACH = (1, 1, 1, 1)
-RESTORED = 'shadow_every = 5\nshadow_kind = "full"\nbest = "restore"'
+REST_S = 0.1
+RESTORED = 'shadow_every = 3\nshadow_kind = "full"\nbest = "restore"'
 
 
 async def test_real_stages_come_back_from_their_shadows(processes: Processes) -> None:
     """Stage 3, then stages 1 and 2 together, are killed: each comes back from the full shadow that
     a neighbour keeps, and the loss does not notice.
     """
-    async with training(processes, RESTORED, ONE_EACH, microbatches=4) as (world, running):
-        await world.until(lambda: world.audience.state.committed_count >= 12, "two shadows of each stage")
+    async with training(processes, RESTORED, ONE_EACH, rest_s=REST_S) as (world, running):
+        await world.until(lambda: world.audience.state.committed_count >= 8, "two shadows of each stage")
         story = await lose_stage(world, 3)
         tell("stage 3", story)
         assert (story.stage, story.action) == (3, "Restore"), story

@@ -14,7 +14,7 @@ from swarmfree.wire.organiser import load_organiser
 from tests.real_swarm.real_swarm import UP_WITHIN_S, Processes, code_of, write_run
 
 pytestmark = pytest.mark.timeout(240)
-EVERY = 10
+EVERY, MICROBATCHES, REST_S = 5, 3, 0.05
 PEERS = ("peer-1", "peer-2", "peer-3")
 
 
@@ -48,7 +48,9 @@ async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapsho
     """
     # With more in flight gradients are added up as they come, and sums differ in their last bits
     recovery = f'mode = "checkfree"\nsnapshot_every = {EVERY}\n\n[timing]\nlease_s = 6\n\n[ring]\ncredits = 1'
-    run = str(write_run(processes.folder, iterations=200 * EVERY, stages="body = 2\nreplicas_max = 1", recovery=recovery))
+    one_each = "body = 2\nreplicas_max = 1"
+    run = str(write_run(processes.folder, iterations=1000, stages=one_each, microbatches=MICROBATCHES, recovery=recovery))
+    processes.rest_s = REST_S
     await start(processes, run, "")
     await processes.waiters.until(lambda: len(losses(processes, "")) > EVERY + 2, "it trains")
     invite = next(line for line in processes.said["bootstrap"] if line.startswith("swarmfree1"))

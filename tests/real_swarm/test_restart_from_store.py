@@ -8,10 +8,10 @@ import pytest
 
 from benchmarks.s3_endpoint import BUCKET, s3_endpoint
 from tests.real_swarm.real_swarm import Processes, write_run
-from tests.real_swarm.test_restart import PEERS, losses, start
+from tests.real_swarm.test_restart import MICROBATCHES, PEERS, REST_S, losses, start
 
 pytestmark = pytest.mark.timeout(240)
-EVERY = 10
+EVERY = 5
 
 
 async def test_a_swarm_that_loses_all_its_disks_goes_on_from_the_bucket(
@@ -26,7 +26,9 @@ async def test_a_swarm_that_loses_all_its_disks_goes_on_from_the_bucket(
         # With more in flight gradients are added up as they come, and sums differ in last bits
         kept = f'snapshot_every = {EVERY}\nsnapshot_store = "s3://{BUCKET}/real"'
         recovery = f'mode = "checkfree"\n{kept}\n\n[ring]\ncredits = 1'
-        run = str(write_run(processes.folder, iterations=1000, stages="body = 2\nreplicas_max = 1", recovery=recovery))
+        one_each = "body = 2\nreplicas_max = 1"
+        run = str(write_run(processes.folder, iterations=1000, stages=one_each, microbatches=MICROBATCHES, recovery=recovery))
+        processes.rest_s = REST_S
         await start(processes, run, "")
         await processes.waiters.until(lambda: len(losses(processes, "")) > 2 * EVERY + 2, "it trains")
         for process in processes.living():

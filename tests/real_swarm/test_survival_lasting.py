@@ -13,7 +13,7 @@ from benchmarks.survival_local import kill_by_hand
 from benchmarks.survival_world import Setting, living
 from tests.lab.changed_processes import resting, without_page
 
-REST_S = 0.05
+MICROBATCHES, REST_S, SETTLED = 3, 0.1, 3
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -22,7 +22,8 @@ async def test_no_state_is_lost_without_need(setting: Setting, fork_server: tupl
     """A cut of 3 s, to the coordinator or everybody, and a freeze of 3 s replace nobody's state; a
     source that is back loses a step at most.
     """
-    async with living(replace(setting, fork_server=("/usr/bin/env", resting(REST_S), *fork_server))) as world:
+    forked = ("/usr/bin/env", resting(REST_S), *fork_server)
+    async with living(replace(setting, fork_server=forked, microbatches=MICROBATCHES, settled=SETTLED)) as world:
         for kind, (needed, play) in LASTING.items():
             if needed == setting:
                 assert await play(world, 1) == [], kind
@@ -32,4 +33,5 @@ async def test_local_goes_on_after_kill_9_by_hand(fork_server: tuple[str, ...]) 
     """A peer and the bootstrap node that somebody kills come back, and a p2pd of either is
     replaced; the summary names who was killed.
     """
-    assert await kill_by_hand(("peer-2", "bootstrap"), ("/usr/bin/env", resting(REST_S), without_page(), *fork_server))
+    forked = ("/usr/bin/env", resting(REST_S), without_page(), *fork_server)
+    assert await kill_by_hand(("peer-2", "bootstrap"), forked, MICROBATCHES)

@@ -15,6 +15,7 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.leadership import Leadership, Present
 from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.replica_state import PAST_MAX
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, D, at, plan, record, second_life
 
 
@@ -38,6 +39,18 @@ def test_a_decision_counts_before_the_next_iteration_begins() -> None:
     lead.commit(first)
     assert lead.present == Present(1, first.lineage(), first)
     assert not (lead.is_sealing or lead.is_open)
+
+
+def test_of_those_that_were_named_the_last_are_kept() -> None:
+    """As many as iterations are remembered, however many came meanwhile."""
+    lead, member = Leadership(Incarnations(), TERM), A.member
+    lead._name((replace(member, peer_id=f"old{number}") for number in range(PAST_MAX)), 3)
+    lead._name([replace(member, peer_id="old0")], 4)
+    lead._name((replace(member, peer_id=f"new{number}") for number in range(10)), 5)
+    assert len(lead.named) == PAST_MAX
+    assert {"old0", "new0", "new9"} <= lead.named.keys()
+    lead._name((), 4 + PAST_MAX)
+    assert set(lead.named.values()) == {5}
 
 
 def test_a_successor_can_show_what_was_promised_to_it() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from swarmfree.policy.election import electorate_of, is_founders
 from swarmfree.policy.fork_choice import Tip
@@ -58,7 +59,7 @@ class Leadership:
         excluded: peer ids, sorted, of those that audits have convicted, under this coordinator or
             those before.
         named: peer id -> the last iteration whose record or plan named it, as far as is known here
-            and not too long ago: it may hold a state of this lineage.
+            and not too long ago: it may hold a state of this lineage. The last 4,096 peers.
     """
 
     def __init__(self, incarnations: Incarnations, term: Term, inherited: Takeover | None = None) -> None:
@@ -176,7 +177,8 @@ class Leadership:
 
     def _name(self, members: Iterable[Member], iteration: int) -> None:
         self.named |= {member.peer_id: max(iteration, self.named.get(member.peer_id, 0)) for member in members}
-        self.named = {peer_id: last for peer_id, last in self.named.items() if last > iteration - PAST_MAX}
+        recent = [(peer_id, last) for peer_id, last in self.named.items() if last > iteration - PAST_MAX]
+        self.named = dict(sorted(recent, key=itemgetter(1))[-PAST_MAX:])
 
     def give_up(self) -> None:
         """The present attempt cannot commit: the next one begins, and the model is cut as it
