@@ -21,6 +21,8 @@ from typing import Any
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
+from swarmfree.wire.dht_bounds import bound
+from swarmfree.wire.dht_calls import EndingHandlers, UnfinishedCalls
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
@@ -65,7 +67,7 @@ class DhtNode:
         self._node = node
         self._validator = validator
         self._storage = RecordStorage(StorageLimits())
-        _bound(node.protocol, self._storage)
+        bound(node.protocol, self._storage)
         self.addresses = addresses
         self.port = port
 
@@ -84,10 +86,14 @@ class DhtNode:
         await self._p2p._child.wait()
 
     async def answers(self, within_s: float) -> bool:
-        """Whether p2pd answers a question that needs nobody else."""
+        """Whether p2pd answers questions that need nobody else: by a connection of its own, as for
+        meeting somebody, and by the lasting one, which carries all calls.
+        """
         try:
             async with asyncio.timeout(within_s):
                 await self._p2p._client.identify()
+                with contextlib.suppress(P2PDaemonError):  # nobody calls itself: it answers that
+                    await self._p2p._client.control.call_unary_handler(self._p2p.peer_id, "", b"")
         except (*_FAULTS, TimeoutError):
             return False
         return True
@@ -243,7 +249,7 @@ async def open_node(
             # From here on the socket has no name: nothing of it is left however this process ends.
             socket_path = sockets.pin(p2p._daemon_listen_maddr["unix"].rpartition("/")[2])
             p2p._client.control.daemon_connector.control_maddr = Multiaddr("/unix" + socket_path)
-            p2p._client.control._handler_tasks = EndingHandlers()
+            p2p._client.control._handler_tasks, p2p._client.control._pending_calls = EndingHandlers(), UnfinishedCalls()
             validator = SignedRecordValidator(identity, now_s)
             node = await DHTNode.create(
                 p2p=p2p,
@@ -271,41 +277,6 @@ async def open_node(
     if before is not None:
         made._storage.take_over(before._storage)
     return made
-
-
-def _bound(protocol: Any, storage: RecordStorage) -> None:
-    """Hold others' records within bounds, cache none, and let nobody choose the place at which it
-    stands: who may stand next to a key may answer for it, and hide what others store there.
-    """
-    protocol.storage, protocol.cache = storage, _NothingStored()
-    update = protocol.update_routing_table
-
-    async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
-        if node_id is None or node_id == DHTID.generate(source=peer_id.to_base58()):
-            await update(node_id, peer_id, responded)
-
-    protocol.update_routing_table = update_proven
-
-
-class _NothingStored(RecordStorage):
-    """A cache that stays empty: none is used, and anybody may ask for a value to be put there."""
-
-    def __init__(self) -> None:
-        super().__init__(StorageLimits())
-
-    def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
-        del key, subkey, value, expiration_time
-        return False
-
-
-class EndingHandlers(dict[Any, asyncio.Task[Any]]):
-    """hivemind's tasks that answer calls, by call. It takes out none that was cancelled, as those
-    are whose caller hangs up early: they would stay for good, each with what it was sent.
-    """
-
-    def __setitem__(self, call_id: Any, task: asyncio.Task[Any]) -> None:
-        super().__setitem__(call_id, task)
-        task.add_done_callback(lambda _: self.pop(call_id, None))
 
 
 async def _end_daemon(p2p: Any) -> None:

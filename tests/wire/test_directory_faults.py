@@ -114,8 +114,8 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
 
 
 async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer whose p2pd stands still gets a new one, and a newcomer can join through it; one that
-    is only slow is left alone.
+    """A peer whose p2pd stands still gets a new one, also where nobody reads what that says, and a
+    newcomer can join through it; one that is only slow is left alone.
     """
     monkeypatch.setattr(dht_keeper, "_CHECK_S", 0.5)
     bootstrap = await world.bootstrap()
@@ -129,6 +129,11 @@ async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyP
     assert bootstrap.daemon_pid == pid
     monkeypatch.setattr(dht_keeper, "_ANSWER_S", 1.0)
     os.kill(pid, signal.SIGSTOP)
+    await until(lambda: bootstrap.daemon_pid not in (None, pid), "replaced", limit_s=20.0)
+    pid = bootstrap.daemon_pid
+    assert bootstrap._keeper is not None
+    assert bootstrap._keeper._node is not None
+    bootstrap._thread.tell(bootstrap._keeper._node._p2p._client.control._read_task.cancel)
     await until(lambda: bootstrap.daemon_pid not in (None, pid), "replaced", limit_s=20.0)
     peer, identity = await world.peer("peer", bootstrap.addresses)
     await peer.announce(announcement_of(identity))

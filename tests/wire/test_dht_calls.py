@@ -1,4 +1,4 @@
-"""What a directory node keeps of calls that others made."""
+"""What a directory node remembers of calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from swarmfree.wire.dht_node import EndingHandlers
+from swarmfree.wire.dht_calls import EndingHandlers, UnfinishedCalls
 from swarmfree.wire.hivemind_parts import PeerID
 
 pytest.importorskip("hivemind.p2p.p2p_daemon_bindings.control")
@@ -57,3 +57,31 @@ async def test_nothing_is_kept_of_a_call_whose_caller_hung_up() -> None:
         reader.feed_eof()
         while client._handler_tasks:
             await asyncio.sleep(0)
+
+
+async def test_an_answer_to_a_call_that_was_given_up_ends_nothing() -> None:
+    """The answer comes in the same moment as its call is cancelled; the next call is answered."""
+    client = ControlClient(DaemonConnector(), _initialized_with_create=True)
+    client._pending_calls = UnfinishedCalls()
+    reader = asyncio.StreamReader()
+
+    def answer() -> None:
+        (call_id,) = client._pending_calls.keys()
+        reader.feed_data(_framed(callId=call_id.bytes, callUnaryResponse=p2pd_pb2.CallUnaryResponse(response=b"yes")))
+
+    async with asyncio.timeout(10.0), asyncio.TaskGroup() as tasks:
+        reading = tasks.create_task(client._read_from_persistent_conn(reader))
+        for is_given_up in (True, False):
+            call = tasks.create_task(client.call_unary_handler(CALLER, PROTO, b""))
+            while not client._pending_calls:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            answer()
+            if is_given_up:
+                call.cancel()
+            await asyncio.wait((call,))
+            assert call.cancelled() is is_given_up
+            assert not client._pending_calls
+        assert call.result() == b"yes"
+        reader.feed_eof()
+        await reading

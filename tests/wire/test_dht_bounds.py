@@ -1,0 +1,95 @@
+"""What one node's answers can do to the reads of others: nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from directory_world import World, world_of
+
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire.directory import DhtDirectory
+from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, PeerID
+
+pytest.importorskip("hivemind.utils.timed_storage")
+
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+SLOW_S = 0.05
+
+
+@pytest.fixture
+async def world(tmp_path: Path, small_manifest: Manifest) -> AsyncIterator[World]:
+    """A run whose peers are closed when the test ends."""
+    async with world_of(tmp_path, small_manifest) as one:
+        yield one
+
+
+def _node(directory: DhtDirectory) -> Any:
+    assert directory._keeper is not None
+    assert directory._keeper._node is not None
+    return directory._keeper._node
+
+
+def _alone(found: Any, owner: bytes, expires_s: float, **said: object) -> Any:
+    """One owner's record alone, with what is said of it."""
+    records = DictionaryDHTValue()
+    records.store(owner, *found.value.get(owner))
+    vars(records).update(said, frozen=True)  # else it looks at its own size before it answers
+    return ValueWithExpiration(records, expires_s)
+
+
+async def test_one_node_hides_no_record_of_others(world: World) -> None:
+    """A node that answers first, whatever it says of its own records: that they last for ever, that
+    their bounds are no numbers, that one is too far ahead, that others stand next to the key.
+    """
+    bootstrap = await world.bootstrap()
+    liar, _ = await world.peer("liar", bootstrap.addresses)
+    reader, _ = await world.peer("reader", bootstrap.addresses)
+    key, never = f"{world.run}.manifest", threading.Event()
+    protocol, lying, slow = (_node(one)._node.protocol for one in (reader, liar, bootstrap))
+
+    async def require_manifest(why: str) -> None:
+        protocol.storage.clear()
+        found = await reader._read((key,), 5.0)
+        assert world.manifest.canonical() in [record.value for record in found.get(key, ())], why
+
+    def look_slowly(key_id: Any) -> Any:
+        never.wait(SLOW_S)  # in the thread of the bootstrap node alone
+        return type(slow.storage).get(slow.storage, key_id)
+
+    slow.storage.get = look_slowly
+    await require_manifest("honest")
+    soon_s = time.time() + 50.0
+    await liar._store({key: b"of my own"}, soon_s)
+    found, owner = lying.storage.get(DHTID.generate(source=key)), _node(liar)._validator.local_public_key
+    answers = {
+        "nothing, for ever": ValueWithExpiration(DictionaryDHTValue(), math.inf),
+        "one, for ever": _alone(found, owner, math.inf),
+        "size": _alone(found, owner, soon_s, maxsize="many"),
+        "latest": _alone(found, owner, soon_s, latest_expiration_time="late"),
+    }
+    for why, answer in answers.items():
+        lying.storage.get = lambda _, answer=answer: answer
+        await require_manifest(why)
+    del lying.storage.get, slow.storage.get
+    await liar._store({key: b"of my own"}, time.time() + 3599.0)
+    _node(reader)._validator._now_s = lambda: time.time() - 2.0
+    await require_manifest("ahead of the reader's clock")
+    key_id = DHTID.generate(source=key)
+    nobody = {DHTID(int(key_id) ^ place): PeerID(b"\x12\x20" + os.urandom(32)) for place in range(1, 17)}
+    known = {node_id: peer_id for peer_id, node_id in lying.routing_table.peer_id_to_uid.items()}
+    lying.routing_table.get_nearest_neighbors = lambda *_, **__: [*nobody.items(), *known.items()]
+
+    async def ask() -> Any:
+        return await protocol.call_find(_node(liar)._p2p.peer_id, [key_id])
+
+    answer = await reader._thread.attempt(ask, 5.0)
+    assert not isinstance(answer, BaseException)
+    assert answer[key_id][1] == known
