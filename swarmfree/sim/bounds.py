@@ -36,6 +36,10 @@ LEAD_SETTLED_S = 20.0
 """After the last trouble: silence is noticed in 4 s, the last in rank of eight waits 8 s more, and
 whoever was behind claims once again.
 """
+STAGE_CHANGES_MAX = 24
+"""So many losses and rebuilds of stages, without a commit between them, give a swarm time anew to
+commit (I6): one that gives up the same replicas again and again gets nowhere.
+"""
 ENTRIES_MAX = 64
 """Entries of any table or cache of a peer: more than microbatches, parts and members of a drawn
 rehearsal, fewer than the iterations of one of a hundred, so that what grows with them is found

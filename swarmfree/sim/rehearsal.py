@@ -171,6 +171,7 @@ class _Rehearsal:
             liars=self.liars,
         )
         self._changed_s = self._committed_s = 0.0
+        self._stage_changes = 0
         self._committed = set[str]()
         self._left_s: dict[Member, float] = {}  # when a member was last told to join another swarm
         self._over: asyncio.Future[None] = loop.create_future()
@@ -369,11 +370,11 @@ class _Rehearsal:
             self._committed.add(event.lineage)
             if self._committed_s:
                 self.statistics.longest_gap_s = max(self.statistics.longest_gap_s, now_s - self._committed_s)
-            self._committed_s = now_s
+            self._committed_s, self._stage_changes = now_s, 0
             coordinators = self._mischief.coordinators if self._mischief is not None else ()
             self.hub.statistics.traffic.mark(event.iteration, now_s, tuple(coordinators))
-        elif isinstance(event, (StageLost, StageBuilt)):
-            self._changed_s = now_s
+        elif isinstance(event, (StageLost, StageBuilt)) and self._stage_changes < bounds.STAGE_CHANGES_MAX:
+            self._changed_s, self._stage_changes = now_s, self._stage_changes + 1
 
     def _count(self, cast: Cast) -> None:
         counted, network = self.statistics, self.hub.statistics
