@@ -65,7 +65,7 @@ check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, two stor
 	$(VENV)/bin/python -m tests.killed.fault_points 1000 200
 	$(VENV)/bin/python -m benchmarks.storm --seed 1
 	$(VENV)/bin/python -m benchmarks.storm --seed 2 --all-at 45
-	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks tests/attacks
+	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks tests/attacks tests/real_swarm
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py tests/attacks/test_swarm_fuzz.py
 
 fuzz: $(READY) ## Bytes of others, ten minutes for each of 38 readers: six hours and a half (FUZZ_S=n for other seconds, TARGETS="name ...").

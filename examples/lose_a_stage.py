@@ -10,7 +10,7 @@ import sys
 
 from swarmfree import Swarm
 
-RUN = ["run.iterations=30", "model.width=64", "model.mlp_width=128", "batch.microbatches=4"]
+RUN = ["run.iterations=20", "model.width=64", "model.mlp_width=128", "batch.microbatches=2"]
 
 
 async def main(folder: str | None) -> None:

@@ -215,6 +215,7 @@ async def test_a_lost_stage_is_measured(tmp_path: Path, fork_server: tuple[str, 
     assert found.received_bytes == 2 * recovery.FLOAT_BYTES * recovery.stage_parameters(model)
 
 
+@pytest.mark.live_benchmark
 async def test_plain_streams_of_every_kind_carry_all_bytes() -> None:
     """Each kind of plain streams brings both servers' bytes to one process, or its rate would be an
     error.

@@ -163,6 +163,7 @@ def test_the_models_are_as_large_as_they_say(name: str, millions: int) -> None:
     assert manifest.stages.body == 4
 
 
+@pytest.mark.live_benchmark
 def test_an_interrupted_benchmark_leaves_nothing() -> None:
     """Ctrl-C while a side runs ends the benchmark with exit code 130 and one line; none of its
     processes is left.

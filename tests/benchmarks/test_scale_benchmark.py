@@ -84,6 +84,7 @@ def test_heartbeats_count_by_the_clock() -> None:
     assert (report["iteration_s_2"], report["bytes_per_peer_minute_2"]) == (2.0, 950.0)
 
 
+@pytest.mark.live_benchmark
 def test_light_faults_strike_and_are_survived() -> None:
     """A hundred peers with crashes, freezes and lost messages finish with every invariant held."""
     result = rehearse(1, setup=setup_of(100, 4, LIGHT), factories=Factories(scales=WireScales()))

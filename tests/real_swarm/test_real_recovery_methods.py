@@ -23,6 +23,8 @@ METHODS = {
     "a copy, then the ends": ('mode = "checkfree"\nmerge = "copy"', (2, "CopyNeighbour"), (0, "CopyKept")),
     "new weights": ('mode = "checkfree"\nmerge = "random"', (2, "Fresh")),
 }
+SHOWN = {"a merge"}
+"""By `test_real_kills`."""
 
 
 def built(world: World, stage: int) -> StageBuilt:
@@ -30,7 +32,7 @@ def built(world: World, stage: int) -> StageBuilt:
     return [h.event for h in world.told(StageBuilt) if isinstance(h.event, StageBuilt) and h.event.stage == stage][-1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [pytest.param(m, marks=pytest.mark.live_benchmark) if m in SHOWN else m for m in METHODS])
 async def test_each_recovery_method_can_be_forced(processes: Processes, method: str) -> None:
     """Each stage comes back that way, in time, and training goes on with losses that are
     numbers.

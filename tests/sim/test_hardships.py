@@ -134,10 +134,10 @@ def test_a_split_lasts_as_long_as_drawn_and_holds_no_progress_against_the_swarm(
     """
     faults = replace(STEADY, split_rate=0.5, split_min_s=130.0, split_max_s=180.0, ends_spared=False, calm_share=1.0)
     setup = replace(unhurried(hard(faults), iterations=6), work_min_s=0.8, work_max_s=1.6)
-    results = [rehearse(seed, setup=setup) for seed in range(2)]
-    assert sum(result.statistics.faults["split"] for result in results) > 0
-    assert max(result.statistics.virtual_s for result in results) > 100
-    assert not any("no commit for" in str(result.violation) for result in results)
+    result = rehearse(0, setup=setup)
+    assert result.statistics.faults["split"] > 0
+    assert result.statistics.virtual_s > 100
+    assert result.violation is None
 
 
 def test_where_nobody_comes_enough_peers_are_left() -> None:
