@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.quorum import is_majority
-from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, MemberLost, Opened, Placed, TookOver
+from swarmfree.protocol.events import (
+    Event,
+    IterationCommitted,
+    LineageDropped,
+    MemberLeft,
+    MemberLost,
+    Opened,
+    Placed,
+    StageBuilt,
+    TookOver,
+)
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
 from swarmfree.protocol.plan import Plan
@@ -63,6 +73,7 @@ class Liveness:
         self._fenced_s: dict[str, float] = {}
         self._averaged = ""  # the base of the last average that was begun
         self._places: dict[str, int] = {}  # the stage that a peer was given last
+        self._ready_s: dict[str, float] = {}  # when a peer had built its stage last
         # Since when a peer is without a place that it could have
         self._left_s: dict[Member, float] = {}
 
@@ -95,6 +106,8 @@ class Liveness:
                 self._fenced_s[gone] = now_s
             case Placed(member=peer_id, stage=stage):
                 self._places[peer_id] = stage
+            case StageBuilt(member=peer_id):
+                self._ready_s[peer_id] = now_s
             case LineageDropped():
                 self._met_s = now_s
             case Opened() | IterationCommitted():
@@ -176,7 +189,7 @@ class Liveness:
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._met_s, self._missed_s(member))
             for member, life in outside.items()
             if self._free(scene.plan, life) and not self._hub.history.is_out(member, scene.coordinator)
-            if not self._is_kept(scene.plan, life)
+            if not self._is_kept(scene.plan, life) and not self._is_ready(life)
         }
         settled = [member for member, since_s in self._left_s.items() if self._waited_s(since_s) >= bounds.SETTLED_S]
         for member in settled:
@@ -213,6 +226,10 @@ class Liveness:
         """
         stage = self._places.get(life.member.peer_id, NO_STAGE)
         return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
+
+    def _is_ready(self, life: Life) -> bool:
+        """Whether it has built its stage since the newest plan: the next one names it."""
+        return self._ready_s.get(life.member.peer_id, -math.inf) > self._planned_s
 
     def _gives(self, member: Member, life: Life) -> bool:
         """Whether a replica can give its state to a newcomer: its device works, and it is in

@@ -846,6 +846,17 @@ def look_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "judge", careless)
 
 
+def stranger_that_does_not_rejoin(patch: pytest.MonkeyPatch) -> None:
+    """Who will not join anew, since it is led elsewhere or leads, is not looked at (3.4)."""
+    note = Roster._note_rivalry
+
+    def careless(self: Roster, participant: Participant, refusal: Refused) -> None:
+        if refusal.kind is RefusalKind.FORBIDDEN:
+            note(self, participant, refusal)
+
+    patch.setattr(Roster, "_note_rivalry", careless)
+
+
 def forbidden_while_it_looks(patch: pytest.MonkeyPatch) -> None:
     """A coordinator whose words are forbidden while it looks beyond does not look again (3.4)."""
     patch.setattr(PartitionMerge, "_was_forbidden_since", lambda self, count: False)

@@ -852,6 +852,30 @@ def rival_behind_one_that_forbids() -> object:
     return _roster(story, ME)
 
 
+def rival_behind_one_that_does_not_rejoin() -> object:
+    """The only holder of a stage, which has no vote, has promised a later term to itself, and
+    refuses to rejoin, since it leads: whether it is asked within a second whom it follows, whether
+    it keeps its place.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Meet):
+                return Reply(Met(1, "e" * 64, (), ME, LATER, whole=False))
+            if isinstance(request, Goodbye):
+                raise Refused(RefusalKind.STALE, "this peer's coordinator is another one")
+            raise Refused(RefusalKind.BEHIND, "promised term 9 to me", 9)
+
+        alone.line.answer, roster._lead.yields_to = one, lambda _: False  # type: ignore[method-assign]
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(ME, 1)]))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        alone.tasks.start(PartitionMerge(context, roster._lead, roster).keep(), "meet")
+        await asyncio.sleep(1.0)
+        return any(isinstance(request, Meet) for _, request in alone.line.asked), roster.get(ME.member) is not None
+
+    return _roster(story, ME)
+
+
 def rival_heard_of_while_it_looks() -> object:
     """The only holder of a stage forbids what is said to it, and follows another coordinator, while
     a third one that has called is looked at and is silent: whether that other one is visited within

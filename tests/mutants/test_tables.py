@@ -353,6 +353,7 @@ ROWS = (
     Row(removals_lead.record_before_a_build, tables_roster.record_that_a_build_overtakes, [True, False]),
     Row(removals_lead.stranger_on_the_roster, tables_roster.rival_behind_one_that_forbids, (True, 1)),
     Row(removals_lead.forbidden_while_it_looks, tables_roster.rival_heard_of_while_it_looks, True),
+    Row(removals_lead.stranger_that_does_not_rejoin, tables_roster.rival_behind_one_that_does_not_rejoin, (True, True)),
     Row(removals_lead.look_at_once, tables_roster.rival_behind_one_that_forbids, (True, 1)),
     Row(removals_lead.record_that_is_ahead, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_return.past_with_a_build, tables_return.past_of_a_builder, [0, 3, 4, 5]),

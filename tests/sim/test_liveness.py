@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, TookOver
+from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, StageBuilt, TookOver
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
@@ -257,6 +257,22 @@ def test_time_in_which_messages_get_lost_counts_half(calm_s: float | None, found
         scene.after(calm_s, lambda: setattr(scene.hub, "calm", True))
     found = [text for text in scene.play(found_s + 5) if text.startswith("N2")]
     assert f"late.1 is in reach for {found_s} s" in found[0]
+
+
+def test_who_has_built_its_stage_waits_for_the_next_plan() -> None:
+    """An iteration may take half a minute, and only the next Open names it; a later plan that does
+    not is found.
+    """
+    for is_named_late in (True, False):
+        scene = Scene()
+        late = scene.come("late")
+        stages = [[Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])]
+        scene.plan(*stages)
+        scene.after(20.5, partial(scene.watch.told, scene.leader, StageBuilt(2, 5, "Copy", late.peer_id, 1.0, 9, "0" * 16)))
+        if not is_named_late:
+            scene.after(25.5, partial(scene.plan, *stages, revision=2))
+        found = [text for text in scene.play(int(bounds.SETTLED_S) + 40) if text.startswith("N2")]
+        assert bool(found) != is_named_late
 
 
 def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:

@@ -423,9 +423,8 @@ class Roster(Participants):
         """
         if self._participants.get(participant.member) is not participant:
             return
-        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN and not participant.forbids:
-            participant.forbid()
-            self.rivalry.tell()
+        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN:
+            self._note_rivalry(participant, error)
         if self._is_fresh_to_one_elected(error):
             error = PeerSilent(f"{participant.member}: {error}")
         if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
@@ -444,6 +443,14 @@ class Roster(Participants):
             self.fence(participant.member, str(error))
             if not is_over(error):
                 self._remember_standby(participant)
+
+    def _note_rivalry(self, participant: Participant, refusal: Refused) -> None:
+        """A participant that refuses so follows another coordinator, or leads itself: whoever looks
+        beyond this swarm looks there, too.
+        """
+        if refusal.kind in {RefusalKind.FORBIDDEN, RefusalKind.STALE} and not participant.forbids:
+            participant.forbid()
+            self.rivalry.tell()
 
     def _is_fresh_to_one_elected(self, error: CallFailed) -> bool:
         """Whether a participant hears another coordinator, though a majority has promised this one:
@@ -488,6 +495,7 @@ class Roster(Participants):
         try:
             await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
         except Refused as refusal:
+            self._note_rivalry(participant, refusal)
             if not is_alone or not self._calls_for(participant, refusal):
                 self.fence(member, why)
             return
