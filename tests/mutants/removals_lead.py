@@ -504,6 +504,20 @@ def holder_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def forgotten_as_it_rejoins(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to join anew beside another replica is not called for where that one is lost
+    before it has (3.3).
+    """
+    yield_to = Roster.yield_to
+
+    async def careless(self: Roster, member: Member, error: Refused) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._absent, "add", lambda participant: None)
+            await yield_to(self, member, error)
+
+    patch.setattr(Roster, "yield_to", careless)
+
+
 def one_life_at_a_time(patch: pytest.MonkeyPatch) -> None:
     """A peer that was started again is a participant beside its earlier life (3.3)."""
 

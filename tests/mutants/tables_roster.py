@@ -606,6 +606,24 @@ def absent_at_a_commit() -> object:
     return is_ours("b0"), is_ours("b1")
 
 
+def sibling_lost_before_it_rejoins() -> object:
+    """A replica without a vote has promised a higher term, and is told to join anew; before it has,
+    the other one of its stage is lost: whether it was let go of, and is called for then.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool]:
+        participant = roster.get(ME.member)
+        assert participant is not None
+        participant.answer = beat_answer(1)
+        alone.line.answer, roster._lead.yields_to = (lambda to, request: Reply(Farewell())), lambda _: False  # type: ignore[method-assign]
+        await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "promised term 9 to itself", 9))
+        is_gone = roster.get(ME.member) is None
+        roster.fence(SIBLING.member, "it is gone")
+        return is_gone, roster.get(ME.member) is not None
+
+    return _roster(story, ME, SIBLING)
+
+
 def _late(*endpoints: Endpoint) -> bool:
     async def story(alone: Alone, roster: Roster) -> bool:
         for participant in roster.participants():

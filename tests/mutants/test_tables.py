@@ -195,6 +195,7 @@ ROWS = (
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),
     Row(removals_lead.call_after_a_leave, tables_roster.missed_beside_a_leaver, True),
     Row(removals_lead.call_for_who_was_missed, tables_roster.missed_at_a_takeover, True),
+    Row(removals_lead.forgotten_as_it_rejoins, tables_roster.sibling_lost_before_it_rejoins, (True, True)),
     Row(removals_lead.absent_in_a_record, tables_roster.absent_at_a_commit, (True, False)),
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
     Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),

@@ -488,6 +488,8 @@ class Roster(Participants):
         )
         is_alone = participant is not None and participant.built and not others
         if not is_alone:
+            if participant is not None:
+                self._absent.add(participant)  # until it has joined anew
             self.fence(member, why)
         if participant is None:
             return
