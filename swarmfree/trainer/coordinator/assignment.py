@@ -392,7 +392,8 @@ class Assignment:
             self._place(spare, stage)
         # Who could feed serves another stage alone: somebody copies that first
         elif stage == ENDS_STAGE:
-            alone = [(g.member == me, g.stage) for g in able if g.stage != NO_STAGE and self._counts()[g.stage] == 1]
+            body = [g for g in able if g.stage not in {NO_STAGE, ENDS_STAGE}]
+            alone = [(g.member == me, g.stage) for g in body if self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])
 
