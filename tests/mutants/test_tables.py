@@ -347,6 +347,7 @@ ROWS = (
         [(False, 5), (False, -1), (True, 5)],
     ),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_rebuilt_stage, (True, False)),
+    Row(removals_return.joiner_that_nobody_waits_for, tables_return.copy_after_one_that_was_out_of_reach, [True, True]),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),

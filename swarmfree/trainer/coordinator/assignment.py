@@ -549,7 +549,7 @@ class Assignment:
         lost = name != "Copy"
         if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
             self._last_holder[stage] = cut_off
-            if isinstance(action, Copy):  # it was waited for already
+            if isinstance(action, Copy) and limit_s is not None:  # it was waited for already
                 limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
