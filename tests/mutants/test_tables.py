@@ -112,6 +112,7 @@ ROWS = (
         tables_member.average_that_is_lost_on_its_way,
         [(True, 1), (True, 2), (False, 2), (True, 2), (False, 1)],
     ),
+    Row(removals_member.average_of_those_that_reported, tables_member.average_that_strangers_keep, ("Committed", ["c"])),
     Row(removals_member.size_of_a_contribution, tables_member.short_contribution, ("c", True)),
     Row(removals_member.place_on_its_way, tables_member.work_of_one_that_moved, ["not_yet", "let"]),
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
