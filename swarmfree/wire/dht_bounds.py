@@ -2,7 +2,8 @@
 
 hivemind drops all records under a key for one that is not valid, or that its reader's clock finds
 too far ahead, takes an answer's own word for when it expires, and goes on from neighbours wherever
-they are said to stand.
+they are said to stand. It unpacks values within values until the process's stack is full, spells
+out peer ids of any length, and looks up as many keys as one request names.
 """
 
 from __future__ import annotations
@@ -13,10 +14,17 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
-from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue
+import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 
+from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
+from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer
+
+RECORDS_MAX = 4096
+"""Under one key; more peers than that are not looked at."""
 _KEPT_PLACES_MAX = 4096
+_PEER_ID_BYTES_MAX = 64
+_FIND_BYTES_MAX = 512
+"""Of a request that reads: 16 keys of 22 bytes, more than are asked for at once, and who asks."""
 
 
 def bound(protocol: Any, storage: RecordStorage) -> None:
@@ -24,7 +32,8 @@ def bound(protocol: Any, storage: RecordStorage) -> None:
     stands: who may stand next to a key may answer for it, and hide what others store there. Of an
     answer the valid records count, each for itself.
     """
-    protocol.storage, protocol.cache = storage, _NothingStored()
+    protocol.storage, protocol.cache, protocol.serializer = storage, _NothingStored(), _RecordSerializer
+    _bound_calls(protocol)
     update, find = protocol.update_routing_table, protocol.call_find
 
     async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
@@ -43,12 +52,62 @@ def bound(protocol: Any, storage: RecordStorage) -> None:
             for subkey, (value, expires_s) in found:
                 if not protocol._validate_record(key, protocol.serializer.dumps(subkey), value, expires_s):  # noqa: SLF001
                     del records[subkey]
-        # Of its sender's choice otherwise, and compared with those of others
-        records.maxsize = math.inf
         records.latest_expiration_time = max((found.expiration_time for found in records.data.values()), default=-math.inf)
         return True
 
     protocol.update_routing_table, protocol.call_find, protocol._validate_dictionary = update_proven, find_proven, keep_valid  # noqa: SLF001
+
+
+def _bound_calls(protocol: Any) -> None:
+    """Read few keys at a request, and look at no more of an answer's neighbours than a node
+    names.
+    """
+    handlers, name = protocol.p2p._client.control.unary_handlers, protocol._get_handle_name(None, "rpc_find")  # noqa: SLF001
+    serve, stub_of = handlers[name], protocol.get_stub
+
+    async def serve_few(request: bytes, peer_id: Any) -> bytes:
+        if len(request) > _FIND_BYTES_MAX:
+            raise ValueError("too many keys")
+        return bytes(await serve(request, peer_id))
+
+    handlers[name] = serve_few
+    protocol.get_stub = lambda peer_id: _NodeCalls(stub_of(peer_id), protocol.bucket_size)
+
+
+class _NodeCalls:
+    """hivemind's calls to one node."""
+
+    def __init__(self, stub: Any, neighbours_max: int) -> None:
+        self.rpc_ping, self.rpc_store, self._find = stub.rpc_ping, stub.rpc_store, stub.rpc_find
+        self._neighbours_max = neighbours_max
+
+    async def rpc_find(self, request: Any, timeout: float) -> Any:  # noqa: ASYNC109 - hivemind's
+        """What the node says of some keys, without neighbours that no honest node names."""
+        answer = await self._find(request, timeout=timeout)
+        for result in answer.results:
+            named = list(zip(result.nearest_node_ids, result.nearest_peer_ids, strict=False))[: self._neighbours_max]
+            near = [pair for pair in named if len(pair[1]) <= _PEER_ID_BYTES_MAX]
+            result.nearest_node_ids[:] = [node_id for node_id, _ in near]
+            result.nearest_peer_ids[:] = [peer_id for _, peer_id in near]
+        return answer
+
+
+class _RecordSerializer(MSGPackSerializer):  # type: ignore[misc]  # hivemind has no types
+    """hivemind's, that unpacks records under one key and nothing within them: a few hundred tuples
+    in one another, which take 2 kB, fill the stack and end the process.
+    """
+
+    @classmethod
+    def _decode_ext_types(cls, type_code: int, data: bytes) -> Any:
+        if type_code != cls._ext_types[DictionaryDHTValue]:
+            raise ValueError("no records")
+        _, _, found = msgpack.unpackb(data, raw=False)
+        if len(found) > RECORDS_MAX:
+            raise ValueError("too many records")
+        with DictionaryDHTValue().freeze() as records:
+            for owner, value, expires_s in found:
+                records.store(owner, value, expires_s)
+            return records
 
 
 def _proven(found: Any, neighbours: dict[Any, Any]) -> tuple[Any, dict[Any, Any]]:

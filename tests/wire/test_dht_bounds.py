@@ -10,15 +10,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 import pytest
 from directory_world import World, world_of
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire.dht_bounds import RECORDS_MAX, _NodeCalls, _RecordSerializer
 from swarmfree.wire.directory import DhtDirectory
-from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, PeerID
+from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, P2PHandlerError, PeerID
 
 pytest.importorskip("hivemind.utils.timed_storage")
 
+from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 SLOW_S = 0.05
@@ -43,6 +46,49 @@ def _alone(found: Any, owner: bytes, expires_s: float, **said: object) -> Any:
     records.store(owner, *found.value.get(owner))
     vars(records).update(said, frozen=True)  # else it looks at its own size before it answers
     return ValueWithExpiration(records, expires_s)
+
+
+def _records(count: int) -> DictionaryDHTValue:
+    records = DictionaryDHTValue()
+    for owner in range(count):
+        records.store(b"%d" % owner, b"", math.inf)
+    return records
+
+
+def test_records_alone_are_unpacked() -> None:
+    """Tuples in one another, of which a few hundred in 2 kB end a process (SIGSEGV), and records in
+    records are refused unpacked, and so are more of them than are looked at.
+    """
+    few = _records(3)
+    assert list(_RecordSerializer.loads(_RecordSerializer.dumps(few)).items()) == list(few.items())
+    assert _RecordSerializer.loads(_RecordSerializer.dumps(b"owner")) == b"owner"
+    for refused in (((b"owner",),), _records(RECORDS_MAX + 1)):
+        with pytest.raises(ValueError, match="records"):
+            _RecordSerializer.loads(MSGPackSerializer.dumps(refused))
+    within = DictionaryDHTValue()
+    within.store(b"owner", (b"value",), math.inf)
+    ((_, (value, _)),) = _RecordSerializer.loads(MSGPackSerializer.dumps(within)).items()
+    assert isinstance(value, msgpack.ExtType)
+
+
+async def test_neighbours_that_no_node_names_are_not_looked_at() -> None:
+    """To spell out one peer id of 100 kB takes 14 s."""
+
+    class Stub:
+        """A node that names four neighbours."""
+
+        rpc_ping = rpc_store = None
+
+        async def rpc_find(self, keys: list[bytes], timeout: float) -> Any:  # noqa: ASYNC109 - hivemind's
+            """The same for each key."""
+            assert timeout == 3.0
+            near = [b"a" * 34, b"b" * 65, b"c" * 64, b"d" * 34]
+            one = dht_pb2.FindResult(nearest_node_ids=[b"1", b"2", b"3", b"4"], nearest_peer_ids=near)
+            return dht_pb2.FindResponse(results=[one] * len(keys))
+
+    for result in (await _NodeCalls(Stub(), 3).rpc_find([b"key"] * 2, timeout=3.0)).results:
+        assert list(result.nearest_peer_ids) == [b"a" * 34, b"c" * 64]
+        assert list(result.nearest_node_ids) == [b"1", b"3"]
 
 
 async def test_one_node_hides_no_record_of_others(world: World) -> None:
@@ -93,3 +139,11 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     answer = await reader._thread.attempt(ask, 5.0)
     assert not isinstance(answer, BaseException)
     assert answer[key_id][1] == known
+
+    async def ask_much(count: int) -> Any:
+        request = dht_pb2.FindRequest(keys=[key_id.to_bytes()] * count, peer=protocol.node_info)
+        return await protocol.get_stub(_node(bootstrap)._p2p.peer_id).rpc_find(request, timeout=3.0)
+
+    few, many = [await reader._thread.attempt(lambda count=count: ask_much(count), 5.0) for count in (16, 32)]
+    assert len(few.results) == 16
+    assert isinstance(many, P2PHandlerError), "hundred thousand in a request take all memory"
