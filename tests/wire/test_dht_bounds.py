@@ -120,7 +120,9 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
         "one, for ever": _alone(found, owner, math.inf),
         "size": _alone(found, owner, soon_s, maxsize="many"),
         "latest": _alone(found, owner, soon_s, latest_expiration_time="late"),
+        "one unsigned, for ever": _alone(found, owner, soon_s),
     }
+    answers["one unsigned, for ever"].value.store(b"nobody", b"", math.inf)
     for why, answer in answers.items():
         lying.storage.get = lambda _, answer=answer: answer
         await require_manifest(why)
