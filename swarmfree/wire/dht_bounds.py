@@ -3,7 +3,8 @@
 hivemind drops all records under a key for one that is not valid, or that its reader's clock finds
 too far ahead, takes an answer's own word for when it expires, and goes on from neighbours wherever
 they are said to stand. It unpacks values within values until the process's stack is full, spells
-out peer ids of any length, and looks up as many keys as one request names.
+out peer ids of any length, looks up as many keys as one request names, and remembers whoever was
+named to it or has called for good.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
@@ -22,16 +24,20 @@ from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSeri
 RECORDS_MAX = 4096
 """Under one key; more peers than that are not looked at."""
 _KEPT_PLACES_MAX = 4096
+_SILENT_MAX = 4096
+_REPLACEMENTS_MAX = 256
+"""So many nodes of one part of the table wait for another one's place."""
 _PEER_ID_BYTES_MAX = 64
 _FIND_BYTES_MAX = 512
 """Of a request that reads: 16 keys of 22 bytes, more than are asked for at once, and who asks."""
 
 
-def bound(protocol: Any, storage: RecordStorage) -> None:
+def bound(node: Any, storage: RecordStorage) -> None:
     """Hold others' records within bounds, cache none, and let nobody choose the place at which it
     stands: who may stand next to a key may answer for it, and hide what others store there. Of an
     answer the valid records count, each for itself.
     """
+    protocol, node.blacklist.ban_counter = node.protocol, _SilentNodes()
     protocol.storage, protocol.cache, protocol.serializer = storage, _NothingStored(), _RecordSerializer
     _bound_calls(protocol)
     update, find = protocol.update_routing_table, protocol.call_find
@@ -39,6 +45,8 @@ def bound(protocol: Any, storage: RecordStorage) -> None:
     async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
         if node_id is None or node_id == _place_of(peer_id):
             await update(node_id, peer_id, responded)
+            if node_id is not None:
+                _forget_oldest(protocol.routing_table, node_id)
 
     async def find_proven(peer: Any, keys: Collection[Any]) -> Any:
         answer = await find(peer, keys)
@@ -72,6 +80,26 @@ def _bound_calls(protocol: Any) -> None:
 
     handlers[name] = serve_few
     protocol.get_stub = lambda peer_id: _NodeCalls(stub_of(peer_id), protocol.bucket_size)
+
+
+def _forget_oldest(table: Any, node_id: Any) -> None:
+    """Of many that wait for a place beside this node the oldest goes: names are free."""
+    bucket = table.buckets[table.get_bucket_index(node_id)]
+    while len(bucket.replacement_nodes) > _REPLACEMENTS_MAX:
+        oldest = next(iter(bucket.replacement_nodes))
+        if oldest in bucket.nodes_to_peer_id:
+            del bucket.replacement_nodes[oldest]
+        else:
+            del table[oldest]
+
+
+class _SilentNodes(Counter[Any]):
+    """How often nodes did not answer: the last ones, since others may name some that never were."""
+
+    def __setitem__(self, peer_id: Any, count: int) -> None:
+        super().__setitem__(peer_id, count)
+        if len(self) > _SILENT_MAX:
+            del self[next(iter(self))]
 
 
 class _NodeCalls:

@@ -66,7 +66,7 @@ class DhtNode:
         self._node = node
         self._validator = validator
         self._storage = RecordStorage(StorageLimits())
-        bound(node.protocol, self._storage)
+        bound(node, self._storage)
         self.addresses = addresses
         self.port = port
 

@@ -15,12 +15,21 @@ import pytest
 from directory_world import World, world_of
 
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.wire.dht_bounds import RECORDS_MAX, _NodeCalls, _RecordSerializer
+from swarmfree.wire.dht_bounds import (
+    _REPLACEMENTS_MAX,
+    _SILENT_MAX,
+    RECORDS_MAX,
+    _forget_oldest,
+    _NodeCalls,
+    _RecordSerializer,
+    _SilentNodes,
+)
 from swarmfree.wire.directory import DhtDirectory
 from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, P2PHandlerError, PeerID
 
 pytest.importorskip("hivemind.utils.timed_storage")
 
+from hivemind.dht.routing import RoutingTable
 from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
@@ -89,6 +98,22 @@ async def test_neighbours_that_no_node_names_are_not_looked_at() -> None:
     for result in (await _NodeCalls(Stub(), 3).rpc_find([b"key"] * 2, timeout=3.0)).results:
         assert list(result.nearest_peer_ids) == [b"a" * 34, b"c" * 64]
         assert list(result.nearest_node_ids) == [b"1", b"3"]
+
+
+def test_nodes_that_were_named_or_have_called_are_forgotten() -> None:
+    """However many names one takes: the first go, and who has a place in the table stays."""
+    silent, table = _SilentNodes(), RoutingTable(DHTID(1), bucket_size=2, depth_modulo=1)
+    for name in range(_SILENT_MAX + 10):
+        silent[name] += 1
+    silent[_SILENT_MAX] += 1
+    assert (len(silent), silent[9], silent[10], silent[_SILENT_MAX]) == (_SILENT_MAX, 0, 1, 2)
+    far = [(DHTID(DHTID.MAX - number), PeerID(b"%d" % number)) for number in range(1, _REPLACEMENTS_MAX + 13)]
+    for node_id, peer_id in far:
+        table.add_or_update_node(node_id, peer_id)
+        _forget_oldest(table, node_id)
+    kept = [*far[:2], *far[12:]]
+    assert table.peer_id_to_uid == {peer_id: node_id for node_id, peer_id in kept}
+    assert len(table.buckets[-1].replacement_nodes) == _REPLACEMENTS_MAX
 
 
 async def test_one_node_hides_no_record_of_others(world: World) -> None:
