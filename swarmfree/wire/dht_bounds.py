@@ -23,6 +23,8 @@ from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSeri
 
 RECORDS_MAX = 4096
 """Under one key; more peers than that are not looked at."""
+_RECORD_BYTES_MIN = 256
+"""Of one record: its owner's key and the signature alone take more."""
 _KEPT_PLACES_MAX = 4096
 _SILENT_MAX = 4096
 _REPLACEMENTS_MAX = 256
@@ -130,7 +132,7 @@ class _RecordSerializer(MSGPackSerializer):  # type: ignore[misc]  # hivemind ha
         if type_code != cls._ext_types[DictionaryDHTValue]:
             raise ValueError("no records")
         _, _, found = msgpack.unpackb(data, raw=False)
-        if len(found) > RECORDS_MAX:
+        if len(found) > min(RECORDS_MAX, len(data) // _RECORD_BYTES_MIN):
             raise ValueError("too many records")
         with DictionaryDHTValue().freeze() as records:
             for owner, value, expires_s in found:

@@ -57,25 +57,25 @@ def _alone(found: Any, owner: bytes, expires_s: float, **said: object) -> Any:
     return ValueWithExpiration(records, expires_s)
 
 
-def _records(count: int) -> DictionaryDHTValue:
+def _records(count: int, value: object = b"v" * 256) -> DictionaryDHTValue:
     records = DictionaryDHTValue()
     for owner in range(count):
-        records.store(b"%d" % owner, b"", math.inf)
+        records.store(b"%d" % owner, value, math.inf)
     return records
 
 
 def test_records_alone_are_unpacked() -> None:
     """Tuples in one another, of which a few hundred in 2 kB end a process (SIGSEGV), and records in
-    records are refused unpacked, and so are more of them than are looked at.
+    records are refused unpacked, and so are more of them than are looked at, or smaller ones than
+    can be signed.
     """
     few = _records(3)
     assert list(_RecordSerializer.loads(_RecordSerializer.dumps(few)).items()) == list(few.items())
     assert _RecordSerializer.loads(_RecordSerializer.dumps(b"owner")) == b"owner"
-    for refused in (((b"owner",),), _records(RECORDS_MAX + 1)):
+    for refused in (((b"owner",),), _records(RECORDS_MAX + 1), _records(2, b"v" * 200)):
         with pytest.raises(ValueError, match="records"):
             _RecordSerializer.loads(MSGPackSerializer.dumps(refused))
-    within = DictionaryDHTValue()
-    within.store(b"owner", (b"value",), math.inf)
+    within = _records(1, (b"v" * 256,))
     ((_, (value, _)),) = _RecordSerializer.loads(MSGPackSerializer.dumps(within)).items()
     assert isinstance(value, msgpack.ExtType)
 
