@@ -37,7 +37,7 @@ _FIND_BYTES_MAX = 512
 def bound(node: Any, storage: RecordStorage) -> None:
     """Hold others' records within bounds, cache none, and let nobody choose the place at which it
     stands: who may stand next to a key may answer for it, and hide what others store there. Of an
-    answer the valid records count, each for itself.
+    answer, and of what is handed over, the valid records count, each for itself.
     """
     protocol, node.blacklist.ban_counter = node.protocol, _SilentNodes()
     protocol.storage, protocol.cache, protocol.serializer = storage, _NothingStored(), _RecordSerializer
@@ -62,10 +62,19 @@ def bound(node: Any, storage: RecordStorage) -> None:
             for subkey, (value, expires_s) in found:
                 if not protocol._validate_record(key, protocol.serializer.dumps(subkey), value, expires_s):  # noqa: SLF001
                     del records[subkey]
+        # What is handed over is stored up to the first one that is held already
+        held = protocol.storage.get(DHTID.from_bytes(key))
+        if held is not None:
+            records.data = dict(sorted(records.data.items(), key=lambda one: _is_held(held.value, *one)))
         records.latest_expiration_time = max((found.expiration_time for found in records.data.values()), default=-math.inf)
         return True
 
     protocol.update_routing_table, protocol.call_find, protocol._validate_dictionary = update_proven, find_proven, keep_valid  # noqa: SLF001
+
+
+def _is_held(records: Any, owner: Any, found: Any) -> bool:
+    present = records.get(owner)
+    return present is not None and bool(present.expiration_time >= found.expiration_time)
 
 
 def _bound_calls(protocol: Any) -> None:

@@ -24,6 +24,7 @@ from swarmfree.wire.dht_bounds import (
     _RecordSerializer,
     _SilentNodes,
 )
+from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.directory import DhtDirectory
 from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, P2PHandlerError, PeerID
 
@@ -124,6 +125,7 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     liar, _ = await world.peer("liar", bootstrap.addresses)
     reader, _ = await world.peer("reader", bootstrap.addresses)
     key, never = f"{world.run}.manifest", threading.Event()
+    key_id = DHTID.generate(source=key)
     protocol, lying, slow = (_node(one)._node.protocol for one in (reader, liar, bootstrap))
 
     async def require_manifest(why: str) -> None:
@@ -139,7 +141,7 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     await require_manifest("honest")
     soon_s = time.time() + 50.0
     await liar._store({key: b"of my own"}, soon_s)
-    found, owner = lying.storage.get(DHTID.generate(source=key)), _node(liar)._validator.local_public_key
+    found, owner = lying.storage.get(key_id), _node(liar)._validator.local_public_key
     answers = {
         "nothing, for ever": ValueWithExpiration(DictionaryDHTValue(), math.inf),
         "one, for ever": _alone(found, owner, math.inf),
@@ -152,10 +154,16 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
         lying.storage.get = lambda _, answer=answer: answer
         await require_manifest(why)
     del lying.storage.get, slow.storage.get
+    handed_over, protocol.storage = slow.storage.get(key_id).value, RecordStorage(StorageLimits())
+    first, record = next(iter(handed_over.items()))
+    request = dht_pb2.StoreRequest(keys=[key_id.to_bytes()], subkeys=[b""], values=[protocol.serializer.dumps(handed_over)])
+    request.expiration_time[:], request.in_cache[:] = [soon_s], [False]
+    assert protocol.storage.store_subkey(key_id, first, *record)
+    assert not isinstance(await reader._thread.attempt(lambda: protocol.rpc_store(request, None), 5.0), BaseException)
+    assert len(protocol.storage.get(key_id).value) == len(handed_over) == 2
     await liar._store({key: b"of my own"}, time.time() + 3599.0)
     _node(reader)._validator._now_s = lambda: time.time() - 2.0
     await require_manifest("ahead of the reader's clock")
-    key_id = DHTID.generate(source=key)
     nobody = {DHTID(int(key_id) ^ place): PeerID(b"\x12\x20" + os.urandom(32)) for place in range(1, 17)}
     known = {node_id: peer_id for peer_id, node_id in lying.routing_table.peer_id_to_uid.items()}
     lying.routing_table.get_nearest_neighbors = lambda *_, **__: [*nobody.items(), *known.items()]
