@@ -147,6 +147,17 @@ def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(coordination, "is_majority", lambda electorate, answered: electorate[0] in answered)
 
 
+def source_that_is_only_called_for(patch: pytest.MonkeyPatch) -> None:
+    """A holder that is called for, and has promised nothing, is in a plan beside one that has."""
+    admitted = Coordinator._admitted
+
+    def careless(self: Coordinator, stage: int) -> list[Participant]:
+        found = admitted(self, stage)
+        return found + [g for g in self.roster.holders(stage) if not g.is_heard and g not in found]
+
+    patch.setattr(Coordinator, "_admitted", careless)
+
+
 def state_that_a_promise_tells(patch: pytest.MonkeyPatch) -> None:
     """What a member holds counts for nothing where it has told that in its promise alone (3.2)."""
     participants = Takeover.participants

@@ -134,6 +134,27 @@ async def _outcome(work: Awaitable[object]) -> str:
     return "done"
 
 
+def sources_that_are_all_silent() -> object:
+    """Both sources are silent and called for, one of which was fenced before and has promised
+    nothing since; then the other one is fenced: the sources of the next plan, each time.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[list[str]]:
+        roster, now_s = coordinator.roster, alone.context.now_s()
+        other = roster.admit(endpoint("e"), Hello(True, False, ""), 0, built=True, is_ours=True)
+        for source in roster.holders(0):
+            source.miss(now_s)
+        found = []
+        for _ in range(2):
+            plan = coordinator._make_plan(4)
+            found.append([replica.endpoint.member.peer_id for replica in plan.replicas[0]])
+            roster.fence(A.member, "nobody listens")
+        assert roster.get(other.member) is other
+        return found
+
+    return lead(story)
+
+
 def step_that_a_promise_lacks() -> object:
     """A successor has the last holder of a stage by its promise, one step behind, has heard nothing
     else of it, and is told that nobody keeps the average which that lacks: what becomes of the

@@ -140,6 +140,7 @@ ROWS = (
         [("gone", True), ("gone", False)],
     ),
     # a coordinator
+    Row(removals_lead.source_that_is_only_called_for, tables_lead.sources_that_are_all_silent, [["a"], ["e"]]),
     Row(removals_lead.state_that_a_promise_tells, tables_lead.step_that_a_promise_lacks, "Stay"),
     Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
