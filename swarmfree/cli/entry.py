@@ -10,7 +10,6 @@ import sys
 
 import swarmfree.cli.interrupt  # noqa: F401 - from here on Ctrl-C ends the process with one line
 
-
 YOUNG_OBJECTS_MAX = 50_000
 """New objects between two looks for garbage. Python's own 700 take a tenth of the time while torch
 and hivemind are loaded, and find next to nothing.
