@@ -64,7 +64,7 @@ wrong, and not an address.
 
 WAITS_FROM_DISK = "nobody leads who answers: where all have died, the bootstrap names who goes on from snapshots"
 
-Lead = Callable[[Takeover | None], Awaitable[bool]]
+Lead = Callable[[Takeover | None], Awaitable[None]]
 Load = Callable[[Founder | None], Awaitable[None]]
 
 
@@ -85,9 +85,9 @@ class Membership:
         are_stored: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """`lead` coordinates, as the founder or from what it inherits, until this peer is no
-        coordinator any more; whether another is. `load` holds the snapshot that a genesis names,
-        or the newest one for None, where there is one on this peer's disk. `are_stored` says
-        why the run may have begun by what its store has; nothing where it has not.
+        coordinator any more. `load` holds the snapshot that a genesis names, or the newest one for
+        None, where there is one on this peer's disk. `are_stored` says why the run may have begun
+        by what its store has; nothing where it has not.
         """
         self._context, self._load, self._are_stored = context, load, are_stored
         self._stage_member = stage_member
@@ -134,7 +134,7 @@ class Membership:
                 await self._listen()
             if self._stage_member.replica_state.stage != NO_STAGE:
                 inheritance = await self._election.campaign()
-                # Whom no majority answers any more asks first who leads, and then claims again
+                # Who leads no longer asks who does before it claims again
                 if inheritance is not None:
                     await self._lead(inheritance)
 
@@ -166,7 +166,7 @@ class Membership:
                 raise Excluded(self._unwelcome)
             silent_s += min(self._context.now_s() - began_s, self._context.timing.silence_s)
             if await self._found(announced):
-                return False
+                silent_s = 0.0
             await self._require_run()
             pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
             await asyncio.sleep(pause_s)
@@ -370,7 +370,8 @@ class Membership:
             return False
         if self._stage_member.replica_state.stage != NO_STAGE:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
-        return not await self._lead(None)
+        await self._lead(None)
+        return True
 
     async def _resume(self, founder: Founder, others: Sequence[Announcement]) -> bool:
         """Hold what the genesis says that the run goes on from, and lead from there where it names
@@ -417,7 +418,8 @@ class Membership:
             called=called,
             is_whole=founder.is_whole,
         )
-        return not await self._lead(takeover)
+        await self._lead(takeover)
+        return True
 
     def _is_beyond(self, founder: Founder) -> bool:
         """Whether what is held from the disk goes on from what this genesis names, and nobody is

@@ -368,8 +368,8 @@ class Peer:
     def _make_coordinator(self, inherited: Takeover | None) -> Coordinator:
         return Coordinator(self.context, self._coordination, inherited, self.membership.genesis)
 
-    async def _lead(self, inherited: Takeover | None) -> bool:
-        """Coordinate until the run is over or this peer leads no longer; whether another does."""
+    async def _lead(self, inherited: Takeover | None) -> None:
+        """Coordinate until the run is over or this peer leads no longer."""
         self.coordinator = coordinator = self._make_coordinator(inherited)
         if inherited is None:
             # Who founds does not stand by: it alone decides on the first iteration, and only
@@ -381,20 +381,19 @@ class Peer:
             why = await coordinator.run()
         except Diverged as diverged:
             self.end(End(1, str(diverged)))
-            return True
+            return
         except Excluded as excluded:
             self.end(End(4, str(excluded)))
-            return True
+            return
         except Deposed as deposed:
             self.context.tell(Note(f"coordinates no longer: {deposed}"))
-            return deposed.by_another
+            return
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
         if coordinator.has_paused:
             await self.snapshots.keep_now()
         self.end(End(0, why, coordinator.has_paused))
-        return True
 
     async def _announce(self) -> None:
         """Keep announcement and papers up to date; at once when its place changes, the run begins

@@ -78,7 +78,7 @@ class DhtKeeper:
         self._unstored: set[str] = set()
         self._replaced = asyncio.Event()
         self._died_s: float | None = None
-        self._turn = 0
+        self._turn = self._tried = 0
 
     # -- what the directory asks for
 
@@ -274,15 +274,23 @@ class DhtKeeper:
                 self._unstored.discard(entry.key)
 
     def _strangers(self) -> list[Address]:
-        """Known peers that are not in the routing table, sorted."""
+        """Known peers that are not in the routing table, sorted: those that are remembered for good
+        first.
+        """
         neighbours: frozenset[str] = frozenset() if self._node is None else self._node.neighbours
         known = {**self._lasting, **self._learned}
-        return sorted(address for peer_id, address in known.items() if peer_id not in neighbours)
+        strangers = [address for peer_id, address in known.items() if peer_id not in neighbours]
+        return sorted(strangers, key=lambda address: (address.peer_id not in self._lasting, address))
 
     async def _meet_one(self, addresses: Sequence[Address], limit_s: float) -> tuple[DhtFault, ...]:
-        """Try all at once until one is met; then nothing is returned. Else why not."""
+        """Try all at once until one is met; then nothing is returned. Else why not. Where there are
+        many some are tried, and others the next time.
+        """
         if not addresses:
             return ()
+        if len(addresses) > _MEET_AT_ONCE_MAX:
+            begin, self._tried = self._tried % len(addresses), self._tried + _MEET_AT_ONCE_MAX
+            addresses = [*addresses[begin:], *addresses[:begin]]
         async with asyncio.TaskGroup() as tasks:
             attempts = {tasks.create_task(self._try_to_meet(address, limit_s)) for address in addresses[:_MEET_AT_ONCE_MAX]}
             faults: list[DhtFault] = []

@@ -21,7 +21,7 @@ from typing import Any
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
-from swarmfree.wire.dht_bounds import bound
+from swarmfree.wire.dht_bounds import RECORDS_MAX, bound
 from swarmfree.wire.dht_calls import EndingHandlers, UnfinishedCalls
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
@@ -46,7 +46,6 @@ _REPLICAS = 5
 # Nodes asked per search: the replicas and a few more, so that the cost of a search does not grow
 # with the swarm
 _BEAM = 8
-_RECORDS_MAX = 4096  # under one key; more peers than that are not looked at
 _CALL_LIMIT_S = 3.0
 _MEET_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
@@ -67,7 +66,7 @@ class DhtNode:
         self._node = node
         self._validator = validator
         self._storage = RecordStorage(StorageLimits())
-        bound(node.protocol, self._storage)
+        bound(node, self._storage)
         self.addresses = addresses
         self.port = port
 
@@ -177,7 +176,7 @@ class DhtNode:
             owner = self._validator.owner_of(subkey)
             if owner is not None and isinstance(value, bytes):
                 records.append(SignedRecord(owner, value, float(expires_s)))
-        return tuple(sorted(records, key=lambda record: record.owner)[:_RECORDS_MAX])
+        return tuple(sorted(records, key=lambda record: record.owner)[:RECORDS_MAX])
 
 
 def _p2p_in_folder(prefix: str, opened: list[Any]) -> Any:

@@ -25,6 +25,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerErr
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.serializer import MSGPackSerializer
 
 __all__ = [
     "DHTID",
@@ -32,6 +33,7 @@ __all__ = [
     "DHTLocalStorage",
     "DHTNode",
     "DictionaryDHTValue",
+    "MSGPackSerializer",
     "Multiaddr",
     "P2PDaemonError",
     "P2PHandlerError",

@@ -702,8 +702,8 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
-    """Nobody calls the last holder of a stage, that could not be reached, once the stage was made
-    from something else (3.4).
+    """Nobody calls the last holder of a stage, that was waited for in vain, and may lead a side of
+    its own by now (3.4).
     """
 
     async def blind(self: Assignment, holder: Endpoint) -> None:
@@ -781,10 +781,24 @@ def claimed_again_at_once(patch: pytest.MonkeyPatch) -> None:
                 await self._listen()
             while self._stage_member.replica_state.stage != NO_STAGE:
                 inheritance = await self._election.campaign()
-                if inheritance is None or await self._lead(inheritance):
+                if inheritance is None:
                     break
+                await self._lead(inheritance)
 
     patch.setattr(Membership, "keep", careless)
+
+
+def founder_claimed_again_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A founder, or who leads from a snapshot, claims again at once without a majority (3.3)."""
+    found = Membership._found
+
+    async def careless(self: Membership, announced: Sequence[Announcement]) -> bool:
+        has_led = await found(self, announced)
+        while has_led and (inheritance := await self._election.campaign()) is not None:
+            await self._lead(inheritance)
+        return has_led
+
+    patch.setattr(Membership, "_found", careless)
 
 
 def kept_before_the_step(patch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def state_kept_for_nothing_at_a_hello() -> object:
         request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", state.lineage))
         await word(alone.builder.build(A, request))
         alone.stage_member.lose_coordinator()
-        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
         await membership._ask(to)
         hello = next(request for _, request in alone.line.asked if isinstance(request, Hello))
         return hello.stage, hello.iteration
@@ -284,7 +284,7 @@ def state_kept_for_who_is_heard() -> object:
         else:
             alone.stage_member.lose_coordinator()
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=leads)
-        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
         await membership._ask_each([D, A])
         hellos = [asked_of.peer_id for asked_of, request in alone.line.asked if isinstance(request, Hello)]
         return hellos, alone.replica_state.iteration
@@ -310,7 +310,7 @@ def lead_that_no_majority_answers() -> object:
 
             return acted
 
-        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=act("leads", False))
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=act("leads", None))
         membership._election = cast("Any", SimpleNamespace(campaign=act("claims", object())))
         membership._ask_for_place = act("asks", False)  # type: ignore[method-assign]
         with suppress(asyncio.CancelledError):

@@ -247,7 +247,7 @@ def places_that_are_offered() -> object:
         alone.line.answer = answer
         if holds:
             alone.replica_state.install(1, 1, LAST.lineage(), LAST)
-        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0, False))
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
         return await membership._ask(first), X.member in alone.context.asked
 
     shown = (None, voted(theirs, X.member), voted(theirs, SIBLING.member), voted(others, SIBLING.member))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -333,7 +334,7 @@ def hello_of_a_refused_candidate() -> object:
         return _silent(to, claim)
 
     async def judge(alone: Alone, election: Election) -> str:
-        async def lead(inherited: object) -> bool:
+        async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
@@ -392,7 +393,7 @@ def lineage_that_nobody_leads() -> object:
     """
 
     async def judge(alone: Alone, election: Election, *, is_member: bool) -> list[tuple[int, ...]]:
-        async def lead(inherited: object) -> bool:
+        async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
         wait_s, membership = alone.context.timing.split_wait_s, Membership(alone.context, alone.stage_member, alone.tasks, lead)
@@ -416,7 +417,7 @@ def state_that_is_not_vouched_for() -> object:
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[object, ...]:
-        async def lead(inherited: object) -> bool:
+        async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
         membership, told = Membership(alone.context, alone.stage_member, alone.tasks, lead), []
@@ -450,7 +451,7 @@ def electorate_of_a_missed_record() -> object:
             alone.replica_state.apply(newest)
             return Reply(Committed(1))
 
-        alone.line.answer, alone.stage_member.commit = further, step  # type: ignore[method-assign, assignment]
+        alone.line.answer, alone.stage_member.commit = further, step  # type: ignore[assignment]
         return await election.campaign() is not None
 
     return _campaign(_silent, judge)
@@ -950,7 +951,7 @@ def state_that_is_vouched_for_later() -> object:
     """
 
     async def story(alone: Alone) -> list[int]:
-        async def lead(inherited: object) -> bool:
+        async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
         alone.line.answer = lambda to, request: Reply(Place(to, NO_STAGE, "", accepted=True))
@@ -979,7 +980,7 @@ def founder_that_was_started_again() -> object:
     here, before, now = _shown(ME, PeerState.STANDBY), _shown(A, PeerState.STANDBY), _shown(A, PeerState.SERVING)
 
     async def story(alone: Alone) -> list[bool]:
-        async def lead(inherited: object) -> bool:
+        async def lead(inherited: object) -> None:
             return inherited is not None
 
         async def founder() -> Founder:
@@ -996,6 +997,45 @@ def founder_that_was_started_again() -> object:
             await membership._found([first])
             founds.append(await membership._found([here, before]))
         return founds
+
+    return play(story)
+
+
+def founder_that_no_majority_answers() -> object:
+    """A founder has looked for others for long, and leads until no majority answers it: what it
+    does one after the other.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        done: list[str] = []
+
+        async def founder() -> Founder:
+            return Founder(1, ME.member.peer_id)
+
+        async def announcements() -> list[Announcement]:
+            await asyncio.sleep(2 * alone.context.timing.silence_s)
+            return [_shown(ME, PeerState.STANDBY), _shown(A, PeerState.STANDBY)]
+
+        async def lead(inherited: object) -> None:
+            done.append("leads")
+            alone.replica_state.stage, membership._has_begun = 1, inherited is None
+
+        async def campaign() -> None:
+            done.append("claims")
+            raise asyncio.CancelledError
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            done.append(f"asks {to.member.peer_id}")
+            raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
+
+        directory = SimpleNamespace(founder=founder, announcements=announcements)
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        alone.line.answer, alone.replica_state.stage = one, NO_STAGE
+        membership = Membership(context, alone.stage_member, alone.tasks, lead)
+        membership._election.campaign = campaign  # type: ignore[method-assign, assignment]
+        with suppress(asyncio.CancelledError):
+            await membership.keep()
+        return done[done.index("leads") :]
 
     return play(story)
 
@@ -1241,8 +1281,8 @@ def donor_that_leads_others() -> object:
     return [_assignment(partial(story, term=term, why=why)) for term, why in asked]
 
 
-def last_holder_of_a_rebuilt_stage() -> object:
-    """The last holder of a stage could not be reached, and the stage was built from a neighbour:
+def last_holder_of_a_lost_stage() -> object:
+    """The last holder of a stage was waited for in vain, and nobody can build the stage yet:
     whether it is called again and again before the Seal, and after it.
     """
 
@@ -1250,19 +1290,16 @@ def last_holder_of_a_rebuilt_stage() -> object:
         def one(to: Endpoint, request: Request) -> Reply:
             if to == SIBLING:
                 raise PeerUnreachable("no way to it")
-            if isinstance(request, Build):
-                if isinstance(request.action, Copy):
-                    raise Refused(RefusalKind.FAILED, "it cannot be reached from here, either")
-                return Reply(Built(5, "c" * 64, 0.1, 0, exact=False))
             return answer(to, request)
 
         def calls() -> int:
             return sum(isinstance(request, Meet) and to == SIBLING.member for to, request in alone.line.asked)
 
         alone.line.answer = one
-        roster.fence(SIBLING.member, "it is silent")
-        roster.out_of_reach[1] = SIBLING
-        roster.admit(ME, Hello(False, False, ""), 1)
+        called = roster.get(SIBLING.member)
+        assert called is not None
+        called.miss(alone.context.now_s() - 1000)
+        await roster.judge(called, PeerSilent("it does not answer"))
         alone.tasks.start(assignment.fill(), "fill")
         await asyncio.sleep(8.0)
         before = calls()

@@ -346,7 +346,7 @@ ROWS = (
         tables_return.builder_that_is_called_for,
         [(False, 5), (False, -1), (True, 5)],
     ),
-    Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_rebuilt_stage, (True, False)),
+    Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_lost_stage, (True, False)),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),
@@ -387,6 +387,11 @@ ROWS = (
         removals_return.claimed_again_at_once,
         tables_copies.lead_that_no_majority_answers,
         ["asks", "claims", "leads", "asks", "claims"],
+    ),
+    Row(
+        removals_return.founder_claimed_again_at_once,
+        tables_return.founder_that_no_majority_answers,
+        ["leads", "asks a", "claims"],
     ),
     Row(removals_return.kept_before_the_step, tables_copies.state_kept_as_it_steps, right=True),
     Row(

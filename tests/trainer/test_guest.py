@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -23,12 +23,13 @@ from swarmfree.protocol.messages import Farewell, GetPlan, PlanAnswer
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.ports import Ports, Reply
+from swarmfree.protocol.records import SetSplit
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer import guest
 from swarmfree.trainer.guest import GUESTS_MAX, run_with_guest
 from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.peer import NO_HOOKS, End, Hooks
-from tests.builders import make_ports
+from tests.builders import make_ports, make_record
 from tests.mutants.alone import ME, SIBLING, A, plan
 
 T = TypeVar("T")
@@ -448,3 +449,17 @@ def test_a_guest_that_leads_hands_over_once_it_is_released() -> None:
     assert lead.done == ["released", "handed over"]
     assert not own.asked
     assert own.ended_s is None
+
+
+def test_a_guest_needs_what_its_stage_has_by_now() -> None:
+    """As the last record cuts it: a host with room for what the stage had when the run began takes
+    it with fewer blocks, and not with more.
+    """
+    first = len(MANIFEST.blocks_of(1))
+    for blocks, fits in ((first + 1, False), (first, True), (0, True)):
+        record = make_record(split=SetSplit((blocks, *(MANIFEST.split.counts[1:])), 1))
+        host = guest._Host.__new__(guest._Host)
+        host._manifest, host._guests = MANIFEST, cast("Any", SimpleNamespace(room_bytes=NEEDED))
+        state = SimpleNamespace(record_of=lambda _, record=record: record)
+        host._peer = cast("Any", SimpleNamespace(stage_member=SimpleNamespace(replica_state=state)))
+        assert host._fits(1) is fits

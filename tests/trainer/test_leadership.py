@@ -47,10 +47,12 @@ def test_of_those_that_were_named_the_last_are_kept() -> None:
     lead._name((replace(member, peer_id=f"old{number}") for number in range(PAST_MAX)), 3)
     lead._name([replace(member, peer_id="old0")], 4)
     lead._name((replace(member, peer_id=f"new{number}") for number in range(10)), 5)
+    lead._name([replace(member, peer_id="new0")], 2)  # by a record of before
     assert len(lead.named) == PAST_MAX
     assert {"old0", "new0", "new9"} <= lead.named.keys()
     lead._name((), 4 + PAST_MAX)
     assert set(lead.named.values()) == {5}
+    assert len(lead.named) == 10
 
 
 def test_a_successor_can_show_what_was_promised_to_it() -> None:

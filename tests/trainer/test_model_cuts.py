@@ -11,8 +11,9 @@ import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split
-from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
@@ -23,6 +24,7 @@ from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.coordinator import model_cuts
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
+from swarmfree.trainer.member.preparation import cut_bytes
 from tests.builders import make_entry, make_record
 
 MODEL = ModelSection(width=64, blocks=6, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
@@ -180,6 +182,16 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
     asyncio.run(consider_for(hour_s))
     assert world.cut == split.counts
     assert waits_s[failed + 1] - waits_s[failed] <= MANIFEST.timing.join_wait_s + 5 * HOLD_S
+    assert waits_s[failed + 2] - waits_s[failed + 1] <= MANIFEST.timing.join_wait_s + 2 * 5 * HOLD_S
+
+
+@pytest.mark.parametrize("counts", [(1, 3, 2), (4, 0, 2), (2, 2, 2)])
+def test_memory_for_another_cut_is_that_of_an_engine_and_of_both_states(counts: tuple[int, ...]) -> None:
+    """Of the blocks before and after: that one has more of them says nothing."""
+    block = block_parameters(MANIFEST.model)
+    for stage, after in enumerate(counts, start=1):
+        needed = BYTES_PER_PARAMETER * after + STATE_FLOATS * FLOAT_BYTES * (after + 2)
+        assert cut_bytes(MANIFEST, BlockSplit((2, 2, 2)), BlockSplit(counts), stage) == needed * block
 
 
 def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:

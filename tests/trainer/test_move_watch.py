@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -343,7 +344,7 @@ async def test_a_copy_is_expected_to_take_as_long_as_the_last_ones_of_the_body()
 
 def test_a_copy_is_as_large_as_the_model_was_cut_then() -> None:
     """A later cut changes nothing of what came; stage 0 has another size, one without blocks none:
-    they say nothing.
+    they say nothing, nor does what took no time.
     """
     manifest, copies = World("s|abc|def").manifest, deque[tuple[int, float]]()
     built = Built("digest", 2.0, 0, 1, exact=True)
@@ -351,7 +352,8 @@ def test_a_copy_is_as_large_as_the_model_was_cut_then() -> None:
     for counts in ((1, 1), (2, 0)):
         of = SimpleNamespace(copied_s={}, copies=copies, _split=BlockSplit(counts), _context=context, _roster=Roster())
         for stage in range(3):
-            Assignment._note_copy(cast("Any", of), endpoint("a").member, stage, built)
+            for seconds in (2.0, 0.0):
+                Assignment._note_copy(cast("Any", of), endpoint("a").member, stage, replace(built, seconds=seconds))
     one = state_bytes(manifest, 1, 1)
     assert list(copies) == [(one, 2.0), (one, 2.0), (2 * one, 2.0)]
 

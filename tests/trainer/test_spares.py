@@ -8,16 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.names import ENDS_STAGE, Member
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
 from swarmfree.trainer.coordinator.assignment import Assignment
 
 
-@pytest.mark.parametrize(("stage", "copied"), [(2, [2]), (ENDS_STAGE, [])])
+@pytest.mark.parametrize(("stage", "copied"), [(2, [2]), (ENDS_STAGE, []), (NO_STAGE, [])])
 def test_a_stage_is_copied_before_its_only_replica_takes_the_ends(
     stage: int, copied: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The only one who can feed serves a body stage alone: a spare peer takes that. Where it has
-    been given the ends already, and could not build them yet, nothing else can be done.
+    been given the ends already, and could not build them yet, nothing else can be done, nor where
+    it stands by and is about to leave.
     """
     me = Member("me", "1")
     feeder = cast("Any", SimpleNamespace(member=me, stage=stage))

@@ -10,15 +10,28 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 import pytest
 from directory_world import World, world_of
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire.dht_bounds import (
+    _REPLACEMENTS_MAX,
+    _SILENT_MAX,
+    RECORDS_MAX,
+    _forget_oldest,
+    _NodeCalls,
+    _RecordSerializer,
+    _SilentNodes,
+)
+from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.directory import DhtDirectory
-from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, PeerID
+from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, P2PHandlerError, PeerID
 
 pytest.importorskip("hivemind.utils.timed_storage")
 
+from hivemind.dht.routing import RoutingTable
+from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 SLOW_S = 0.05
@@ -45,6 +58,65 @@ def _alone(found: Any, owner: bytes, expires_s: float, **said: object) -> Any:
     return ValueWithExpiration(records, expires_s)
 
 
+def _records(count: int, value: object = b"v" * 256) -> DictionaryDHTValue:
+    records = DictionaryDHTValue()
+    for owner in range(count):
+        records.store(b"%d" % owner, value, math.inf)
+    return records
+
+
+def test_records_alone_are_unpacked() -> None:
+    """Tuples in one another, of which a few hundred in 2 kB end a process (SIGSEGV), and records in
+    records are refused unpacked, and so are more of them than are looked at, or smaller ones than
+    can be signed.
+    """
+    few = _records(3)
+    assert list(_RecordSerializer.loads(_RecordSerializer.dumps(few)).items()) == list(few.items())
+    assert _RecordSerializer.loads(_RecordSerializer.dumps(b"owner")) == b"owner"
+    for refused in (((b"owner",),), _records(RECORDS_MAX + 1), _records(2, b"v" * 200)):
+        with pytest.raises(ValueError, match="records"):
+            _RecordSerializer.loads(MSGPackSerializer.dumps(refused))
+    within = _records(1, (b"v" * 256,))
+    ((_, (value, _)),) = _RecordSerializer.loads(MSGPackSerializer.dumps(within)).items()
+    assert isinstance(value, msgpack.ExtType)
+
+
+async def test_neighbours_that_no_node_names_are_not_looked_at() -> None:
+    """To spell out one peer id of 100 kB takes 14 s."""
+
+    class Stub:
+        """A node that names four neighbours."""
+
+        rpc_ping = rpc_store = None
+
+        async def rpc_find(self, keys: list[bytes], timeout: float) -> Any:  # noqa: ASYNC109 - hivemind's
+            """The same for each key."""
+            assert timeout == 3.0
+            near = [b"a" * 34, b"b" * 65, b"c" * 64, b"d" * 34]
+            one = dht_pb2.FindResult(nearest_node_ids=[b"1", b"2", b"3", b"4"], nearest_peer_ids=near)
+            return dht_pb2.FindResponse(results=[one] * len(keys))
+
+    for result in (await _NodeCalls(Stub(), 3).rpc_find([b"key"] * 2, timeout=3.0)).results:
+        assert list(result.nearest_peer_ids) == [b"a" * 34, b"c" * 64]
+        assert list(result.nearest_node_ids) == [b"1", b"3"]
+
+
+def test_nodes_that_were_named_or_have_called_are_forgotten() -> None:
+    """However many names one takes: the first go, and who has a place in the table stays."""
+    silent, table = _SilentNodes(), RoutingTable(DHTID(1), bucket_size=2, depth_modulo=1)
+    for name in range(_SILENT_MAX + 10):
+        silent[name] += 1
+    silent[_SILENT_MAX] += 1
+    assert (len(silent), silent[9], silent[10], silent[_SILENT_MAX]) == (_SILENT_MAX, 0, 1, 2)
+    far = [(DHTID(DHTID.MAX - number), PeerID(b"%d" % number)) for number in range(1, _REPLACEMENTS_MAX + 13)]
+    for node_id, peer_id in far:
+        table.add_or_update_node(node_id, peer_id)
+        _forget_oldest(table, node_id)
+    kept = [*far[:2], *far[12:]]
+    assert table.peer_id_to_uid == {peer_id: node_id for node_id, peer_id in kept}
+    assert len(table.buckets[-1].replacement_nodes) == _REPLACEMENTS_MAX
+
+
 async def test_one_node_hides_no_record_of_others(world: World) -> None:
     """A node that answers first, whatever it says of its own records: that they last for ever, that
     their bounds are no numbers, that one is too far ahead, that others stand next to the key.
@@ -53,6 +125,7 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     liar, _ = await world.peer("liar", bootstrap.addresses)
     reader, _ = await world.peer("reader", bootstrap.addresses)
     key, never = f"{world.run}.manifest", threading.Event()
+    key_id = DHTID.generate(source=key)
     protocol, lying, slow = (_node(one)._node.protocol for one in (reader, liar, bootstrap))
 
     async def require_manifest(why: str) -> None:
@@ -68,21 +141,29 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     await require_manifest("honest")
     soon_s = time.time() + 50.0
     await liar._store({key: b"of my own"}, soon_s)
-    found, owner = lying.storage.get(DHTID.generate(source=key)), _node(liar)._validator.local_public_key
+    found, owner = lying.storage.get(key_id), _node(liar)._validator.local_public_key
     answers = {
         "nothing, for ever": ValueWithExpiration(DictionaryDHTValue(), math.inf),
         "one, for ever": _alone(found, owner, math.inf),
         "size": _alone(found, owner, soon_s, maxsize="many"),
         "latest": _alone(found, owner, soon_s, latest_expiration_time="late"),
+        "one unsigned, for ever": _alone(found, owner, soon_s),
     }
+    answers["one unsigned, for ever"].value.store(b"nobody", b"", math.inf)
     for why, answer in answers.items():
         lying.storage.get = lambda _, answer=answer: answer
         await require_manifest(why)
     del lying.storage.get, slow.storage.get
+    handed_over, protocol.storage = slow.storage.get(key_id).value, RecordStorage(StorageLimits())
+    first, record = next(iter(handed_over.items()))
+    request = dht_pb2.StoreRequest(keys=[key_id.to_bytes()], subkeys=[b""], values=[protocol.serializer.dumps(handed_over)])
+    request.expiration_time[:], request.in_cache[:] = [soon_s], [False]
+    assert protocol.storage.store_subkey(key_id, first, *record)
+    assert not isinstance(await reader._thread.attempt(lambda: protocol.rpc_store(request, None), 5.0), BaseException)
+    assert len(protocol.storage.get(key_id).value) == len(handed_over) == 2
     await liar._store({key: b"of my own"}, time.time() + 3599.0)
     _node(reader)._validator._now_s = lambda: time.time() - 2.0
     await require_manifest("ahead of the reader's clock")
-    key_id = DHTID.generate(source=key)
     nobody = {DHTID(int(key_id) ^ place): PeerID(b"\x12\x20" + os.urandom(32)) for place in range(1, 17)}
     known = {node_id: peer_id for peer_id, node_id in lying.routing_table.peer_id_to_uid.items()}
     lying.routing_table.get_nearest_neighbors = lambda *_, **__: [*nobody.items(), *known.items()]
@@ -93,3 +174,11 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     answer = await reader._thread.attempt(ask, 5.0)
     assert not isinstance(answer, BaseException)
     assert answer[key_id][1] == known
+
+    async def ask_much(count: int) -> Any:
+        request = dht_pb2.FindRequest(keys=[key_id.to_bytes()] * count, peer=protocol.node_info)
+        return await protocol.get_stub(_node(bootstrap)._p2p.peer_id).rpc_find(request, timeout=3.0)
+
+    few, many = [await reader._thread.attempt(lambda count=count: ask_much(count), 5.0) for count in (16, 32)]
+    assert len(few.results) == 16
+    assert isinstance(many, P2PHandlerError), "hundred thousand in a request take all memory"

@@ -19,9 +19,11 @@ from directory_world import World, announcement_of, is_running, until, world_of
 from swarmfree.protocol.errors import InviteError, NobodyAnswers
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire import dht_keeper
-from swarmfree.wire.dht_values import DhtFault
+from swarmfree.wire.addresses import Address
+from swarmfree.wire.dht_values import DhtFault, Listening
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
 from swarmfree.wire.known_peers import read_known_peers
+from swarmfree.wire.socket_folder import SocketFolder
 
 BOOTSTRAP = """
 import asyncio, dataclasses, sys
@@ -170,9 +172,41 @@ async def test_directory_that_does_not_answer_is_told(world: World, monkeypatch:
     async def fail(*_: object) -> None:
         raise DhtFault("no answer")
 
+    async def find_nothing(*_: object) -> dict[str, object]:
+        return {}
+
     monkeypatch.setattr(peer._keeper, "read", fail)
     with pytest.raises(NobodyAnswers, match=r"the directory does not \(no answer; tried for 0\.1 s\)"):
         await peer.fetch_manifest(0.1)
+    monkeypatch.setattr(peer._keeper, "read", find_nothing)  # it answers again
+    with pytest.raises(InviteError, match="none had the manifest"):
+        await peer.fetch_manifest(0.1)
+
+
+async def test_who_knows_many_meets_each_in_turn(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, and all but one of forty known peers cannot be dialled: entry points come first, and
+    everybody is tried. The first sixteen were tried again and again.
+    """
+    peer_id = world.node.peer_id
+    known = [Address("ip4", "127.0.0.1", port, f"{peer_id[:-2]}{port}") for port in range(11, 51)]
+    listening, sockets = Listening("127.0.0.1", 0, beyond_nat=False), SocketFolder(str(tmp_path))
+    keeper = dht_keeper.DhtKeeper(world.node, listening, sockets, time.time, lambda _: None)
+    tried = list[int]()
+
+    async def try_to_meet(address: Address, _: float) -> DhtFault | None:
+        tried.append(address.port)
+        return None if address.port == 49 else DhtFault("a router is in between")
+
+    monkeypatch.setattr(keeper, "_try_to_meet", try_to_meet)
+    keeper.learn(known)
+    assert await keeper.join(known[-1:], 0.0), "nobody is there"
+    tried.clear()
+    for _ in range(2):
+        assert len(await keeper._meet_one(keeper._strangers(), 1.0)) == 16
+    assert tried[0] == 50
+    assert not await keeper._meet_one(keeper._strangers(), 1.0)
+    assert set(tried) == set(range(11, 51))
+    sockets.close()
 
 
 async def test_all_p2pds_die_at_once(world: World) -> None:

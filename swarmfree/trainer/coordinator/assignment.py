@@ -88,7 +88,6 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._cut = dict[int, Rebuilt]()  # counts as long as the lead has a cut
         self._lost_since_s: dict[int, float] = {}
-        self._last_holder: dict[int, Endpoint] = {}
         self.copied_s: dict[Member, float] = {}
         self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
@@ -130,7 +129,6 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
-        self._last_holder = {}
         self._choice.commit()
         self._adoption.commit()
 
@@ -219,6 +217,9 @@ class Assignment:
                     # One that has fallen behind for good holds nothing
                     self.admissible(participant)
             await self._roster.look_who_is_silent()
+            while self._roster.given_up:
+                holder = self._roster.given_up.popleft()
+                self._tasks.start(self._look_for(holder), f"look for {holder.member}")
             self._roster.end_bars()
             self._use_standbys()
             if not self._waits_for_disks:
@@ -547,10 +548,9 @@ class Assignment:
         iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
-        if (cut_off := self._roster.out_of_reach.pop(stage, None)) is not None:  # asked once, whatever comes of it
-            self._last_holder[stage] = cut_off
-            if isinstance(action, Copy):  # it was waited for already
-                limit_s = self._context.timing.silence_s
+        # Asked once, whatever comes of it, and waited for already
+        if self._roster.out_of_reach.pop(stage, None) is not None and isinstance(action, Copy):
+            limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
             self._void_joins(stage, donor=participant.member)  # of what it held, or of what it builds unheard
@@ -624,8 +624,6 @@ class Assignment:
         is_scaled = present.record is not None and not is_as_it_was
         self._rebuilt[stage] = Rebuilt(stage, built.state_digest, is_scaled, _steps_held(action))
         self._void_joins(stage)
-        if stage in self._last_holder:
-            self._tasks.start(self._look_for(self._last_holder.pop(stage)), f"look for the last holder of stage {stage}")
 
     def _note_copy(self, member: Member, stage: int, built: Built) -> None:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
@@ -634,8 +632,8 @@ class Assignment:
             self.copies.append((state_bytes(self._context.manifest, stage, len(blocks)), built.seconds))
 
     async def _look_for(self, holder: Endpoint) -> None:
-        """Who held a rebuilt stage, and was waited for in vain, may lead a side of its own by now:
-        call it until the Seal. What it holds counts where one of the two gives way in time.
+        """Who held a stage, and was waited for in vain, may lead a side of its own by now: call it
+        until the Seal. What it holds counts where one of the two gives way in time.
         """
         iteration = self._lead.iteration
         while self._lead.iteration == iteration and not self._lead.is_sealing and self._roster.get(holder.member) is None:

@@ -55,5 +55,5 @@ class QuorumWatch:
             self._minority_since_s = now_s
             self._context.tell(Note(f"no majority of {len(self._lead.electorate())} members answers"))
         if now_s - self._minority_since_s >= self._context.timing.silence_s:
-            raise Deposed("no majority answers", by_another=False)
+            raise Deposed("no majority answers")
         return False

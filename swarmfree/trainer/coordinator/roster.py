@@ -8,7 +8,7 @@ anyone. Source: protocol sections 3.3, 6 (Heartbeat).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +36,7 @@ ASKED_AGAIN = 1
 KNOCK_S = 0.25
 """Between two calls to a silent peer that is waited for."""
 DIFFERS_MAX = 2
+GIVEN_UP_MAX = 32
 HEARS_ANOTHER = frozenset({RefusalKind.NOT_YET})
 """With a heartbeat: who refuses it so hears another coordinator still. That is no more than
 silence, as the other one falls silent soon.
@@ -43,17 +44,7 @@ silence, as the other one falls silent soon.
 
 
 class Deposed(Exception):
-    """This peer leads no longer.
-
-    Args:
-        why: for people.
-        by_another: somebody has promised a higher term; else no majority answers, and this peer may
-            claim again.
-    """
-
-    def __init__(self, why: str, *, by_another: bool) -> None:
-        super().__init__(why)
-        self.by_another = by_another
+    """This peer leads no longer; the text says why, for people."""
 
 
 class Roster(Participants):
@@ -69,6 +60,7 @@ class Roster(Participants):
         rivalry: told when another coordinator may lead: a participant forbids what this one says,
             or that one has called.
         out_of_reach: the last holder of a stage, that was waited for in vain: others may reach it.
+        given_up: all holders that were waited for in vain, until somebody looks for them.
     """
 
     def __init__(self, context: Context, tasks: Tasks, lead: Leadership, choice: RecoveryChoice) -> None:
@@ -87,6 +79,7 @@ class Roster(Participants):
         self.changed, self.rivalry = Signal(), Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
+        self.given_up: deque[Endpoint] = deque(maxlen=GIVEN_UP_MAX)
         self._adopted: Mapping[Member, int] = {}
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
@@ -153,7 +146,7 @@ class Roster(Participants):
             Deposed: it is none any more.
         """
         if self._deposed:
-            raise Deposed(self._deposed, by_another=True)
+            raise Deposed(self._deposed)
 
     def admit(
         self,
@@ -535,6 +528,7 @@ class Roster(Participants):
         if self._patience_left_s(participant):
             return True
         self.out_of_reach[participant.stage] = participant.endpoint
+        self.given_up.append(participant.endpoint)
         return False
 
     def _patience_left_s(self, participant: Participant) -> float | None:

@@ -26,6 +26,7 @@ from swarmfree.policy.planner.single_moves import (
     unexplained_s,
 )
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.split import BlockSplit
 
 MODEL = ModelSection(width=64, blocks=3, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
 """The head is a hundredth of a block."""
@@ -82,7 +83,8 @@ def found(text: str, slow: str = "", *, without: str = "", **changes: object) ->
 
 def test_a_fleet_is_made_of_what_replicas_measure() -> None:
     """Seconds of a microbatch are divided among the blocks of the stage, a third of them forward;
-    who has measured nothing is the median of the body; a source counts by the head's work.
+    who has measured nothing, as of a stage without blocks, is the median of the body; a source
+    counts by the head's work.
     """
     manifest = replace(MANIFEST, model=replace(MODEL, blocks=4))  # stage 1 has two blocks
     peers = [MeasuredPeer("s", 0, 0.5), MeasuredPeer("a", 1, 0.6), MeasuredPeer("b", 2, 0.3), MeasuredPeer("c", 3, 0.9)]
@@ -98,6 +100,9 @@ def test_a_fleet_is_made_of_what_replicas_measure() -> None:
     alone = ExecutionPlan((0, 2, 1, 1), (("s",), ("a",), ("b",), ("c",)))
     assert iteration_time(fleet, alone, replace(manifest, batch=BatchSection(microbatches=1))).compute_s == pytest.approx(2.3)
     assert fleet.seconds_to_failure == pytest.approx(3600 / 2.5)
+    passing_on = measured_fleet(peers, manifest, 0.5, split=BlockSplit((3, 0, 1)))
+    assert passing_on is not None
+    assert passing_on.by_name["b"].block_s == passing_on.by_name["a"].block_s == pytest.approx(0.2)
 
 
 def test_nothing_is_known_before_a_replica_of_the_body_has_measured() -> None:

@@ -1,0 +1,43 @@
+"""Whom a coordinator calls for once a stage is lost, and who may copy it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmfree.protocol.messages import Hello
+from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.trainer.coordinator.absent import ABSENT_MAX, Absent
+from swarmfree.trainer.coordinator.assignment import NO_ITERATION, _is_a_step_behind
+from swarmfree.trainer.coordinator.participant import Participant
+from swarmfree.trainer.incarnations import Incarnations
+
+
+def _holder(number: int, *, life: str = "1", stage: int = 1, iteration: int = NO_ITERATION) -> Participant:
+    hello = Hello(can_feed=False, standby=False, corpus_hash="", stage=stage, iteration=iteration)
+    return Participant(Endpoint(Member(f"peer{number}", life), ()), hello, stage, number, built=iteration == NO_ITERATION)
+
+
+def test_the_last_ones_are_called_for_once() -> None:
+    """Of one stage, as many as are remembered, and none that is here again in another life."""
+    context = SimpleNamespace(now_s=lambda: 0.0, timing=SimpleNamespace(silence_s=2.0), incarnations=Incarnations())
+    absent = Absent(cast("Any", context))
+    for number in range(ABSENT_MAX + 2):
+        absent.add(_holder(number, stage=2 if number == 4 else 1))
+    context.incarnations.hear([_holder(3, life="2").member])
+    called = [participant.member.peer_id for participant, _ in absent.take(1)]
+    assert called == [f"peer{number}" for number in range(2, ABSENT_MAX + 2) if number not in {3, 4}]
+    assert absent.take(1) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "iteration", "is_behind"),
+    [(4, 5, True), (5, 5, False), (3, 5, False), (NO_ITERATION, 5, False), (NO_ITERATION, 0, False)],
+)
+def test_who_holds_nothing_is_no_step_behind(held: int, iteration: int, is_behind: bool) -> None:  # noqa: FBT001 - a row of a table
+    """In the first iteration either: whoever holds nothing may copy."""
+    holder = _holder(0, iteration=held)
+    holder.vouch()
+    assert _is_a_step_behind(holder, iteration) is is_behind
