@@ -45,7 +45,7 @@ swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go
 
 test: $(READY) ## All tests, 200 rehearsals among them; what plays in virtual time computes while real processes wait.
 	@$(VENV)/bin/python -m compileall -q swarmfree  # once, and not in four processes that start together
-	$(MAKE) --no-print-directory --jobs 3 test-virtual test-swarms test-others
+	$(VENV)/bin/python -m tests.lab.with_nursery $(MAKE) --no-print-directory --jobs 3 test-virtual test-swarms test-others
 
 test-virtual:
 	nice -n 19 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --timeout 900 $(VIRTUAL) $(PYTEST_FLAGS)

@@ -40,6 +40,8 @@ ROOM = b"/" * 1024
 """Where a folder for temporary files is written in the environment."""
 VARIABLE = b"TMPDIR="
 HANDED_BYTES_MAX = 1 << 14
+SHARED = "SWARMFREE_TEST_NURSERY"
+"""In the environment of a session of tests: the socket of a nursery that others use as well."""
 # Nothing is imported but what it needs: it is started for every swarm.
 HAND_OVER = """\
 import os, socket, sys
