@@ -7,11 +7,11 @@ READY := $(VENV)/.ready
 RUN ?= stdlib-small
 SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
-# The longest first: who is last has nobody beside it. A file named beside its folder would come with that.
-LONGEST := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
-	real_shadows.py real_begin.py restart.py restart_from_store.py) tests/cli/test_study_trials.py tests/examples tests/benchmarks tests/cli/test_study.py
-SHARED := $(LONGEST) $(addprefix tests/,wire attacks lab model storage trainer cockpit paper policy protocol) \
-	$(filter-out $(LONGEST),$(wildcard tests/cli/test_*.py)) tests/test_tidy.py
+# The longest first: who is last has nobody beside it.
+SWARMS := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
+	real_shadows.py real_begin.py restart.py restart_from_store.py) tests/cli/test_study_trials.py tests/cli/test_study.py
+OTHERS := $(addprefix tests/,examples benchmarks wire attacks lab model storage trainer cockpit paper policy protocol) \
+	$(filter-out $(SWARMS),$(wildcard tests/cli/test_*.py)) tests/test_tidy.py
 # Time does not pass in these while they wait for a processor: who has to be quick goes first.
 VIRTUAL := tests/sim tests/scenarios tests/mutants
 SEEDS ?= 300
@@ -24,7 +24,7 @@ INTEROP_FLAGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup swarm test test-virtual test-real check fuzz interop clean
+.PHONY: help setup swarm test test-virtual test-alone test-swarms test-others check fuzz interop clean
 
 help: ## Say what there is.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,16 +45,22 @@ swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go
 
 test: $(READY) ## All tests, 200 rehearsals among them; what plays in virtual time computes while real processes wait.
 	@$(VENV)/bin/python -m compileall -q swarmfree  # once, and not in four processes that start together
-	$(MAKE) --no-print-directory --jobs 2 test-virtual test-real
+	$(VENV)/bin/python -m tests.lab.with_nursery $(MAKE) --no-print-directory --jobs 3 test-virtual test-swarms test-others
 
 test-virtual:
 	nice -n 19 $(VENV)/bin/python -m pytest -n 2 --dist loadfile --timeout 900 $(VIRTUAL) $(PYTEST_FLAGS)
 
 # One at a time where many are lost against the clock, and those first: what is alone at the end leaves a core idle.
 # Then two at a time beside what plays in virtual time: with three both cores are taken from that, and it comes last.
-test-real:
-	$(VENV)/bin/python -m pytest tests $(addprefix --ignore ,$(VIRTUAL) $(SHARED)) $(PYTEST_FLAGS)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not live_benchmark" $(SHARED) $(PYTEST_FLAGS)
+test-alone:
+	$(VENV)/bin/python -m pytest tests $(addprefix --ignore ,$(VIRTUAL) $(SWARMS) $(OTHERS)) $(PYTEST_FLAGS)
+
+# Each in one process: workers that share files load all of them, each for itself, twenty seconds in a fresh clone.
+test-swarms: test-alone
+	$(VENV)/bin/python -m pytest -m "not live_benchmark" $(SWARMS) $(PYTEST_FLAGS)
+
+test-others: test-alone
+	$(VENV)/bin/python -m pytest -m "not live_benchmark" $(OTHERS) $(PYTEST_FLAGS)
 
 check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, two storms, 100,000 stories of attackers: an hour (SEEDS=n, LIARS=n, CASES=n for other numbers).
 	$(VENV)/bin/ruff check .

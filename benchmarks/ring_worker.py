@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from benchmarks.ring_runs import Mark, machine_busy_seconds, open_job
 from swarmfree.cli.process import keep_freed_memory, settle_garbage
@@ -81,6 +80,9 @@ class Pipeline:
         self._parameters = list(self._module.parameters())
         self._section = manifest.optimizer
         self._optimizer = _fused(self._section, self._parameters)
+        # Loads sympy and the compiler, two seconds, which only this side uses
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # noqa: PLC0415
+
         stage = PipelineStage(self._module, rank, self._world, torch.device("cpu"))
         count = manifest.batch.microbatches
         self._schedule = Schedule1F1B(stage, count, loss_fn=self._loss, scale_grads=False)

@@ -5,9 +5,11 @@ manifest.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,7 +18,7 @@ from swarmfree.lab.fork_server import ForkServer
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.organiser import OrganiserKey, draw_organiser
-from tests.lab.nursery import nursery, nursery_fork_server
+from tests.lab.nursery import SHARED, nursery, nursery_fork_server
 
 # The same examples everywhere, no database in the tree, no limit by wall clock: a red test is red
 # again.
@@ -27,6 +29,10 @@ hypothesis.settings.load_profile("swarmfree")
 # one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Loading thousands of tests leaves next to no garbage, and looking for it is a tenth of the time.
+gc.disable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,6 +47,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +57,11 @@ def fork_server() -> Iterator[tuple[str, ...]]:
     """
     if not ForkServer.is_supported():
         yield ()
-        return
-    with nursery() as path:
-        yield nursery_fork_server(path)
+    elif shared := os.environ.get(SHARED):
+        yield nursery_fork_server(Path(shared))
+    else:
+        with nursery() as path:
+            yield nursery_fork_server(path)
 
 
 @pytest.fixture

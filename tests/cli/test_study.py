@@ -47,7 +47,7 @@ def text(tmp_path: Path) -> Path:
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of seconds in which stages are lost all the time."""
     monkeypatch.setattr(recovery, "QUICK", TINY)
-    monkeypatch.setattr(recovery, "RATE", 0.95)
+    monkeypatch.setattr(recovery, "RATE", 0.6)
     monkeypatch.setattr(recovery, "RATES", (0.10,))
     monkeypatch.setattr(recovery, "run_of_study", tiny_run)
 

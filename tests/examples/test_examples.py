@@ -14,6 +14,7 @@ import torch
 
 import swarmfree
 from swarmfree.cockpit.observed_events import ObservedEvent
+from swarmfree.lab import local_order
 from swarmfree.policy.recovery import weights_between
 from swarmfree.protocol.manifest import RecoverySection
 
@@ -128,10 +129,16 @@ def test_the_public_face_costs_nothing_before_it_is_used() -> None:
         _ = swarmfree.train
 
 
-async def test_a_swarm_that_ends_too_soon_says_so(tmp_path: Path) -> None:
+async def test_a_swarm_that_ends_too_soon_says_so(
+    tmp_path: Path, fork_server: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who waits for an iteration of a swarm that is stopped hears how far it came; events end with
     it.
     """
+    if fork_server:
+        temporary = tmp_path / "tmp"
+        temporary.mkdir()
+        monkeypatch.setattr(local_order, "FORK_SERVER_COMMAND", ("/usr/bin/env", f"TMPDIR={temporary}", *fork_server))
     async with swarmfree.Swarm("stdlib-small", peers=4, standbys=0, folder=tmp_path / "r") as swarm:
         stories = [type(event).__name__ async for event in _until_first_process(swarm)]
         swarm.stop()

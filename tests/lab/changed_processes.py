@@ -1,5 +1,6 @@
-"""What tests of real processes change in those that are forked from the nursery: sources that rest
-after each microbatch, and no page at the end of `local`.
+"""What tests of real processes change in those that are forked from the nursery: keys that were
+drawn before (`drawn_keys`), sources that rest after each microbatch, and no page at the end of
+`local`.
 
 A tiny model trains as fast as the processors let it, so a swarm takes both cores for as long as a
 test waits for a process to start. A source that sleeps, as a larger head would compute, leaves
@@ -14,10 +15,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+from cryptography.hazmat.primitives.asymmetric import rsa
+
 from swarmfree.cli.fork_server import run as run_unchanged
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.trainer.engine_probe import EngineProbe
+from tests.lab.drawn_keys import Draw
 
 REST, NO_PAGE = "SWARMFREE_TEST_REST_S", "SWARMFREE_TEST_NO_PAGE"
 """In the environment of a fork server of the tests: seconds after each loss of a microbatch, and
@@ -50,8 +54,11 @@ class RestingEngine(EngineProbe):
         return found
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Be `swarmfree` with these arguments, changed as the environment says."""
+def run(arguments: Sequence[str], draw: Draw) -> None:
+    """Be `swarmfree` with these arguments and keys that are drawn so, changed as the environment
+    says.
+    """
+    rsa.generate_private_key = draw  # type: ignore[assignment]
     if NO_PAGE in os.environ and arguments[0] == "local":
         _draw_nothing()
     if rest_s := float(os.environ.get(REST, "0")):

@@ -33,12 +33,15 @@ from swarmfree.lab import swarm
 from swarmfree.lab.fork_server import serve
 from swarmfree.lab.parent_death import die_with_parent
 from tests.lab import changed_processes
+from tests.lab.drawn_keys import Draw, drawing_from
 from tests.lab.unpacked_p2pd import start_unpacked
 
 ROOM = b"/" * 1024
 """Where a folder for temporary files is written in the environment."""
 VARIABLE = b"TMPDIR="
 HANDED_BYTES_MAX = 1 << 14
+SHARED = "SWARMFREE_TEST_NURSERY"
+"""In the environment of a session of tests: the socket of a nursery that others use as well."""
 # Nothing is imported but what it needs: it is started for every swarm.
 HAND_OVER = """\
 import os, socket, sys
@@ -78,10 +81,11 @@ def nursery() -> Iterator[Path]:
 
 def main(door: socket.socket) -> None:
     """Load, then fork one fork server for each test that asks."""
+    gc.disable()  # what is loaded stays
     load()
     start_unpacked(Path(door.getsockname()).parent)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork server has ended
     nursery_pid, path = os.getpid(), Path(door.getsockname())
     while True:
@@ -95,12 +99,13 @@ def main(door: socket.socket) -> None:
                 os.dup2(fd, number)
                 os.close(fd)
             handed = dict(each.split("=", 1) for each in said.decode().split("\0"))
-            be_fork_server(handed, channel, nursery_pid, nursery_fork_server(path))
+            draw = drawing_from(path.parent / "keys", handed["TMPDIR"])
+            be_fork_server(handed, channel, nursery_pid, nursery_fork_server(path), draw)
         for fd in (*fds, asking.detach()):
             os.close(fd)
 
 
-def be_fork_server(handed: dict[str, str], channel: int, parent_pid: int, command: tuple[str, ...]) -> None:
+def be_fork_server(handed: dict[str, str], channel: int, parent_pid: int, command: tuple[str, ...], draw: Draw) -> None:
     """Be the fork server of a swarm, at this socket.
 
     Args:
@@ -108,6 +113,7 @@ def be_fork_server(handed: dict[str, str], channel: int, parent_pid: int, comman
         channel: the socket's number.
         parent_pid: the process that it ends with.
         command: how a forked ``swarmfree local`` starts a fork server of its own.
+        draw: how its children draw keys.
     """
     swarm.FORK_SERVER_COMMAND = command
     os.setsid()
@@ -115,7 +121,7 @@ def be_fork_server(handed: dict[str, str], channel: int, parent_pid: int, comman
     os.environ.update(handed)
     tempfile.tempdir = None
     sys.argv = ["fork-server", str(channel), str(parent_pid)]
-    serve(lambda: None, changed_processes.run)
+    serve(lambda: None, lambda arguments: changed_processes.run(arguments, draw))
 
 
 def write_environment(temporary: bytes) -> None:

@@ -62,8 +62,7 @@ class TrialWorker:
             while not base.exists():
                 time.sleep(WAIT_S)
             manifest, tokens, corpus = self._run_of(trial.base_seed)
-            other = prepare_corpus("", self._folder / "corpus", manifest.data.held_out_percent)
-            texts = texts_of(corpus, other, manifest) if trial.shows_texts else {}
+            texts = self._texts(corpus, manifest) if trial.shows_texts else {}
             run = TrialRun(trial, manifest, tokens, base, self._every)
             write_whole(path, json.dumps(run.play(self._say(trial.name, trial.iterations), texts)).encode())
 
@@ -81,6 +80,11 @@ class TrialWorker:
         manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, corpus_hash=corpus.corpus_hash))
         order = order_of(seed, corpus.parts, corpus.train_tokens, manifest.model.tokens_per_row)
         return manifest, KeptTokens(tokens_of(corpus, manifest, order.sequence_of)), corpus
+
+    def _texts(self, corpus: Corpus, manifest: Manifest) -> dict[str, list[bytes]]:
+        """What a trial's model is tried on at its end, text of Python among it."""
+        other = prepare_corpus("", self._folder / "corpus", manifest.data.held_out_percent)
+        return texts_of(corpus, other, manifest)
 
     def _say(self, name: str, count: int) -> Callable[[int], None]:
         def say(done: int) -> None:
