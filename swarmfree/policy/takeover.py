@@ -90,7 +90,8 @@ class Takeover:
             if promise is None:
                 continue
             stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, NO_ITERATION)
-            hello = Hello(can_feed=stage == 0, standby=False, corpus_hash="")
+            # It may tell of its state in no heartbeat before it is to be kept
+            hello = Hello(stage == 0, standby=False, corpus_hash="", stage=promise.stage, iteration=promise.iteration)
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
             same_base = self.plan is not None and promise.base == self.plan.base
             is_rebuilt = self.plan is not None and any(rebuilt.stage == stage for rebuilt in self.plan.rebuilt)

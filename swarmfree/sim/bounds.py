@@ -84,12 +84,16 @@ class Bounds:
         forced_s: from the last trouble to a takeover without a majority, which waits three times
             `split_wait_s` where a stage is missing, after the coordinator before has tried to
             rebuild it.
+        meeting_s: from the mending of a split until one coordinator is left: each looks beyond its
+            swarm after 1.25 `remeet_s` at most, and again after `coordinator_silence_s`. Of more
+            than two sides, two may meet first.
     """
 
     takeover_s: float
     fence_s: float
     rebuild_s: float
     forced_s: float
+    meeting_s: float
 
     @staticmethod
     def of(timing: TimingSection, *, is_lossy: bool) -> Bounds:
@@ -105,4 +109,5 @@ class Bounds:
             fence_s=times * (2 * silence_s + 1.0),
             rebuild_s=times * (timing.join_wait_s + 10.0 + 5.0),
             forced_s=times * (LEAD_SETTLED_S + timing.join_wait_s + 3 * timing.split_wait_s),
+            meeting_s=times * 2 * (1.25 * timing.remeet_s + timing.coordinator_silence_s),
         )

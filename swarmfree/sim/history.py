@@ -28,12 +28,13 @@ class History:
     Attributes:
         troubled_s: when somebody last died, stood still, went on, or the network broke or was
             mended.
+        mended_s: when the network was last mended.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         """Nothing has happened."""
         self._now_s = now_s
-        self.troubled_s = 0.0
+        self.troubled_s, self.mended_s = 0.0, -math.inf
         self._born_s: dict[Member, float] = {}
         self._died_s: dict[Member, float] = {}
         self._frozen: dict[Member, float] = {}
@@ -79,8 +80,8 @@ class History:
         """Note that a break is mended."""
         since_s = self._broken.pop(ended, None)
         if since_s is not None:
-            self.troubled_s = self._now_s()
-            self._mended.append((ended, since_s, self.troubled_s))
+            self.troubled_s = self.mended_s = self._now_s()
+            self._mended.append((ended, since_s, self.mended_s))
 
     # -- asked by the checks
     def born_s(self, member: Member) -> float:

@@ -22,6 +22,7 @@ from swarmfree.protocol.events import (
     Opened,
     Placed,
     StageBuilt,
+    Stepped,
     TookOver,
 )
 from swarmfree.protocol.manifest import Manifest
@@ -73,7 +74,8 @@ class Liveness:
         self._fenced_s: dict[str, float] = {}
         self._averaged = ""  # the base of the last average that was begun
         self._places: dict[str, int] = {}  # the stage that a peer was given last
-        self._ready_s: dict[str, float] = {}  # when a peer had built its stage last
+        self._behind: set[str] = set()  # who was given a place, and has not built or stepped since
+        self._ready_s: dict[str, float] = {}  # when a peer had built its stage, or caught up by a step
         # Since when a peer is without a place that it could have
         self._left_s: dict[Member, float] = {}
 
@@ -90,14 +92,23 @@ class Liveness:
         """A coordinator has a stage's gradients averaged: until the record nobody is taken in."""
         self._averaged = base
 
+    def looks_beyond(self, coordinator: Member) -> None:
+        """A coordinator looks for others. While another one does than whoever sent the newest plan,
+        the sides of a split that has ended have yet to become one, for as long as that may take.
+        """
+        now_s, limits = self._hub.loop.time(), self._limits()
+        is_rival = self._plan is not None and coordinator != self._plan[1]
+        if is_rival and now_s - self._hub.history.mended_s <= limits.meeting_s:
+            self._met_s = now_s
+
     def told(self, member: Member, event: Event) -> None:
         """A peer's journal got an event."""
         now_s = self._hub.loop.time()
         match event:
             case TookOver(term=term, forced=forced):
                 self._taken_s = now_s
-                quiet_s = now_s - max(self._changed_s(), self._calm_s)
-                limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
+                quiet_s = now_s - max(self._changed_s(), self._calm_s, self._met_s)
+                limits = self._limits()
                 # Where a device hangs nobody gets anywhere.
                 hangs = any(self._hub.is_alive(m) and life.pace.stuck for m, life in self._cast.lives.items())
                 if not hangs and not self._is_lossy() and quiet_s > (limits.forced_s if forced else bounds.LEAD_SETTLED_S):
@@ -106,8 +117,13 @@ class Liveness:
                 self._fenced_s[gone] = now_s
             case Placed(member=peer_id, stage=stage):
                 self._places[peer_id] = stage
+                self._behind.add(peer_id)
             case StageBuilt(member=peer_id):
+                self._behind.discard(peer_id)
                 self._ready_s[peer_id] = now_s
+            case Stepped() if member.peer_id in self._behind:
+                self._behind.remove(member.peer_id)
+                self._ready_s[member.peer_id] = now_s
             case LineageDropped():
                 self._met_s = now_s
             case Opened() | IterationCommitted():
@@ -130,7 +146,7 @@ class Liveness:
         if self._plan is None or self._plan[0].lineage not in {newest.before, newest.lineage()}:
             return
         scene = Scene(now_s, *self._plan, newest.electorate)
-        limits = Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
+        limits = self._limits()
         self._look_for_takeover(scene, limits)
         self._look_for_fencing(scene, limits)
         self._look_for_rebuild(scene, limits)
@@ -228,7 +244,9 @@ class Liveness:
         return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _is_ready(self, life: Life) -> bool:
-        """Whether it has built its stage since the newest plan: the next one names it."""
+        """Whether it has its stage's state since the newest plan, as it has built it, or held it
+        one step behind: the next plan names it.
+        """
         return self._ready_s.get(life.member.peer_id, -math.inf) > self._planned_s
 
     def _gives(self, member: Member, life: Life) -> bool:
@@ -272,6 +290,9 @@ class Liveness:
         """Whether a majority lives and moves, and the network is whole."""
         there = [member for member in scene.electorate if self._moves(member)]
         return not self._hub.breaks.lasting and is_majority(scene.electorate, there)
+
+    def _limits(self) -> Bounds:
+        return Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())
 
     def _is_lossy(self) -> bool:
         return self._loses and not self._hub.calm

@@ -80,8 +80,8 @@ class Cast:
     def changed_s(self) -> float:
         """Virtual time of the last start, kill, stall or resumption of a peer.
 
-        While the network is split this is always now, since a side without a majority need not make
-        progress.
+        While the network is split this is always now: neither side may have as many peers as there
+        are stages, so that nobody can go on.
         """
         return self._stage.loop.time() if self._splits else self._changed_s
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Commit, Goodbye, Open, Request, TakeRoll
+from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
@@ -289,6 +289,8 @@ class _Rehearsal:
             self._liveness.see(request.plan, sender.member)
         elif isinstance(request, TakeRoll) and self._liveness is not None:
             self._liveness.average(request.roll.base)
+        elif isinstance(request, Meet) and self._liveness is not None:
+            self._liveness.looks_beyond(sender.member)
         if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, None))
 

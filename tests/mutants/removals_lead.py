@@ -14,7 +14,7 @@ from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
@@ -145,6 +145,27 @@ def proof_before_the_claim(patch: pytest.MonkeyPatch) -> None:
     (3.1).
     """
     patch.setattr(coordination, "is_majority", lambda electorate, answered: electorate[0] in answered)
+
+
+def source_that_is_only_called_for(patch: pytest.MonkeyPatch) -> None:
+    """A holder that is called for, and has promised nothing, is in a plan beside one that has."""
+    admitted = Coordinator._admitted
+
+    def careless(self: Coordinator, stage: int) -> list[Participant]:
+        found = admitted(self, stage)
+        return found + [g for g in self.roster.holders(stage) if not g.is_heard and g not in found]
+
+    patch.setattr(Coordinator, "_admitted", careless)
+
+
+def state_that_a_promise_tells(patch: pytest.MonkeyPatch) -> None:
+    """What a member holds counts for nothing where it has told that in its promise alone (3.2)."""
+    participants = Takeover.participants
+
+    def careless(self: Takeover) -> tuple[InheritedParticipant, ...]:
+        return tuple(replace(g, hello=replace(g.hello, stage=NO_STAGE, iteration=0)) for g in participants(self))
+
+    patch.setattr(Takeover, "participants", careless)
 
 
 def vouched_voters(patch: pytest.MonkeyPatch) -> None:

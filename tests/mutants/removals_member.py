@@ -15,7 +15,7 @@ from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise,
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Incoming, Reply
-from swarmfree.protocol.records import Record
+from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member.averaging import Averaging, Round
@@ -412,6 +412,15 @@ def copy_in_a_plan(patch: pytest.MonkeyPatch) -> None:
             self.replica_state.is_committed_state = is_committed_state
 
     patch.setattr(StageMember, "_open", careless)
+
+
+def average_of_those_that_reported(patch: pytest.MonkeyPatch) -> None:
+    """A missed average is asked for of the siblings alone that a member's own plan names (3.3)."""
+
+    async def careless(self: StageMember, iteration: int, entry: StageEntry) -> bool:
+        return await self.averaging.fetch(iteration, entry.sum_digest, self._siblings())
+
+    patch.setattr(StageMember, "_fetch_average", careless)
 
 
 def copy_that_a_record_begins_with(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
-from swarmfree.protocol.actions import Stay
+from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, GetState, Hello
@@ -710,6 +710,20 @@ def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
         del self, holder
 
     patch.setattr(Assignment, "_look_for", blind)
+
+
+def joiner_that_nobody_waits_for(patch: pytest.MonkeyPatch) -> None:
+    """Where the last holder of a stage could not be reached, the next copy of that stage has as
+    long as one from there would have, though others hold the stage by then (3.4).
+    """
+    build = Assignment._build
+
+    async def hasty(self: Assignment, participant: Participant, action: Any, present: Any, *, limit_s: float | None) -> None:
+        if isinstance(action, Copy) and action.stage in self._roster.out_of_reach:
+            limit_s = self._context.timing.silence_s
+        await build(self, participant, action, present, limit_s=limit_s)
+
+    patch.setattr(Assignment, "_build", hasty)
 
 
 def state_that_was_built_unheard(patch: pytest.MonkeyPatch) -> None:

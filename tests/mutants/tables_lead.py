@@ -134,6 +134,48 @@ async def _outcome(work: Awaitable[object]) -> str:
     return "done"
 
 
+def sources_that_are_all_silent() -> object:
+    """Both sources are silent and called for, one of which was fenced before and has promised
+    nothing since; then the other one is fenced: the sources of the next plan, each time.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[list[str]]:
+        roster, now_s = coordinator.roster, alone.context.now_s()
+        other = roster.admit(endpoint("e"), Hello(True, False, ""), 0, built=True, is_ours=True)
+        for source in roster.holders(0):
+            source.miss(now_s)
+        found = []
+        for _ in range(2):
+            plan = coordinator._make_plan(4)
+            found.append([replica.endpoint.member.peer_id for replica in plan.replicas[0]])
+            roster.fence(A.member, "nobody listens")
+        assert roster.get(other.member) is other
+        return found
+
+    return lead(story)
+
+
+def step_that_a_promise_lacks() -> object:
+    """A successor has the last holder of a stage by its promise, one step behind, has heard nothing
+    else of it, and is told that nobody keeps the average which that lacks: what becomes of the
+    stage.
+    """
+
+    async def story(alone: Alone) -> str:
+        alone.line.answer = deaf_to(Heartbeat)
+        last, inherited = replace(record(), iteration=4), _inheritance(forced=False)
+        promises = {e: replace(promise, iteration=4 if e == D else 5) for e, promise in inherited.promises.items()}
+        changes = {"iteration": 5, "lineage": last.lineage(), "record": last, "promises": promises}
+        coordinator = Coordinator(alone.context, alone.tasks, replace(inherited, **changes))  # type: ignore[arg-type]
+        holder = coordinator.roster.get(D.member)
+        assert holder is not None, "it has promised"
+        coordinator.roster.demote(holder, "gone")
+        ((_, action),) = coordinator.assignment._work()
+        return type(action).__name__
+
+    return play(story, second_life(A))
+
+
 def peer_of_another_lineage() -> object:
     """To a coordinator of four iterations, one forced, peers come from other lineages: with none
     forced, with one, given up, or at its beginning.

@@ -49,6 +49,7 @@ from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
+from tests.trainer.test_election import announced
 
 
 def _roll(*members: Endpoint, partial_sums: tuple[PartialSum, ...] = (), rotation: int = 0) -> Roll:
@@ -478,6 +479,32 @@ def average_that_is_lost_on_its_way() -> object:
     silent, unknown = PeerSilent("lost"), Refused(RefusalKind.NOT_YET, "not known yet")
     gone = Refused(RefusalKind.GONE, "not kept")
     return [fetched(*case) for case in ((0, silent), (1, silent), (4, silent), (1, unknown), (1, gone))]
+
+
+def average_that_strangers_keep() -> object:
+    """A member has missed an average, and is alone in its stage by its own plan; one that the
+    record names is announced, and another peer: its answer to the Commit, and whom it asks.
+    """
+
+    async def story(alone: Alone) -> tuple[str, list[str]]:
+        engine, state = alone.engine, alone.engine.state_digest()
+        decided = [engine.contribution([], part) for part in range(engine.part_count(1))]
+        for part, data in enumerate(decided):
+            engine.keep_average(part, data)
+        entry = record(state=state, average=engine.average_digest())
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(e, 1) for e in (D, ME, SIBLING)]))
+        alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            assert isinstance(request, GetAverage)
+            return Reply(Average(), decided[request.part])
+
+        alone.line.answer = one
+        stages = tuple((Replica(endpoint),) for endpoint in (A, ME, D))
+        await alone.stage_member.open(A, Open(replace(plan(1), replicas=stages)))
+        return await word(voted_commit(alone, entry)), sorted({member.peer_id for member, _ in alone.line.asked})
+
+    return play(story)
 
 
 def work_of_another_base() -> object:

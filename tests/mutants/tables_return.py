@@ -1310,6 +1310,26 @@ def last_holder_of_a_lost_stage() -> object:
     return _assignment(story)
 
 
+def copy_after_one_that_was_out_of_reach() -> object:
+    """A joiner copies its stage from one that holds it, for longer than a peer may be silent; and
+    where the last holder before could not be reached: whether what it has copied counts.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_left: bool) -> bool:
+        alone.line.delay_s = 1.5 * alone.context.timing.silence_s
+        alone.line.answer = lambda to, request: (
+            Reply(Built("c" * 64, 0.1, 0, 5)) if isinstance(request, Build) else answer(to, request)
+        )
+        if is_left:
+            roster.out_of_reach[1] = endpoint("e")
+        joiner = roster.admit(ME, Hello(False, False, ""), 1)
+        assignment.start_joins()
+        await asyncio.sleep(2 * alone.line.delay_s)
+        return joiner.built
+
+    return [_assignment(partial(story, is_left=is_left)) for is_left in (False, True)]
+
+
 def builder_that_is_called_for() -> object:
     """A peer was told to keep its state of iteration 3 for iteration 5, or to build another one, or
     holds it as a member, and was fenced before it answered; it is called for, and tells of

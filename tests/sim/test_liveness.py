@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, StageBuilt, TookOver
+from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, StageBuilt, Stepped, TookOver
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
@@ -259,20 +259,51 @@ def test_time_in_which_messages_get_lost_counts_half(calm_s: float | None, found
     assert f"late.1 is in reach for {found_s} s" in found[0]
 
 
-def test_who_has_built_its_stage_waits_for_the_next_plan() -> None:
-    """An iteration may take half a minute, and only the next Open names it; a later plan that does
-    not is found.
+def test_who_has_its_state_waits_for_the_next_plan() -> None:
+    """An iteration may take half a minute, and only the next Open names who has built its stage
+    meanwhile, or was given a place and has stepped with the last record; a later plan that does not
+    is found, and so is one that steps and steps with no place.
     """
-    for is_named_late in (True, False):
+    built, stepped = StageBuilt(2, 5, "Copy", "late", 1.0, 9, "0" * 16), Stepped(5, BEFORE)
+    for event, is_placed, again, is_found in (
+        (built, False, False, False),
+        (built, False, True, True),
+        (stepped, True, False, False),
+        (stepped, True, True, True),
+        (stepped, False, False, True),
+    ):
         scene = Scene()
         late = scene.come("late")
         stages = [[Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])]
         scene.plan(*stages)
-        scene.after(20.5, partial(scene.watch.told, scene.leader, StageBuilt(2, 5, "Copy", late.peer_id, 1.0, 9, "0" * 16)))
-        if not is_named_late:
+        if is_placed:
+            scene.after(10.5, partial(scene.watch.told, scene.leader, Placed(late.peer_id, 2)))
+        scene.after(20.5, partial(scene.watch.told, late, event))
+        if again:
             scene.after(25.5, partial(scene.plan, *stages, revision=2))
+            scene.after(26.5, partial(scene.watch.told, late, stepped))
         found = [text for text in scene.play(int(bounds.SETTLED_S) + 40) if text.startswith("N2")]
-        assert bool(found) != is_named_late
+        assert bool(found) == is_found, (event, is_placed, again)
+
+
+@pytest.mark.parametrize(
+    ("met_s", "taken_s", "is_late"), [(None, 40.0, True), (30.0, 40.0, False), (30.0, 55.0, True), (64.0, 69.0, True)]
+)
+def test_sides_of_a_split_take_their_time_to_meet(met_s: float | None, taken_s: float, is_late: bool) -> None:  # noqa: FBT001 - tables
+    """A coordinator that still looks for others, long after a split has ended, gives way to the one
+    that goes on, which then claims again where its term is the lower one; not for ever.
+    """
+    for ended_s in (5.0, -100.0):
+        scene = Scene()
+        split = partitions.partition(["one", "sibling"])
+        if ended_s > 0:
+            scene.hub.begin_break(split)
+            scene.after(ended_s, partial(scene.hub.end_break, split))
+        for by_s, coordinator in ((met_s, Member("one", "1")), (taken_s - 1.0, scene.leader)):
+            if by_s is not None:
+                scene.after(by_s, partial(scene.watch.looks_beyond, coordinator))
+        scene.after(taken_s, partial(scene.watch.told, scene.leader, TookOver(3, 5, 6, forced=False)))
+        assert bool(scene.play(70)) == (is_late or ended_s < 0)
 
 
 def test_who_led_another_lineage_has_its_time_from_the_meeting() -> None:

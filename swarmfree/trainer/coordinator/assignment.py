@@ -548,8 +548,8 @@ class Assignment:
         iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
-        # Asked once, whatever comes of it, and waited for already
-        if self._roster.out_of_reach.pop(stage, None) is not None and isinstance(action, Copy):
+        # Asked once, whatever comes of it, and waited for already; a joiner copies from others
+        if self._roster.out_of_reach.pop(stage, None) is not None and isinstance(action, Copy) and limit_s is not None:
             limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))

@@ -413,9 +413,13 @@ class Coordinator:
     def _admitted(self, stage: int) -> list[Participant]:
         """Who serves a stage in the next plan: its members, joiners that have caught up, and where
         there is nobody else any that hold its state.
+
+        A joiner that is only called for cannot promise: as a source it would be dealt its share
+        again at once, and again.
         """
         holders = self.roster.holders(stage)
-        there = [g for g in holders if self.assignment.admits(g)] or list(holders)
+        able = [g for g in holders if g.is_heard or g.opened is not None]
+        there = [g for g in able if self.assignment.admits(g)] or list(holders)
         return [g for g in there if not g.leaving] or there
 
     async def release(self, sender: Endpoint) -> None:

@@ -40,7 +40,7 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import MicrobatchSet, Record
+from swarmfree.protocol.records import MicrobatchSet, Record, StageEntry
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
@@ -57,7 +57,7 @@ from swarmfree.trainer.pipeline.work_table import WorkTable
 from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits, What
 from swarmfree.trainer.recovery.log_packing import EnginePacking
 from swarmfree.trainer.replica_state import NO_PAST, ReplicaState
-from swarmfree.trainer.tasks import Signal, Tasks
+from swarmfree.trainer.tasks import Signal, Tasks, within
 
 TICK_S = 0.25
 """How long this peer waits for a heartbeat before it counts a tick of silence."""
@@ -590,10 +590,9 @@ class StageMember:
         activations = self._activations(record)
         # First, so that no round that is still under way writes into the average that is fetched
         await self._end_work(Refused(RefusalKind.PAST, f"iteration {record.iteration} is committed"))
-        if self.averaging.kept != (record.iteration, entry.sum_digest):
-            siblings = self._siblings()
-            if not await self.averaging.fetch(record.iteration, entry.sum_digest, siblings):
-                raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
+        is_here = self.averaging.kept == (record.iteration, entry.sum_digest)
+        if not (is_here or await self._fetch_average(record.iteration, entry)):
+            raise Refused(RefusalKind.GONE, f"nobody of stage {replica_state.stage} keeps the average of {record.iteration}")
         if record.split is not None and record.split.since == record.iteration:
             self.activation_log.clear()  # what crossed other boundaries is of no use to a replay
         self._log(record, activations)
@@ -632,6 +631,22 @@ class StageMember:
         self.averaging.stop(why)
         self.table.close(why)
         await self.device.run(Rank.BOOKS, 0, self.book.clear)
+
+    async def _fetch_average(self, iteration: int, entry: StageEntry) -> bool:
+        """Get a missed average from the siblings that are known here, else from those that the
+        record names: who comes from another side of a split, or was away for long, does not know
+        them.
+        """
+        siblings = self._siblings()
+        if await self.averaging.fetch(iteration, entry.sum_digest, siblings):
+            return True
+        try:  # whoever leads waits for this
+            announced = await within(self.context.timing.silence_s, self.context.ports.directory.announcements())
+        except TimeoutError:
+            return False
+        there = [a.endpoint for a in announced if a.endpoint.member in entry.members]
+        others = tuple(endpoint for endpoint in there if endpoint not in {self.context.here, *siblings})
+        return await self.averaging.fetch(iteration, entry.sum_digest, others)
 
     def _siblings(self) -> tuple[Endpoint, ...]:
         plan = self.replica_state.plan
