@@ -75,6 +75,7 @@ class Liveness:
         self._averaged = ""  # the base of the last average that was begun
         self._places: dict[str, int] = {}  # the stage that a peer was given last
         self._behind: set[str] = set()  # who was given a place, and has not built or stepped since
+        self._held: dict[Member, str] = {}  # the lineage after the record that a life applied last
         self._ready_s: dict[str, float] = {}  # when a peer had built its stage, or caught up by a step
         # Since when a peer is without a place that it could have
         self._left_s: dict[Member, float] = {}
@@ -116,14 +117,18 @@ class Liveness:
             case MemberLost(member=gone) | MemberLeft(member=gone):
                 self._fenced_s[gone] = now_s
             case Placed(member=peer_id, stage=stage):
+                if self._places.get(peer_id) == stage and self._stands_here(peer_id):
+                    self._ready_s[peer_id] = now_s
                 self._places[peer_id] = stage
                 self._behind.add(peer_id)
             case StageBuilt(member=peer_id):
                 self._behind.discard(peer_id)
                 self._ready_s[peer_id] = now_s
-            case Stepped() if member.peer_id in self._behind:
-                self._behind.remove(member.peer_id)
-                self._ready_s[member.peer_id] = now_s
+            case Stepped(lineage=lineage):
+                self._held[member] = lineage
+                if member.peer_id in self._behind:
+                    self._behind.remove(member.peer_id)
+                    self._ready_s[member.peer_id] = now_s
             case LineageDropped():
                 self._met_s = now_s
             case Opened() | IterationCommitted():
@@ -244,10 +249,15 @@ class Liveness:
         return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _is_ready(self, life: Life) -> bool:
-        """Whether it has its stage's state since the newest plan, as it has built it, or held it
-        one step behind: the next plan names it.
+        """Whether it has its stage's state since the newest plan, as it has built it, held it one
+        step behind, or came back with it: the next plan names it.
         """
         return self._ready_s.get(life.member.peer_id, -math.inf) > self._planned_s
+
+    def _stands_here(self, peer_id: str) -> bool:
+        """Whether a living peer's last record is the one that the newest plan goes on from."""
+        held = {self._held.get(member) for member in self._cast.lives if member.peer_id == peer_id and self._moves(member)}
+        return self._plan is not None and self._plan[0].lineage in held
 
     def _gives(self, member: Member, life: Life) -> bool:
         """Whether a replica can give its state to a newcomer: its device works, and it is in

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Member
@@ -333,12 +334,10 @@ class _Rehearsal:
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
 
     def _unproven(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
-        """What an honest peer says that was decided was decided. A forced record may be refused by
-        one that has just woken: it still hears the coordinator of before.
-        """
+        """What an honest peer says that was decided was decided."""
         self.transcript.tell("network", f"{receiver} refuses {type(request).__name__} from {sender}: {refusal}")
-        has_woken = _is_forced(request) and self.history.quiet_s(sender, receiver) < bounds.REACHED_S
-        if not (has_woken or self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id)):
+        is_parted = may_disbelieve(request, self.history.quiet_s(sender, receiver), self.setup.manifest.timing)
+        if not (is_parted or self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id)):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} does not believe it: {refusal.detail}")
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
@@ -444,6 +443,14 @@ def _is_forced(request: Request) -> bool:
     """Whether a request tells of a record that fewer than a majority have decided."""
     record = request.record if isinstance(request, Commit) else request.plan.last_record if isinstance(request, Open) else None
     return record is not None and record.iteration in record.forced
+
+
+def may_disbelieve(request: Request, quiet_s: float, timing: TimingSection) -> bool:
+    """Whether an honest peer may refuse what another one says was decided: a forced record, where
+    it has just woken, or was parted from the sender `quiet_s` ago, and still hears another
+    coordinator, until the two have met.
+    """
+    return _is_forced(request) and quiet_s < max(bounds.REACHED_S, bounds.Bounds.of(timing, is_lossy=False).meeting_s)
 
 
 @contextmanager

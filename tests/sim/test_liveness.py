@@ -16,6 +16,7 @@ import pytest
 
 from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, StageBuilt, Stepped, TookOver
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
+from swarmfree.protocol.messages import Commit
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import bounds, partitions
@@ -26,6 +27,7 @@ from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.sim.population import Cast
+from swarmfree.sim.rehearsal import may_disbelieve
 from tests.mutants.alone import record
 from tests.sim.network_world import RUN, Seen
 
@@ -287,6 +289,27 @@ def test_who_has_its_state_waits_for_the_next_plan() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lineage", "before", "again", "is_found"),
+    [(BEFORE, 2, False, False), (BEFORE, 2, True, True), (BEFORE, 1, False, True), ("2" * 64, 2, False, True)],
+)
+def test_who_comes_back_with_its_state_waits_for_the_next_plan(lineage: str, before: int, again: bool, is_found: bool) -> None:  # noqa: FBT001 - tables
+    """A member was fenced and says hello with the state that the plan goes on from (seed 2490185,
+    with a liar): only the next Open names it. One that comes to another stage, or with another
+    state, has it still to build.
+    """
+    scene = Scene()
+    late = scene.come("late")
+    stages = [[Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])]
+    scene.watch.told(scene.leader, Placed(late.peer_id, before))
+    scene.watch.told(late, Stepped(5, lineage))
+    scene.after(5.5, partial(scene.plan, *stages))
+    scene.after(10.5, partial(scene.watch.told, scene.leader, Placed(late.peer_id, 2)))
+    if again:
+        scene.after(25.5, partial(scene.plan, *stages, revision=2))
+    assert any(text.startswith("N2") for text in scene.play(int(bounds.SETTLED_S) + 40)) == is_found
+
+
+@pytest.mark.parametrize(
     ("met_s", "taken_s", "is_late"), [(None, 40.0, True), (30.0, 40.0, False), (30.0, 55.0, True), (64.0, 69.0, True)]
 )
 def test_sides_of_a_split_take_their_time_to_meet(met_s: float | None, taken_s: float, is_late: bool) -> None:  # noqa: FBT001 - tables
@@ -388,3 +411,16 @@ def test_a_place_may_be_promised_to_somebody_else() -> None:
     scene.plan(*([Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])))
     scene.loop.call_later(25.5, scene.come, "later")
     assert [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")] == []
+
+
+def test_a_forced_record_is_disbelieved_until_two_sides_have_met() -> None:
+    """Whoever was parted hears its own side's coordinator; a record of a majority is believed at
+    once.
+    """
+    asked = [
+        (forced, quiet_s, may_disbelieve(Commit(replace(record(), iteration=5, forced=forced)), quiet_s, MANIFEST.timing))
+        for forced in ((5,), (4,))
+        for quiet_s in (LIMITS.meeting_s - 1, LIMITS.meeting_s + 1)
+    ]
+    assert [forced for forced, _, may in asked if may] == [(5,)]
+    assert asked[0][2]
