@@ -22,7 +22,7 @@ from pathlib import Path
 from swarmfree.cli.log_lines import bound_log
 from swarmfree.cli.loop_watchdog import LoopWatchdog
 from swarmfree.cli.peer_run import SystemClock
-from swarmfree.cli.process import allow_handles
+from swarmfree.cli.process import allow_handles, settle_garbage
 from swarmfree.cli.run_tickets import RunTickets, run_tickets
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.protocol.config import RunConfig, differences, manifest_from_bytes
@@ -166,6 +166,7 @@ class Founding:
         )
         bound_log(DEFAULT_LIMITS.log_lines_max)
         await directory.start()
+        settle_garbage()
         try:
             with LoopWatchdog(lambda why: self._journal.tell(Note(why))):
                 return await self._serve(directory, manifest, identity, tickets)

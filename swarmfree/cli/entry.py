@@ -10,7 +10,7 @@ import sys
 
 import swarmfree.cli.interrupt  # noqa: F401 - from here on Ctrl-C ends the process with one line
 
-YOUNG_OBJECTS_MAX = 50_000
+LOADED_OBJECTS_MAX = 50_000
 """New objects between two looks for garbage. Python's own 700 take a tenth of the time while torch
 and hivemind are loaded, and find next to nothing.
 """
@@ -20,7 +20,7 @@ def main() -> None:
     """Entry point of the console script: a closed output is one that nobody reads, and what it has
     no letters for is escaped.
     """
-    gc.set_threshold(YOUNG_OBJECTS_MAX)  # a peer sets its own once it is assembled
+    gc.set_threshold(LOADED_OBJECTS_MAX)  # peers and bootstrap nodes set their own once they are assembled
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - stays open to the end
