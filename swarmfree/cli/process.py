@@ -151,8 +151,9 @@ def settle_garbage() -> None:
     """Take everything that is loaded out of the collector's sight: with torch and hivemind that is
     most of a million objects.
 
-    To be called once, when the peer or bootstrap node is assembled. Without it each full collection stops all threads
-    for a tenth of a second; with it for some milliseconds, so that all are looked at often.
+    To be called once, when a peer or bootstrap node is assembled. Without it each full collection
+    stops all threads for a tenth of a second; with it for some milliseconds, so that all are looked
+    at often.
 
     Source: CPython, `Modules/gcmodule.c`, `gc_collect_generations`: no full collection begins until
     a quarter as many objects are new as the last one has left.
