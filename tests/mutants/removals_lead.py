@@ -757,6 +757,13 @@ def members_of_a_rival(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "expects_members", lambda self: False)
 
 
+def leaderless_stranger(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew though a peer of this lineage that follows nobody, and may hold it, has
+    just been met (3.4).
+    """
+    patch.setattr(PartitionMerge, "_note_leaderless", lambda self, stranger, met: None)
+
+
 def rival_that_calls_again(patch: pytest.MonkeyPatch) -> None:
     """Nothing is made anew as long as a coordinator of this lineage goes on calling (3.4)."""
     hear = PartitionMerge.hear

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TypeVar
 
 from swarmfree.policy import record as recording
@@ -61,6 +62,7 @@ from tests.mutants.alone import (
     record,
     second_life,
 )
+from tests.trainer.test_election import announced
 
 T = TypeVar("T")
 PLACES = {A.member: 0, ME.member: 1, SIBLING.member: 1, D.member: 2}
@@ -275,6 +277,23 @@ def rival_that_never_gives_way() -> object:
         return found[0], sum(found) < len(found) / 2
 
     return lead(story)
+
+
+def stranger_that_follows_nobody() -> object:
+    """An announced peer that follows nobody is met, on this lineage, on its beginning, and on
+    another one: whether nothing is made anew until it may have said hello.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, lineage: str) -> bool:
+        coordinator.lead.past.update({2: "d" * 64, 3: "e" * 64})
+        met = Met(2 if lineage == "d" * 64 else 3, lineage, (), None, None, whole=False, record=record())
+        alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint("x"), 2)]))
+        alone.context.ports = replace(alone.context.ports, directory=directory)
+        await coordinator.partition_merge._look_beyond()
+        return coordinator.partition_merge.expects_members()
+
+    return [lead(partial(story, lineage=letter * 64)) for letter in "edf"]
 
 
 def word_that_is_refuted() -> object:

@@ -87,12 +87,23 @@ class PartitionMerge:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
         if not rival.is_whole and self._lead.past.get(rival.tip.iterations) == rival.tip.lineage:
-            now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
-            self._kin_since_s = {member: since_s for member, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
-            if len(self._kin_since_s) < KIN_MAX:
-                self._kin_since_s.setdefault(rival.coordinator.member, now_s)
+            self._await_kin(rival.coordinator.member)
         self._hears += 1
         self._called.tell()
+
+    def _note_leaderless(self, stranger: Member, met: Met) -> None:
+        """Who follows nobody, and stands on this lineage or its beginning, says hello once it has
+        been refused the lead: what it may hold is not made anew before that.
+        """
+        if met.record is not None and self._lead.past.get(met.iteration) == met.lineage:
+            self._await_kin(stranger)
+
+    def _await_kin(self, member: Member) -> None:
+        """Begin to wait for those who come from this lineage, or from its beginning."""
+        now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
+        self._kin_since_s = {known: since_s for known, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
+        if len(self._kin_since_s) < KIN_MAX:
+            self._kin_since_s.setdefault(member, now_s)
 
     async def look_at(self, stranger: Endpoint) -> None:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
@@ -256,6 +267,8 @@ class PartitionMerge:
             met = await self._meet(strangers[self._turn % len(strangers)])
             if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
                 return await self._visit(met.coordinator)
+            if met is not None and met.coordinator is None:
+                self._note_leaderless(strangers[self._turn % len(strangers)].member, met)
             if self._heard is not None:
                 break  # that one has called meanwhile
         return None
