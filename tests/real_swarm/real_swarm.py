@@ -15,7 +15,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ REST_S = 0.05
 """With that an iteration takes some four tenths of a second, mostly of nobody's processor."""
 NOTHING_LEFT_WITHIN_S = 3.0
 POLL_S = 0.02
+LAST_LINES, LINE_MAX = 12, 300
+"""What a failure tells of each process."""
 
 
 def write_run(
@@ -73,7 +75,9 @@ def write_run(
 class Waiters:
     """Wakes those who wait for something as soon as something that was heard makes it true."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: Mapping[str, list[str]] | None = None) -> None:
+        """Where it fails, add the last lines of each that has said something in `said`."""
+        self._said = said if said is not None else {}
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def heard(self) -> None:
@@ -92,7 +96,8 @@ class Waiters:
             async with asyncio.timeout(within_s):
                 await entry[1]
         except TimeoutError:
-            raise AssertionError(f"not within {within_s:g} s: {what}") from None
+            last = "".join(f"\n{name}: {line[:LINE_MAX]}" for name, lines in self._said.items() for line in lines[-LAST_LINES:])
+            raise AssertionError(f"not within {within_s:g} s: {what}{last}") from None
         finally:
             self._waiting.remove(entry)
 
@@ -118,7 +123,7 @@ class Processes:
         self.rest_s = 0.0
         self.said: dict[str, list[str]] = {}
         self._events: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        self.waiters = Waiters()
+        self.waiters = Waiters(self.said)
         self._children: list[Child] = []
         self._starter: Starter | None = None
         self._ports: set[int] = set()
@@ -168,6 +173,11 @@ class Processes:
     def told(self, name: str, kind: str) -> list[dict[str, Any]]:
         """What one process told of one kind of event, in order."""
         return self._events.get((name, kind), [])
+
+    def newest(self, kind: str) -> dict[str, Any]:
+        """What was told last of one kind of event, by whichever process."""
+        told = (self.told(name, kind)[-1:] for name in self.said)
+        return max((event for events in told for event in events), key=lambda event: float(event["time_s"]))
 
     def words(self, name: str) -> list[str]:
         """Lines on stderr of one process that has ended."""

@@ -168,7 +168,7 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
     await processes.waiters.until(lambda: bool(leads()), "one of the sources is the founder")
     (first,) = leads()
     successor = sources[1 - sources.index(first)]
-    whole = lambda: [len(stage) for stage in processes.told(first, "Opened")[-1]["members"]] == [2, 2, 2]  # noqa: E731 - said once
+    whole = lambda: [len(stage) for stage in processes.newest("Opened")["members"]] == [2, 2, 2]  # noqa: E731 - said once
     await processes.waiters.until(whole, "everybody is a member")
     opened = len(processes.told(first, "Opened"))
     await processes.waiters.until(lambda: len(processes.told(first, "Opened")) > opened + 2, "it trains")
@@ -186,9 +186,9 @@ async def test_another_source_takes_over_and_a_leaver_leaves(processes: Processe
     started[leaver].send(signal.SIGTERM)
     assert await code_of(started[leaver], 20) == 0
     assert time.monotonic() - left_s < 20
-    assert processes.told(successor, "MemberLeft")
-    before = len(processes.told(successor, "IterationCommitted"))
-    await processes.waiters.until(lambda: len(processes.told(successor, "IterationCommitted")) > before + 2, "it goes on")
+    assert [e for name in started for e in processes.told(name, "MemberLeft")]
+    before = processes.newest("IterationCommitted")["iteration"]
+    await processes.waiters.until(lambda: processes.newest("IterationCommitted")["iteration"] > before + 2, "it goes on")
     processes.listening()
     for name, child in started.items():
         if name not in {first, leaver}:
@@ -214,12 +214,12 @@ async def test_a_banned_peer_is_dropped_by_a_real_swarm(processes: Processes) ->
     began_s = time.monotonic()
     assert "names 1 peer and" in await processes.look("ban", invite, peer_id, *key)
     assert await code_of(started[bad], 40) == 4
-    fenced = lambda: [e for e in processes.told(first, "MemberLost") if e["peer_id"] == peer_id]  # noqa: E731 - said once
-    await processes.waiters.until(lambda: bool(fenced()), "it is fenced")
+    # Of whoever leads by now: on a slow machine that may be another one
+    await processes.waiters.until(lambda: peer_id not in str(processes.newest("Opened")["members"]), "it is fenced")
     assert time.monotonic() - began_s < UP_WITHIN_S
     assert "the run's organiser has banned this peer" in processes.words(bad)[0]
-    before = len(processes.told(first, "IterationCommitted"))
-    await processes.waiters.until(lambda: len(processes.told(first, "IterationCommitted")) > before + 2, "it goes on")
+    before = processes.newest("IterationCommitted")["iteration"]
+    await processes.waiters.until(lambda: processes.newest("IterationCommitted")["iteration"] > before + 2, "it goes on")
     again = ("--folder", str(processes.folder / "peers" / bad), "--no-feed", "--log", "json")
     await require_refused(processes, "again", ("peer", invite, *again), "banned: the organiser has banned", peer_id)
     ticket = await processes.look("ticket", invite, "--count", "1", *key)
