@@ -18,7 +18,9 @@ from swarmfree.protocol.manifest import Manifest
 
 ALIKE = ("uniform", "random", "clipped", "copy", "shadow-50", "checkpoint-50")
 """Merges with other weights, and other periods of what is kept."""
-TINY = Size(120, (1,), 1, 1, 1, 1, 1, 20, scratch_seeds=(1,), scratch_iterations=20, without=ALIKE)
+EVERY = 10
+"""Iterations of a trial, and from one evaluation to the next."""
+TINY = Size(110, (1,), 1, 1, 1, 1, 1, EVERY, scratch_seeds=(1,), scratch_iterations=EVERY, without=ALIKE)
 
 
 def tiny_run(iterations: int) -> Manifest:
@@ -47,7 +49,8 @@ def text(tmp_path: Path) -> Path:
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study of seconds in which stages are lost all the time."""
     monkeypatch.setattr(recovery, "QUICK", TINY)
-    monkeypatch.setattr(recovery, "RATE", 0.6)
+    monkeypatch.setattr(recovery, "EVALUATE_EVERY", EVERY)
+    monkeypatch.setattr(recovery, "RATE", 0.9)
     monkeypatch.setattr(recovery, "RATES", (0.10,))
     monkeypatch.setattr(recovery, "run_of_study", tiny_run)
 
@@ -83,7 +86,7 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(
     assert set(told) == figures
     results = {path.stem: json.loads(path.read_text()) for path in (out / "trials").iterdir()}
     assert len(results) == len(trials_of(TINY))
-    assert all(len(result["curve"]) == 1 + TINY.iterations // 20 for result in results.values())
+    assert all(len(result["curve"]) == 1 + TINY.iterations // EVERY for result in results.values())
     played = [
         (tuple(map(tuple, r["trial"]["losses"])), [(o["iteration"], o["stage"]) for o in r["recoveries"]])
         for r in results.values()

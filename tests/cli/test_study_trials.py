@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from swarmfree.lab.study import base_training
 from swarmfree.lab.study import trial as study_trials
 from swarmfree.lab.study.base_training import Training, base_path, early_path, train_base
 from swarmfree.lab.study.recovery import ALL, FULL, MERGES, MIDDLE, RATE, run_of_study, trials_of
@@ -19,7 +21,7 @@ from swarmfree.lab.study.trial import Trial, TrialRun
 from swarmfree.storage.corpus import prepare_corpus
 from swarmfree.storage.study_texts import OTHER, texts_of
 
-BASE, LENGTH = 120, 16
+BASE, LENGTH = 110, 16
 RUN = run_of_study(BASE + LENGTH)
 TINY = dataclasses.replace(
     RUN,
@@ -41,7 +43,10 @@ STRAIGHT = (
     "shadow-10",
     "checkpoint-10",
 )
-STEPS = 60
+STEPS, PAST = 30, 30
+"""Steps of a refit, and of how many past iterations the activations are at hand: a tenth and
+half of the study's, to be done in time.
+"""
 
 
 class Letters:
@@ -57,20 +62,27 @@ class Letters:
         return self.microbatch(10_000_000 + number)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_refits() -> Iterator[None]:
+    """Bases are written by the same numbers as trials go on from them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study_trials, "REFIT_STEPS", STEPS)
+        patch.setattr(study_trials, "REFIT_ITERATIONS", PAST)
+        patch.setattr(study_trials, "EARLY", PAST)
+        patch.setattr(base_training, "EARLY", PAST)
+        yield
+
+
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two bases, straight and swapped; the path of the straight one."""
+    """Two bases, straight and swapped, of which only the first is gone on from for longer; the path
+    of the straight one.
+    """
     folder = tmp_path_factory.mktemp("bases")
-    for swaps in (False, True):
+    for swaps, iterations in ((False, BASE), (True, PAST + 5)):
         path = base_path(folder, 1, swaps=swaps)
-        train_base(Training(TINY, Letters(), swaps=swaps), path, BASE, 20, lambda _: None)
+        train_base(Training(TINY, Letters(), swaps=swaps), path, iterations, 20, lambda _: None)
     return base_path(folder, 1, swaps=False)
-
-
-@pytest.fixture(autouse=True)
-def _short_refits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the steps, to be done in time."""
-    monkeypatch.setattr(study_trials, "REFIT_STEPS", STEPS)
 
 
 def run_of(base: Path, strategy: str, *losses: tuple[int, int], length: int = LENGTH, every: int = 1) -> TrialRun:
@@ -206,30 +218,30 @@ def test_a_replay_stalls_for_what_it_computes_and_is_exact(base: Path) -> None:
 
 
 def test_a_refit_stalls_for_its_steps_and_more_losses_wait_meanwhile(base: Path) -> None:
-    """Sixty steps of one stage of six are ten iterations: the trial learns nothing for as long, and
-    has learned so much less at equal time.
+    """Thirty steps of one stage of six are five iterations: the trial learns nothing for as long,
+    and has learned so much less at equal time.
     """
-    found = run_of(base, "refit", (4, 3), length=20).play(lambda _: None)
+    found = run_of(base, "refit", (4, 3), length=12).play(lambda _: None)
     assert [one["cost"] for one in found["recoveries"]] == [pytest.approx(STEPS / BODY)]
     assert found["stalled"] == STEPS // BODY
-    assert len({loss for _, loss in found["curve"][5:15]}) == 1, "nothing is learned while the stage is fitted"
-    assert found["curve"][20][1] == dict(found["learned"])[10]
-    assert [at for at, _ in found["learned"]] == list(range(21))
-    short = run_of(base, "refit", (4, 3), (9, 2), length=12).play(lambda _: None)
-    assert (short["stalled"], len(short["recoveries"])) == (8, 2), "no longer than the trial, and a loss meanwhile is a loss"
+    assert len({loss for _, loss in found["curve"][5:10]}) == 1, "nothing is learned while the stage is fitted"
+    assert found["curve"][12][1] == dict(found["learned"])[7]
+    assert [at for at, _ in found["learned"]] == list(range(13))
+    short = run_of(base, "refit", (4, 3), (6, 2), length=8).play(lambda _: None)
+    assert (short["stalled"], len(short["recoveries"])) == (4, 2), "no longer than the trial, and a loss meanwhile is a loss"
 
 
 def test_merges_shadows_and_checkpoints_compute_nothing(base: Path) -> None:
     """Only what goes forward and backward through a stage stalls."""
     for strategy in ("norm2", "random", "copy", "shadow-10", "checkpoint-10"):
-        found = run_of(base, strategy, (3, 3)).play(lambda _: None)
+        found = run_of(base, strategy, (3, 3), length=6).play(lambda _: None)
         assert (found["stalled"], found["recoveries"][0]["cost"]) == (0, 0.0), strategy
 
 
 def test_a_refit_begins_with_the_merge_and_leaves_no_moments(base: Path) -> None:
     """Both moments and the count of steps are zero: they were those of the fit."""
     run = run_of(base, "refit")
-    assert len(run._training.model.log) == 60, "activations of the past are at hand from the first iteration on"
+    assert len(run._training.model.log) == PAST, "activations of the past are at hand from the first iteration on"
     lose(run, (3,))
     state = run._training.model.stages[3]
     assert state.weights.any()

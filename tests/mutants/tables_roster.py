@@ -32,6 +32,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, Record, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
+from swarmfree.trainer.coordinator.bars import FIRST_S
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.leadership import Present
@@ -667,7 +668,7 @@ def holder_whose_bar_has_just_ended() -> object:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
         participant = roster.admit(SIBLING, Hello(False, False, "", 1, 0, record().before), -1)
         participant.is_ours, participant.answer = True, beat_answer(1)
-        await asyncio.sleep(600.0)
+        await asyncio.sleep(FIRST_S + 1)
         roster.end_bars()
         roster.fence(ME.member, "nobody listens")
         return bool(roster.holders(1))
@@ -684,7 +685,7 @@ def bar_that_ends_after_the_loss() -> object:
         roster.bar(SIBLING.member, "it cannot average with its sibling")
         participant = roster.admit(SIBLING, Hello(False, False, "", 1, 0, record().before), -1)
         participant.is_ours, participant.answer = True, beat_answer(1)
-        await asyncio.sleep(600.0)
+        await asyncio.sleep(FIRST_S + 1)
         roster.fence(ME.member, "nobody listens")
         roster.end_bars()
         return bool(roster.holders(1))

@@ -26,12 +26,12 @@ EVERY = 5
 
 
 async def start_local(processes: Processes, *arguments: str, is_forked: bool = True) -> Child:
-    """``swarmfree local`` with four peers in four stages, a standby, and more iterations than
+    """``swarmfree local`` with three peers in three stages, a standby, and more iterations than
     anybody waits for.
     """
-    run = write_run(processes.folder, iterations=ENDLESS, microbatches=MICROBATCHES)
+    run = write_run(processes.folder, iterations=ENDLESS, stages="body = 2", microbatches=MICROBATCHES)
     out = ("--out", str(processes.folder / "report"))
-    swarm = ("--run", str(run), "--peers", "4", "--standbys", "1")
+    swarm = ("--run", str(run), "--peers", "3", "--standbys", "1")
     return await processes.start("local", "local", *swarm, *out, *arguments, is_forked=is_forked)
 
 
@@ -77,12 +77,12 @@ async def test_ctrl_c_while_peers_join(processes: Processes) -> None:
 async def test_ctrl_c_in_mid_training(processes: Processes) -> None:
     """Ctrl-C in mid-iteration ends within 5 s, with a summary of what was trained."""
     local = await start_local(processes, "--log", "json")
-    trained = lambda: bool(processes.said["local"]) and '"iteration": 5' in processes.said["local"][-1]  # noqa: E731 - said once
-    await processes.waiters.until(trained, "iteration 5")
+    trained = lambda: bool(processes.said["local"]) and '"iteration": 2' in processes.said["local"][-1]  # noqa: E731 - said once
+    await processes.waiters.until(trained, "iteration 2")
     await require_interrupted(processes, local)
     summary = json.loads(processes.said["local"][-1])
     assert summary["kind"] == "Summary"
-    assert summary["iterations"] >= 5
+    assert summary["iterations"] >= 2
 
 
 # ---- SIGKILL -------------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ async def test_nothing_outlives_a_killed_local_and_the_run_goes_on(processes: Pr
     await processes.waiters.until(lambda: max(losses(processes, "local"), default=0) > EVERY + 1, "a set, and some more")
     processes.listening()
     names = [p.name() for p in processes.living()]
-    assert len([name for name in names if name.startswith("p2pd")]) == 6, names
-    assert len(names) >= 13
+    assert len([name for name in names if name.startswith("p2pd")]) == 5, names
+    assert len(names) >= 11
     local.send(signal.SIGKILL)
     assert await code_of(local, 5) == -signal.SIGKILL
     for process in processes.living():  # the system ends them: their parent has died

@@ -31,7 +31,7 @@ async def test_the_ends_of_the_body_are_copied_from_their_partners_on_swapped_ro
     """CheckFree+ in real processes: stage 1 comes from 2, the last one from the one before it, and
     training goes on.
     """
-    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1), rest_s=0.1) as (world, running):
+    async with training(processes, 'mode = "checkfree+"', (1, 1, 1, 1, 1), standbys=1, rest_s=0.1) as (world, running):
         for stage, partner in ((1, 2), (4, 3)):
             story = await lose_stage(world, stage)
             tell(f"stage {stage}", story)

@@ -109,10 +109,10 @@ def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
         director.slow(late[0], 2000.0, 3.0)
 
     setup = swarm()
-    setup = replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=60)))
+    setup = replace(setup, manifest=replace(setup.manifest, run=replace(setup.manifest.run, iterations=52)))
     result = play(setup, Once(is_asked(Train, key__iteration=12, key__stage=STAGE), strike))
     assert lines(result, "MemberLost", "its device has worked", late[0].peer_id)
-    assert late[0].peer_id in lines(result, "Opened", "iteration=59 ")[-1]
+    assert late[0].peer_id in lines(result, "Opened", "iteration=51 ")[-1]
     assert lines(result, "ended with code") == lines(result, "ended with code 0")
 
 

@@ -28,7 +28,7 @@ from tests.scenarios.scenario_world import Once, is_answered, is_asked, lines, p
 LIES_FROM = 2
 
 
-def audited(setup: Setup, *, share: float = 0.5, iterations: int = 8, liar: Liar | None = None) -> Setup:
+def audited(setup: Setup, *, share: float = 0.5, iterations: int = 6, liar: Liar | None = None) -> Setup:
     """The same swarm with audits, and perhaps a liar."""
     run = replace(setup.manifest.run, audit_share=share, iterations=iterations)
     return replace(setup, manifest=replace(setup.manifest, run=run), liar=liar)

@@ -136,8 +136,8 @@ def test_a_peer_moves_to_the_stage_that_was_slowed() -> None:
     it, no iteration waits for that, and the swarm is at least nine tenths as fast as with the best
     of all plans from the beginning. What was predicted is what comes.
     """
-    work_s, slowed_s = 0.02, 30.0
-    setup = six(work_s, 50)
+    work_s, slowed_s = 0.02, 8.0
+    setup = six(work_s, 32)
     story = Story((slowed_s, slow_stage_2))
     result = play(setup, story)
     (decided,), (measured,) = lines(result, "MoveDecided"), lines(result, "MoveMeasured")
@@ -191,13 +191,13 @@ def test_a_rich_stage_gives_a_peer_to_one_that_hangs_on_its_last() -> None:
     def two_die(director: Director) -> None:
         director.kill(*director.members(1)[:2])
 
-    story = Story((10.0, two_die))
-    result = play(six(0.02, 40), story)
+    story = Story((5.0, two_die))
+    result = play(six(0.02, 28), story)
     (decided,) = lines(result, "MoveDecided")
     assert " giver=2 taker=1 " in decided
     assert "hangs on one peer" in decided
     assert not lines(result, "StageLost")
-    last = lines(result, "Opened", f"iteration={39} ")[-1]
+    last = lines(result, "Opened", "iteration=27 ")[-1]
     assert last.count("QmPeer") == 5
 
 
@@ -205,7 +205,7 @@ class DuringTheCopy(Story):
     """As a story, and something happens as the peer that moves is told to copy its new stage."""
 
     def __init__(self, happens: Callable[[Director, Endpoint], None]) -> None:
-        super().__init__((20.0, slow_stage_2))
+        super().__init__((5.0, slow_stage_2))
         self._happens = happens
         self._has_happened = False
 
@@ -220,7 +220,7 @@ class DuringTheCopy(Story):
 
 def test_a_peer_that_dies_as_it_moves_is_one_death_and_no_more() -> None:
     """Both stages have others, and the coordinator says that the move failed."""
-    result = play(six(0.02, 40), DuringTheCopy(lambda director, mover: director.kill(mover.member)))
+    result = play(six(0.02, 26), DuringTheCopy(lambda director, mover: director.kill(mover.member)))
     assert len(lines(result, "MemberLost")) == 1
     assert lines(result, "MoveFailed", "it is gone")
     assert not lines(result, "StageLost")
@@ -235,12 +235,12 @@ def test_a_move_survives_its_coordinator() -> None:
         assert director.coordinator is not None
         director.kill(director.coordinator)
 
-    setup = six(0.02, 40)
+    setup = six(0.02, 26)
     setup = replace(setup, feeders=2, manifest=replace(setup.manifest, stages=replace(setup.manifest.stages, sources_max=2)))
     result = play(setup, DuringTheCopy(coordinator_dies))
     assert lines(result, "TookOver", "forced=False")
     assert not lines(result, "StageLost")
-    assert lines(result, "Opened", "iteration=39 ")[-1].count("QmPeer") == 7
+    assert lines(result, "Opened", "iteration=25 ")[-1].count("QmPeer") == 7
 
 
 def test_those_left_behind_may_die_as_a_peer_moves() -> None:
@@ -251,6 +251,6 @@ def test_those_left_behind_may_die_as_a_peer_moves() -> None:
     def others_die(director: Director, mover: Endpoint) -> None:
         director.kill(*(member for member in director.members(1) if member != mover.member))
 
-    result = play(six(0.02, 40), DuringTheCopy(others_die))
+    result = play(six(0.02, 26), DuringTheCopy(others_die))
     assert lines(result, "StageLost", "stage=1")
     assert lines(result, "StageBuilt", "stage=1")

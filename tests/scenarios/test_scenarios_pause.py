@@ -48,13 +48,13 @@ def paused(result: RehearsalResult) -> set[str]:
 def test_a_paused_run_goes_on_with_the_next_iteration() -> None:
     """Everybody leaves after one and the same; no iteration is done twice, and none is lost."""
     script = ordered(Halting.PAUSE, 2)
-    result = play(lasting(unhurried(swarm()), 12, NEVER), script)
+    result = play(lasting(unhurried(swarm()), 7, NEVER), script)
     assert len(paused(result)) == 1
     assert len(lines(result, " Ended", "paused by its organiser")) == 8
     assert len(resumed(result)) == 1
     assert lines(result, "from snapshots of 7 peers"), "siblings write, too: one may come back without its disk"
     assert not rebuilt(result)
-    assert set(committed(result)) == set(range(12))
+    assert set(committed(result)) == set(range(7))
 
 
 class Falling(Script):
@@ -99,7 +99,7 @@ WHEN = {
 def test_a_pause_outlives_the_coordinator(when: str) -> None:
     """Whoever goes on from the record has all leave after the same iteration."""
     script = Falling(Halting.PAUSE, 2, Once(WHEN[when], kill_coordinator))
-    result = play(lasting(unhurried(swarm(sources=2)), 12, NEVER), script)
+    result = play(lasting(unhurried(swarm(sources=2)), 7, NEVER), script)
     assert script.then.struck
     assert len(paused(result)) == 1, "all leave before the same iteration"
     assert len(resumed(result)) == 1
@@ -111,7 +111,7 @@ def test_an_order_from_before_the_run_went_on_is_not_obeyed() -> None:
     still stands in the directory.
     """
     script = Falling(Halting.PAUSE, 4, Once(WHEN["the first is to write"], lambda director, _: director.kill(*director.peers())))
-    result = play(lasting(unhurried(swarm()), 12, 2), script)
+    result = play(lasting(unhurried(swarm()), 8, 2), script)
     assert script.then.struck
     assert len(resumed(result)) == 1
     assert not paused(result)
@@ -127,10 +127,10 @@ def test_a_run_goes_on_from_a_pause_that_a_clock_ahead_has_dated() -> None:
     )
     script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to leave"], lambda director, _: director.forget_orders()))
     script.order = order
-    result = play(lasting(unhurried(swarm()), 12, NEVER), script)
+    result = play(lasting(unhurried(swarm()), 7, NEVER), script)
     assert script.then.struck
     assert len(paused(result)) == len(resumed(result)) == 1
-    assert set(committed(result)) == set(range(12))
+    assert set(committed(result)) == set(range(7))
 
 
 def test_two_orders_are_two_pauses_only_where_the_run_goes_on_in_between() -> None:
@@ -140,7 +140,7 @@ def test_two_orders_are_two_pauses_only_where_the_run_goes_on_in_between() -> No
         orders = (
             ordered(Halting.PAUSE, 2),
             Once(WHEN["the first is to write"], lambda d, _: d.give_order(Halting.PAUSE)),
-            ordered(Halting.PAUSE, 8),
+            ordered(Halting.PAUSE, 5),
         )
 
         def see(self, director: Director, moment: Moment) -> None:
@@ -148,10 +148,10 @@ def test_two_orders_are_two_pauses_only_where_the_run_goes_on_in_between() -> No
                 order.see(director, moment)
 
     script = Thrice()
-    result = play(lasting(unhurried(swarm()), 14, NEVER), script)
+    result = play(lasting(unhurried(swarm()), 8, NEVER), script)
     assert all(order.struck for order in script.orders)
     assert len(paused(result)) == len(resumed(result)) == 2
-    assert set(committed(result)) == set(range(14))
+    assert set(committed(result)) == set(range(8))
 
 
 @pytest.mark.parametrize("for_s", [12.0, 60.0, 400.0])
@@ -180,7 +180,7 @@ def test_an_order_that_comes_while_a_lost_stage_is_rebuilt_waits_for_it() -> Non
         director.give_order(Halting.PAUSE)
 
     result = play(
-        lasting(unhurried(swarm()), 14, NEVER),
+        lasting(unhurried(swarm()), 8, NEVER),
         Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 3, strike),
     )
     assert len(paused(result)) == 1
@@ -194,7 +194,7 @@ def test_a_stage_that_is_lost_in_the_pause_is_rebuilt_before_it() -> None:
         director.kill(*director.members(2))
 
     script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to write"], strike))
-    result = play(lasting(unhurried(swarm()), 14, NEVER), script)
+    result = play(lasting(unhurried(swarm()), 8, NEVER), script)
     assert script.then.struck
     assert lines(result, "cannot pause yet", "stage 2")
     assert len(paused(result)) == len(resumed(result)) == 1
@@ -206,16 +206,16 @@ def test_a_full_disk_delays_a_pause_only_where_no_sibling_can_write(*, everybody
 
     def strike(director: Director, _: Moment) -> None:
         for member in director.members(2)[: None if everybody else 1]:
-            director.fill_disk(member, 30.0)
+            director.fill_disk(member, 12.0)
         director.give_order(Halting.PAUSE)
 
     result = play(
-        lasting(unhurried(swarm()), 40, NEVER),
+        lasting(unhurried(swarm()), 20, NEVER),
         Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 2, strike),
     )
     assert len(lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2")) == everybody
     assert len(paused(result)) == len(resumed(result)) == 1
-    assert set(committed(result)) == set(range(40))
+    assert set(committed(result)) == set(range(20))
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -224,10 +224,10 @@ def test_a_stopped_run_is_over(*, dies: bool) -> None:
     coordinator dies as its last record is stored.
     """
     then = Once(lambda m: dies and halts(m, Halting.STOP), kill_coordinator)
-    result = rehearse(SEED, setup=lasting(unhurried(swarm()), 12, 2), script=Falling(Halting.STOP, 2, then))
+    result = rehearse(SEED, setup=lasting(unhurried(swarm()), 9, 2), script=Falling(Halting.STOP, 2, then))
     assert result.violation is None, result.violation
     assert then.struck == dies
-    assert 3 <= result.statistics.iterations < 12
+    assert 3 <= result.statistics.iterations < 9
     assert len(lines(result, "WeightsWritten")) >= 4
     assert lines(result, " Ended", "stopped by its organiser")
     assert not resumed(result)
@@ -266,7 +266,7 @@ def test_a_batch_that_was_set_outlives_a_pause_and_the_death_of_all(strike: Call
     takes that order's place.
     """
     script = Batched(Once(lambda m: isinstance(m.request, Seal) and m.request.record.iteration == 6, strike))
-    setup = lasting(unhurried(swarm()), 12, 2)
+    setup = lasting(unhurried(swarm()), 9, 2)
     batch = replace(setup.manifest.batch, microbatches_max=Batched.MICROBATCHES)
     result = play(replace(setup, manifest=replace(setup.manifest, batch=batch)), script)
     assert script.then.struck
@@ -275,4 +275,4 @@ def test_a_batch_that_was_set_outlives_a_pause_and_the_death_of_all(strike: Call
     assert len(lines(result, "organiser", "sets")) == 1
     first = min(iteration for iteration, counts in script.opened.items() if counts == {Batched.MICROBATCHES})
     assert 0 < first < 5
-    assert script.opened == {i: {6 if i < first else Batched.MICROBATCHES} for i in range(12)}
+    assert script.opened == {i: {6 if i < first else Batched.MICROBATCHES} for i in range(9)}

@@ -129,8 +129,8 @@ def test_who_is_called_back_as_a_lead_ends_gets_its_place_from_the_next_one(come
     and that one would look for no other.
     """
     faults = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
-    setup = unhurried(swarm(sources=2, replicas_min=1, standbys=0, faults=faults), iterations=24)
+    setup = unhurried(swarm(sources=2, replicas_min=1, standbys=0, faults=faults), iterations=15)
     result = play(setup, LosesItsMajority(comes_s))
     (took_over,) = lines(result, "TookOver", "forced=False")
     assert next(line.split()[1] for line in lines(result, "Placed member=QmPeer09 stage=2")) == took_over.split()[1]
-    assert "QmPeer09" in lines(result, "Opened", "iteration=23 ")[-1]
+    assert "QmPeer09" in lines(result, "Opened", "iteration=14 ")[-1]

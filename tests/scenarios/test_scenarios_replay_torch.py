@@ -31,7 +31,7 @@ from tests.scenarios.elsewhere import Elsewhere
 from tests.scenarios.scenario_world import Once, lines, play
 from tests.scenarios.test_scenarios_replay import logged, lose
 
-LOST, LOST_AT, SHADOW_EVERY = 2, 9, 5
+LOST, LOST_AT, SHADOW_EVERY = 2, 8, 5
 ITERATIONS = LOST_AT + 1
 STATE_OFF_MAX = 1e-3
 Spoil = Callable[[WorkKey, Side, np.ndarray], np.ndarray]
@@ -151,7 +151,7 @@ def spoiling(world: World) -> Iterator[None]:
 def torch_setup(border_dtype: LogDtype) -> Setup:
     """One replica of each stage, a model of some thousand parameters."""
     setup = logged(replicas=1, shadow_every=SHADOW_EVERY, iterations=ITERATIONS)
-    model = ModelSection(width=16, blocks=6, heads=2, kv_heads=1, mlp_width=32, tokens_per_row=8, vocabulary=256)
+    model = ModelSection(width=16, blocks=3, heads=2, kv_heads=1, mlp_width=32, tokens_per_row=8, vocabulary=256)
     recovery = replace(setup.manifest.recovery, border_dtype=border_dtype)
     return replace(setup, manifest=replace(setup.manifest, model=model, recovery=recovery))
 

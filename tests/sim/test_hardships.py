@@ -101,12 +101,12 @@ def test_the_only_replica_of_a_stage_stands_still_or_is_cut_off() -> None:
     assert not rehearse(0, setup=hard(faults, replicas=2)).statistics.faults["freeze of the only replica"]
 
 
-@pytest.mark.parametrize("name", ["ending", "stranger", "lone"])
-def test_a_hard_story_is_a_function_of_its_seed(name: str) -> None:
+@pytest.mark.parametrize(("seed", "names"), [(2, {"ending", "stranger"}), (13, {"lone", "stranger"})])
+def test_a_hard_story_is_a_function_of_its_seed(seed: int, names: set[str]) -> None:
     """Played twice, every line is the same. Transfers and links are among those that are played in
     two processes, see `test_rehearsals`.
     """
-    seed = next(seed for seed in range(1000) if name in hardships_of(seed))
+    assert names <= set(hardships_of(seed))
     first, second = rehearse(seed), rehearse(seed)
     assert (first.digest, first.transcript) == (second.digest, second.transcript)
 

@@ -20,19 +20,21 @@ from swarmfree.sim.setup import Drawn
 from tests.builders import make_entry, make_record
 from tests.scenarios.scenario_world import swarm
 
-SEEDS = 4
-"""`make check` plays more."""
+FIRST, SEEDS = 23, 4
+"""The first of these meets other faults as well, and they are played in half the time of the first
+four, none of which does; `make check` plays those, and more.
+"""
 
 
 @pytest.mark.timeout(300)
 def test_liars_are_excluded_in_time_and_nobody_else() -> None:
-    """A few swarms with a liar each, half of them with all kinds of faults besides."""
-    result = rehearse_many(0, SEEDS, processes=2, repeat_every=9, drawn=Drawn.LIARS)
+    """A few swarms with a liar each, one of them with all kinds of faults besides."""
+    result = rehearse_many(FIRST, SEEDS, processes=2, repeat_every=9, drawn=Drawn.LIARS)
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
     excluded = sum(report.events.get("PeerExcluded", 0) > 0 for report in result.reports)
     assert excluded >= SEEDS * 3 // 4, "the others died, or moved, before"
     assert result.repeated == 1, "and was the same story in another process"
-    assert result.reports[3].command == "swarmfree rehearse --first-seed 3 --seeds 1 --liars"
+    assert result.reports[3].command == f"swarmfree rehearse --first-seed {FIRST + 3} --seeds 1 --liars"
 
 
 def test_a_setup_is_drawn_with_every_lie_and_stage() -> None:

@@ -79,10 +79,10 @@ def test_the_dead_tell_nothing() -> None:
 
 def test_a_rehearsal_may_be_longer_than_its_seed_draws() -> None:
     """Asked for so many iterations it plays them, and the command that plays it again says so."""
-    long, short = rehearse(2, iterations=14), rehearse(2)
-    assert draw_setup(2).manifest.run.iterations < draw_setup(2, iterations=14).manifest.run.iterations == 14
+    long, short = rehearse(33, iterations=8), rehearse(33)
+    assert draw_setup(33).manifest.run.iterations < draw_setup(33, iterations=8).manifest.run.iterations == 8
     assert long.digest != short.digest
-    assert long.command == "swarmfree rehearse --first-seed 2 --seeds 1 --iterations 14"
-    assert short.command == "swarmfree rehearse --first-seed 2 --seeds 1"
-    told = report(2, 14)
+    assert long.command == "swarmfree rehearse --first-seed 33 --seeds 1 --iterations 8"
+    assert short.command == "swarmfree rehearse --first-seed 33 --seeds 1"
+    told = report(33, 8)
     assert (told.digest, told.command) == (long.digest, long.command)

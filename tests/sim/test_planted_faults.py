@@ -221,7 +221,7 @@ def test_counting_a_retried_microbatch_twice_breaks_i6(seed: int, monkeypatch: p
     """What counts a retried microbatch twice is no sound sum, so nobody takes it, and no iteration
     commits any more; without it the seed holds.
     """
-    setup = quiet_setup(LOSSY, replicas=1)
+    setup = replace(quiet_setup(LOSSY, replicas=1), progress_bound_s=20.0)
     assert rehearse(seed, setup=setup).violation is None
     monkeypatch.setattr(trainer_peer, "Peer", planted.CountsRetriedTwicePeer)
     violation = rehearse(seed, setup=setup).violation

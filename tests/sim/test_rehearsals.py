@@ -103,7 +103,7 @@ def test_the_same_seed_tells_the_same_story() -> None:
     """Played twice in one process, every line is the same, and so is the digest over every call;
     another seed differs.
     """
-    first, second, other = rehearse(5), rehearse(5), rehearse(8)
+    first, second, other = rehearse(5), rehearse(5), rehearse(23)
     assert first.violation is None
     assert (first.transcript, first.digest) == (second.transcript, second.digest)
     assert first.digest != other.digest

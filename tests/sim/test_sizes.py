@@ -24,6 +24,7 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.replica_state import ReplicaState
 from tests.mutants.alone import beat_answer
+from tests.scenarios.scenario_world import swarm
 
 
 class Holder:
@@ -106,7 +107,10 @@ Forgetful.__module__ = LeakyPeer.__module__ = "swarmfree.trainer.test"
 def test_a_list_that_grows_with_the_iterations_breaks_i7(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a rehearsal of a hundred iterations it is named, with its owner."""
     monkeypatch.setattr(trainer_peer, "Peer", LeakyPeer)
-    setup = replace(draw_setup(2, iterations=100), faults=CALM, start_spread_s=0.0)
+    setup = swarm(body=1, replicas=1, standbys=0, ends_copies=0, faults=CALM)
+    manifest = setup.manifest
+    run, batch = replace(manifest.run, iterations=100), replace(manifest.batch, microbatches=2)
+    setup = replace(setup, manifest=replace(manifest, run=run, batch=batch), start_spread_s=0.0)
     violation = rehearse(2, setup=setup).violation
     assert violation is not None
     assert violation.invariant == "I7"

@@ -21,6 +21,8 @@ from swarmfree.sim.rehearsal import Factories, rehearse
 from swarmfree.trainer.peer import Hooks, Peer, run_peer
 from swarmfree.trainer.peer_status import glance_of
 
+SEEDS = (0, 2, 3, 20, 30, 36)
+"""Of these four lose a stage and two their coordinator, in less time than most take."""
 LOOK_S = 0.25
 WINDOW = Window(80, 23)
 
@@ -72,7 +74,7 @@ def screens_of(seed: int) -> list[Screen]:
     return screens
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_screen_tells_the_same_losses(seed: int) -> None:
     """Whoever coordinates, all peers that looked long enough saw the same loss of the same
     iteration, and one of them saw the end.
@@ -92,7 +94,7 @@ def test_no_loss_stays_on_a_screen_after_the_end() -> None:
     has the stage as lost.
     """
     seen = 0
-    for seed in range(6):
+    for seed in SEEDS:
         screens = screens_of(seed)
         seen += sum(len(screen.lost) for screen in screens)
         for screen in screens:
