@@ -726,6 +726,13 @@ def joiner_that_nobody_waits_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_build", hasty)
 
 
+def holder_that_gave_its_state(patch: pytest.MonkeyPatch) -> None:
+    """Whom the coordinator cannot reach is asked for a lost stage's state once, also where it gave
+    it and who has copied it dies before the next commit (3.4).
+    """
+    patch.setattr(Assignment, "_keep_out_of_reach", lambda self, stage, holder: None)
+
+
 def state_that_was_built_unheard(patch: pytest.MonkeyPatch) -> None:
     """Who was fenced as it was told to build, and is called for, counts by what it tells (3.3)."""
     patch.setattr(Participant, "doubt", lambda self, keeps: None)

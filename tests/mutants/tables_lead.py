@@ -281,19 +281,23 @@ def rival_that_never_gives_way() -> object:
 
 def stranger_that_follows_nobody() -> object:
     """An announced peer that follows nobody is met, on this lineage, on its beginning, and on
-    another one: whether nothing is made anew until it may have said hello.
+    another one, and one that no record has named: whether nothing is made anew until it may have
+    said hello.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator, lineage: str) -> bool:
+    async def story(alone: Alone, coordinator: Coordinator, lineage: str, *, named: bool = True) -> bool:
+        if named:
+            coordinator.lead.named["x"] = 2
         coordinator.lead.past.update({2: "d" * 64, 3: "e" * 64})
         met = Met(2 if lineage == "d" * 64 else 3, lineage, (), None, None, whole=False, record=record())
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
         directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint("x"), 2)]))
-        alone.context.ports = replace(alone.context.ports, directory=directory)
+        alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
         await coordinator.partition_merge._look_beyond()
         return coordinator.partition_merge.expects_members()
 
-    return [lead(partial(story, lineage=letter * 64)) for letter in "edf"]
+    known = [lead(partial(story, lineage=letter * 64)) for letter in "edf"]
+    return [*known, lead(partial(story, lineage="e" * 64, named=False))]
 
 
 def word_that_is_refuted() -> object:

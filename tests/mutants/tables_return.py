@@ -1330,6 +1330,31 @@ def copy_after_one_that_was_out_of_reach() -> object:
     return [_assignment(partial(story, is_left=is_left)) for is_left in (False, True)]
 
 
+def copier_that_dies() -> object:
+    """A newcomer has copied a lost stage from its last holder, which the coordinator cannot reach,
+    and dies, before the next commit or after it: what the next newcomer is to build.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_committed: bool) -> str:
+        alone.line.answer = lambda to, request: (
+            Reply(Built("c" * 64, 0.1, 0, 5)) if isinstance(request, Build) else answer(to, request)
+        )
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        roster.admit(ME, Hello(False, False, ""), 1)
+        ((copier, action),) = assignment._work()
+        await assignment._build(copier, action, assignment._lead.present, limit_s=1.0)
+        assert copier.built, "it has copied the stage"
+        if is_committed:
+            assignment.committed()
+        roster.fence(ME.member, "nobody listens")
+        roster.admit(D, Hello(False, False, ""), 1)
+        ((_, action),) = assignment._work()
+        return type(action).__name__
+
+    return [_assignment(partial(story, is_committed=is_committed)) for is_committed in (False, True)]
+
+
 def builder_that_is_called_for() -> object:
     """A peer was told to keep its state of iteration 3 for iteration 5, or to build another one, or
     holds it as a member, and was fenced before it answered; it is called for, and tells of

@@ -129,6 +129,7 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
+        self._roster.out_of_reach.clear()
         self._choice.commit()
         self._adoption.commit()
 
@@ -548,8 +549,9 @@ class Assignment:
         iteration, record = present.iteration, present.record
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
-        # Asked once, whatever comes of it, and waited for already; a joiner copies from others
-        if self._roster.out_of_reach.pop(stage, None) is not None and isinstance(action, Copy) and limit_s is not None:
+        # Asked once, unless it answers, and waited for already; a joiner copies from others
+        cut_off = self._roster.out_of_reach.pop(stage, None) if limit_s is not None else None
+        if cut_off is not None and isinstance(action, Copy):
             limit_s = self._context.timing.silence_s
         if lost:
             self._context.tell(_decided(action, iteration, participant))
@@ -590,6 +592,7 @@ class Assignment:
             self._roster.compare(self._lead.present.record)  # it may be of the iteration before
         if isinstance(action, Copy):
             self._note_copy(participant.member, stage, built)
+            self._keep_out_of_reach(stage, cut_off)
         if lost:
             self._note_rebuilt(action, present, built)
         self._context.tell(
@@ -607,6 +610,13 @@ class Assignment:
         self._adoption.note_build(built.received_bytes, built.seconds)
         if lost and participant.host:
             self._adoption.tell_adopted(stage, iteration, participant)
+
+    def _keep_out_of_reach(self, stage: int, holder: Endpoint | None) -> None:
+        """A holder that this peer cannot reach has given its state: until the next commit it is
+        asked once more where who has copied it dies.
+        """
+        if holder is not None:
+            self._roster.out_of_reach[stage] = holder
 
     def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
         """A builder does not answer; where it was told to build something else since, the answer to

@@ -95,7 +95,8 @@ class PartitionMerge:
         """Who follows nobody, and stands on this lineage or its beginning, says hello once it has
         been refused the lead: what it may hold is not made anew before that.
         """
-        if met.record is not None and self._lead.past.get(met.iteration) == met.lineage:
+        is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
+        if is_kin and stranger.peer_id in self._lead.named:
             self._await_kin(stranger)
 
     def _await_kin(self, member: Member) -> None:
