@@ -143,10 +143,14 @@ class Mischief:
         is a member, or since the sender is one: whom it may obey it learns when it says hello, and
         that it is let back is asked by N2. A sender that the newest plan has not got any more may
         still take itself for a replica, and sum up with its siblings, or lead as if it had not been
-        left out.
+        left out. A coordinator that leaves before its first plan names its successor to some who
+        have promised the next term meanwhile, and to whom it is nobody.
         """
         told = self.told.get(receiver)
         if self.plan is None or told is None:
+            return False
+        names_successor = isinstance(request, Goodbye) and request.successor is not None and not request.rejoin
+        if names_successor and sender != self._cast.coordinator:
             return False
         is_order = isinstance(request, Commit | Goodbye | Reduce) or term_of(request) is not None
         return sender in told or (self.plan.stage_of(sender) is None and not is_order)

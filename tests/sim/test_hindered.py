@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from swarmfree.protocol.messages import Claim, GetPlan, Redo
+from swarmfree.protocol.messages import Claim, GetPlan, Goodbye, Redo
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import partitions
@@ -97,7 +97,8 @@ def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None
 
 def test_what_a_member_may_not_forbid() -> None:
     """Nothing of whom it was told; of one that was left out since, all but what that one does while
-    it has not heard so: it claims, leads, and sums up.
+    it has not heard so: it claims, leads, and sums up. Nor the word of a coordinator that leaves,
+    but of one that has sent no plan.
     """
     scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
     mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
@@ -113,6 +114,10 @@ def test_what_a_member_may_not_forbid() -> None:
         mischief.promised(one, plan)
         assert tuple(r for r in (claim, question, order) if mischief.may_not_forbid(two, one, r)) == owed
         assert mischief.may_not_forbid(leader, one, claim)
+        leaves = Goodbye(run_over=False, finished=False, why="it leaves", successor=Endpoint(one, ()))
+        assert mischief.may_not_forbid(leader, one, leaves)
+        assert not mischief.may_not_forbid(two, one, leaves)
+        assert mischief.may_not_forbid(leader, one, replace(leaves, rejoin=True))
         mischief.told = {}
     scene.loop.close()
 
