@@ -173,7 +173,7 @@ TEXT_SUFFIXES = {
     ".in",
     "",
 }
-NOT_OURS = {".git", ".venv", "venv", "reports", "dist", "build", "node_modules"}
+NOT_OURS = {".git", ".venv", ".interop", "venv", "reports", "dist", "build", "node_modules"}
 # Places on one person's machine, put together so that this file does not hold them itself.
 MACHINE_PATHS = re.compile(
     "|".join(rf"(?<![\w.~]){re.escape('/' + place + '/')}\w" for place in ("work", "home", "Users", "root", "farm", "tmp"))

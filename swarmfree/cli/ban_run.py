@@ -92,7 +92,8 @@ async def _resolved(directory: DhtDirectory, text: str) -> str:
     announced = {announcement.endpoint.member.peer_id for announcement in await directory.announcements()}
     found = sorted(peer_id for peer_id in announced if peer_id.endswith(text))
     if len(found) != 1:
-        raise ConfigError(f"{text!r} is the end of {len(found)} announced peers' ids; the whole peer id is expected")
+        known = f"{len(found)} announced peers' ids end so" if found else "no announced peer's id ends so"
+        raise ConfigError(f"{text!r}: {known}; `swarmfree status INVITE --json` has whole ids")
     return found[0]
 
 

@@ -23,9 +23,9 @@ COUNT_MAX = 1 << 31
 DIGITS_MAX = 20
 """Of a number: Python refuses to read one of thousands of digits."""
 FOLLOWS = {
-    Halting.PAUSE: "after the iteration under way each writes its stage, and all leave; "
+    Halting.PAUSE: "after the iteration under way, or the first one, each writes its stage, and all leave; "
     "to go on, start the same commands in the same folders",
-    Halting.STOP: "after the iteration under way the weights are written, and all end",
+    Halting.STOP: "after the iteration under way, or the first one, the weights are written, and all end",
     Halting.NOT: "after the iteration under way, unless that is the last one, each has so many, and the learning rate follows",
 }
 SETTABLE = "batch.microbatches"

@@ -30,6 +30,8 @@ def new(
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(to_toml(found.manifest, found.data_path, found.init_from))
+    except FileExistsError as error:
+        raise ConfigError(f"{path}: is there already, and was not changed; name another run, or remove it") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}; nothing was changed") from error
     typer.echo(f"{path} written; to train it here: swarmfree local --run {path}")

@@ -42,9 +42,11 @@ def make_folder(path: Path) -> Path:
         ConfigError: there is something in it already, or it cannot be made.
     """
     try:
+        if path.is_file():
+            raise ConfigError(f"--out {path}: is a file; a folder, or the name of a new one, is expected")
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise ConfigError(f"--out {path}: the folder is not empty, and a report is not written over another")
+            raise ConfigError(f"--out {path}: the folder is not empty, and a report is not written over another: name a new one")
     except OSError as error:
         raise ConfigError(f"--out {path}: the folder cannot be made: {refusal_words(error, path)}") from error
     return path

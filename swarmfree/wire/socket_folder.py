@@ -133,5 +133,5 @@ def _take(descriptor: int, folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ConfigError(
-            f"folder {folder} is in use by another running peer: give each peer one of its own, --folder {folder}-2"
+            f"folder {folder} is in use by another running peer or node: give each one of its own, --folder {folder}-2"
         ) from error

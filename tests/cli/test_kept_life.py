@@ -22,7 +22,7 @@ from swarmfree.cockpit.observed_events import PeerEvent, ProcessKilled, RunDescr
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.kill_script import parse_kill
 from swarmfree.lab.local_order import order_of
-from swarmfree.lab.report import EventLog
+from swarmfree.lab.report import EventLog, make_folder
 from swarmfree.lab.runs import peers_of
 from swarmfree.lab.swarm import LocalSwarm, SwarmOrder
 from swarmfree.protocol.config import to_toml
@@ -179,3 +179,11 @@ def test_the_folder_of_a_run_that_goes_on_need_not_be_empty(tmp_path: Path, smal
     assert ordered(is_new=False).folder == tmp_path
     with pytest.raises(ConfigError, match="the folder is not empty"):
         ordered(is_new=True)
+
+
+def test_a_file_is_no_folder_of_a_report(tmp_path: Path) -> None:
+    """One line names the file, and nothing becomes of it."""
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(ConfigError, match="file: is a file; a folder"):
+        make_folder(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"

@@ -71,7 +71,7 @@ def test_a_new_run_file_is_the_default_run_and_is_not_written_over_another(
     assert made.run.name == "mine"
     assert dataclasses.replace(made, run=dataclasses.replace(made.run, name=default.run.name)) == default
     before = Path("mine.toml").read_text()
-    for name, words in (("mine", "File exists"), ("a/b", "without folders"), ("", "run.name")):
+    for name, words in (("mine", "is there already"), ("a/b", "without folders"), ("", "run.name")):
         refused = CliRunner().invoke(app, ["new", name], prog_name="swarmfree")
         assert refused.exit_code == 2
         assert words in refused.stderr
