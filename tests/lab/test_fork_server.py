@@ -117,8 +117,8 @@ async def test_nothing_of_a_fork_server_is_there_after_its_end(tmp_path: Path) -
         started = [await fork_server.start(str(n), ["wait"], tmp_path / f"{n}.txt", ready.put_nowait) for n in range(8)]
 
         async def start_late() -> None:
-            with pytest.raises(SwarmfreeError, match="late cannot be started"):
-                await fork_server.start("late", ["wait"], tmp_path / "late.txt", ready.put_nowait)
+            with pytest.raises(SwarmfreeError, match="unwanted cannot be started"):
+                await fork_server.start("unwanted", ["wait"], tmp_path / "unwanted.txt", ready.put_nowait)
 
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(start_late())
@@ -127,7 +127,8 @@ async def test_nothing_of_a_fork_server_is_there_after_its_end(tmp_path: Path) -
         await fork_server.end()
         assert not [child.pid for child in started if psutil.pid_exists(child.pid)]
         assert {await child.wait() for child in started} == {-signal.SIGKILL}
-        assert not [p for p in psutil.process_iter(["cmdline"]) if "swarmfree late" in " ".join(p.info["cmdline"] or ())]
+        # A name that no peer of another session has: those run side by side, and one has a `late`
+        assert not [p for p in psutil.process_iter(["cmdline"]) if "swarmfree unwanted" in " ".join(p.info["cmdline"] or ())]
 
 
 async def test_a_fork_server_that_cannot_load_is_one_line(tmp_path: Path) -> None:
