@@ -93,7 +93,7 @@ async def _resolved(directory: DhtDirectory, text: str) -> str:
     found = sorted(peer_id for peer_id in announced if peer_id.endswith(text))
     if len(found) != 1:
         known = f"{len(found)} announced peers' ids end so" if found else "no announced peer's id ends so"
-        raise ConfigError(f"{text!r}: {known}; `swarmfree status INVITE --json` has whole ids")
+        raise ConfigError(f"{text!r}: {known}; a whole one is expected, as `swarmfree status INVITE --json` has it")
     return found[0]
 
 

@@ -265,11 +265,12 @@ class PartitionMerge:
         strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
         for _ in strangers:
             self._turn += 1
-            met = await self._meet(strangers[self._turn % len(strangers)])
+            stranger = strangers[self._turn % len(strangers)]
+            met = await self._meet(stranger)
             if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
                 return await self._visit(met.coordinator)
             if met is not None and met.coordinator is None:
-                self._note_leaderless(strangers[self._turn % len(strangers)].member, met)
+                self._note_leaderless(stranger.member, met)
             if self._heard is not None:
                 break  # that one has called meanwhile
         return None
