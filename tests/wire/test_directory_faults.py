@@ -156,10 +156,10 @@ async def test_peer_that_answers_again_is_asked_at_once(world: World) -> None:
     for _ in range(4):
         node.blacklist.banned_peers.clear()
         node.blacklist.register_failure(peer_id)
-    await node.protocol.update_routing_table(None, peer_id, responded=False)
     node.protocol.storage.clear()
-    with pytest.raises(InviteError, match="none had the manifest"):
-        await peer.fetch_manifest(0.1)
+    await node.protocol.update_routing_table(None, peer_id, responded=False)
+    assert peer_id in node.blacklist
+    assert not node.protocol.routing_table.peer_id_to_uid
     assert await peer.fetch_manifest(10.0) == world.manifest
 
 
