@@ -177,6 +177,7 @@ STOP_EXAMPLES = _examples("swarmfree stop INVITE --organiser organiser.key")
 PLAN_EXAMPLES = _examples(
     "swarmfree plan --run stdlib-small --peers fleet.toml",
     "swarmfree plan --run mine.toml --peers fleet.toml \\\n      --set stages.replicas_max=4 --json",
+    "swarmfree plan --run mine.toml --peers fleet.toml --lose t4-1 --lose t4-2",
 )
 REHEARSE_EXAMPLES = _examples("swarmfree rehearse --seeds 60", "swarmfree rehearse --first-seed 7 --seeds 1 --verbose")
 CHAOS_EXAMPLES = _examples("swarmfree chaos --minutes 10", "swarmfree chaos --minutes 10 --seed 8 --wipe-stages")

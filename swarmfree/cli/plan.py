@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from swarmfree.cli.options import RunOption, SetOption
 if TYPE_CHECKING:
     from swarmfree.policy.planner.fleet import Fleet
     from swarmfree.policy.planner.forecast import Forecast
+    from swarmfree.policy.planner.reactions import RatedReaction
 
 NAMES_SHOWN = 4
 BUSY = 0.5
@@ -35,6 +37,16 @@ def plan(
         ),
     ],
     changes: SetOption = None,
+    lose: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lose",
+            metavar="NAME",
+            help="Say as well what could be done if this machine were lost, and what each way would cost; may be repeated: all at once. "
+            "The second of several machines of a kind is KIND-2.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Say what a described fleet would do with a run, before anybody rents it.
@@ -47,22 +59,28 @@ def plan(
     from swarmfree.cli.early_checks import require_lab  # noqa: PLC0415 - help is fast
 
     require_lab("swarmfree plan")
-    from swarmfree.lab.fleet_file import load_fleet  # noqa: PLC0415 - help is fast
+    from swarmfree.lab.fleet_file import load_fleet, unknown_peer  # noqa: PLC0415 - help is fast
     from swarmfree.policy.planner.allocation import PlanImpossible  # noqa: PLC0415 - help is fast
-    from swarmfree.policy.planner.forecast import forecast  # noqa: PLC0415 - help is fast
+    from swarmfree.policy.planner.forecast import forecast, outlook_of  # noqa: PLC0415 - help is fast
+    from swarmfree.policy.planner.reactions import options  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
 
     manifest = load_run(run, changes or ()).manifest
     fleet = load_fleet(peers, manifest)
+    lost = frozenset(lose or ())
+    if unknown := sorted(lost - fleet.by_name.keys()):
+        raise ConfigError(f"--lose {unknown[0]}: {unknown_peer(unknown[0], tuple(fleet.by_name))}")
     try:
         found = forecast(fleet, manifest)
     except PlanImpossible as error:
         raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}") from None
+    reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet, manifest)) if lost else ()
     if as_json:
-        typer.echo(json.dumps(_values(found), indent=2))
+        values = _values(found) | ({"reactions": [_reaction_values(each) for each in reactions]} if lost else {})
+        typer.echo(json.dumps(values, indent=2))
         return
-    for line in _lines(found, fleet):
+    for line in [*_lines(found, fleet), *(_loss_lines(found, lost, reactions) if lost else ())]:
         typer.echo(line)
 
 
@@ -117,6 +135,29 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
     if found.price_per_hour:
         lines.append(f"price: {found.price_per_hour:,.2f} an hour, {found.price_per_million:,.4g} for a million tokens")
     return lines
+
+
+def _loss_lines(found: Forecast, lost: frozenset[str], reactions: Sequence[RatedReaction]) -> list[str]:
+    """What can be done about a loss, the best first."""
+    who = f"if {' and '.join(sorted(lost))} {'are' if len(lost) > 1 else 'is'} lost"
+    if not lost & found.plan.stages_of.keys():
+        return [f"{who}, all goes on as before: {'they stand' if len(lost) > 1 else 'it stands'} by"]
+    empty = " and ".join(f"stage {stage}" for stage, names in enumerate(found.plan.without(lost).replicas) if not names)
+    lines = [f"{who}, {f'nobody serves {empty}' if empty else 'every stage has somebody left'}:"]
+    lines += [f"  {'; '.join(map(str, each.reactions))}: {each.reason}" for each in reactions]
+    return lines if reactions else [*lines, "  training stands until somebody comes: nobody who is left can serve what is lost"]
+
+
+def _reaction_values(reaction: RatedReaction) -> dict[str, Any]:
+    """For programs; what is infinite is null."""
+    return {
+        "what": [str(each) for each in reaction.reactions],
+        "transition_s": reaction.transition_s,
+        "meanwhile_s": reaction.meanwhile_s if reaction.meanwhile_s < math.inf else None,
+        "iteration_s": reaction.iteration_s,
+        "risk": reaction.risk,
+        "iterations_per_hour": 3600 * reaction.score,
+    }
 
 
 def _some(names: tuple[str, ...]) -> str:

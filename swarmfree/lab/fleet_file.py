@@ -110,7 +110,7 @@ def read_fleet(text: str, origin: str, manifest: Manifest) -> Fleet:
         _require(described, place, ("mbit_per_s",))
         for key in ("one", "other"):
             if (name := getattr(described, key)) not in peers:
-                place.fail(key, f"{assigned(key, name)}: {_unknown_peer(name, list(peers))}")
+                place.fail(key, f"{assigned(key, name)}: {unknown_peer(name, list(peers))}")
         pair = described.one, described.other
         if pair in links or pair[::-1] in links or pair[0] == pair[1]:
             place.fail("other", f"{assigned('other', described.other)}: a link joins two peers, and each two have one")
@@ -118,7 +118,7 @@ def read_fleet(text: str, origin: str, manifest: Manifest) -> Fleet:
     return Fleet(tuple(peers.values()), links)
 
 
-def _unknown_peer(name: str, peers: Sequence[str]) -> str:
+def unknown_peer(name: str, peers: Sequence[str]) -> str:
     """Say that no machine has that name, and which one was probably meant: by the name of a section
     with a count, its first.
     """

@@ -145,3 +145,45 @@ def test_without_a_file_the_option_is_named() -> None:
     found = CliRunner().invoke(app, ["plan", "--run", "stdlib-small"], prog_name="swarmfree")
     assert found.exit_code == 2
     assert "Missing option '--peers'" in found.stderr
+
+
+def test_a_loss_that_is_asked_about_is_answered_with_what_it_costs(folder: Path) -> None:
+    """Every way to go on, the best first, each with its seconds."""
+    (stage,) = (each for each in json.loads(plan("--json").stdout)["stages"] if each["stage"] == 2)
+    flags = [word for name in stage["peers"] for word in ("--lose", name)]
+    lines = plan(*flags).stdout.splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("if "))
+    assert lines[first].endswith("lost, nobody serves stage 2:")
+    ways = lines[first + 1 :]
+    assert any("adopts stage 2: 60.0 s of change, then " in way for way in ways)
+    assert any("stage 2" in way and ("moves from" in way or "stands by" in way) for way in ways)
+    assert any("a new plan for everybody" in way for way in ways)
+    found = json.loads(plan("--json", *flags).stdout)["reactions"]
+    assert [f"  {'; '.join(each['what'])}" for each in found] == [way.split(": ")[0] for way in ways]
+    rates = [each["iterations_per_hour"] for each in found]
+    assert rates == sorted(rates, reverse=True)
+    assert all(each["meanwhile_s"] is None for each in found), "training stands while a stage is lost"
+
+
+def test_a_loss_that_changes_nothing_or_everything_is_said_to_be_that(folder: Path) -> None:
+    """A sibling goes on; and where nobody can feed any more, training stands."""
+    alone = plan("--lose", "h100-1", "--lose", "h100-2").stdout.splitlines()
+    assert alone[-1] == "  training stands until somebody comes: nobody who is left can serve what is lost"
+    assert alone[-2].startswith("if h100-1 and h100-2 are lost, nobody serves stage 0")
+    (rich, *_) = (each for each in json.loads(plan("--json").stdout)["stages"] if len(each["peers"]) > 1)
+    said = plan("--lose", rich["peers"][0]).stdout
+    assert "every stage has somebody left:" in said
+    assert "the siblings go on with all the work: 0.0 s of change" in said
+    standbys = json.loads(plan("--json", "--set", "stages.replicas_max=1").stdout)["standbys"]
+    spare = plan("--set", "stages.replicas_max=1", "--lose", standbys[0]).stdout
+    assert spare.splitlines()[-1] == f"if {standbys[0]} is lost, all goes on as before: it stands by"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("t4", "did you mean t4-1?"), ("zork", "known: h100-1, h100-2, rtx4090-1, rtx4090-2 and 8 more")]
+)
+def test_a_machine_that_is_not_there_cannot_be_lost(folder: Path, name: str, known: str) -> None:
+    """One line with the one that was probably meant, or some that are there."""
+    said = plan("--lose", name)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr.splitlines() == [f"swarmfree: --lose {name}: unknown peer; {known}"]

@@ -20,6 +20,7 @@ from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.list_schedule import list_schedule
 from swarmfree.policy.planner.measured_fleet import horizon_s
 from swarmfree.policy.planner.moves import stage_loads
+from swarmfree.policy.planner.reactions import Outlook
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, settled
 from swarmfree.protocol.manifest import Manifest
@@ -83,6 +84,11 @@ def chosen_plan(fleet: Fleet, manifest: Manifest) -> ExecutionPlan:
         horizon_s=horizon_s(fleet),
     )
     return settled(fleet, allocate(fleet, manifest), manifest, outlook)
+
+
+def outlook_of(fleet: Fleet, manifest: Manifest) -> Outlook:
+    """What reactions to a loss in this fleet depend on; no newcomer is expected."""
+    return Outlook(StageRecovery(manifest.timing.join_wait_s), horizon_s=horizon_s(fleet))
 
 
 def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:

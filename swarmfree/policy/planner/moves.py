@@ -32,6 +32,11 @@ class MovePeer:
     giver: int
     taker: int
 
+    def __str__(self) -> str:
+        """For an operator."""
+        where = "who stands by, comes to" if self.giver == NO_STAGE else f"moves from stage {self.giver} to"
+        return f"{self.peer}{',' * (self.giver == NO_STAGE)} {where} stage {self.taker}"
+
 
 def stage_loads(fleet: Fleet, plan: ExecutionPlan, work: Sequence[float]) -> list[float]:
     """Seconds of one microbatch in each stage, its replicas working side by side; infinite where

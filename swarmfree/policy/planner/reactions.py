@@ -26,6 +26,10 @@ from swarmfree.protocol.manifest import Manifest
 class Reroute:
     """The siblings of the lost do their work, and nothing else changes."""
 
+    def __str__(self) -> str:
+        """For an operator, as that of each other reaction."""
+        return "the siblings go on with all the work"
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptStage:
@@ -33,6 +37,10 @@ class AdoptStage:
 
     peer: str
     stage: int
+
+    def __str__(self) -> str:
+        """For an operator."""
+        return f"{self.peer} adopts stage {self.stage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +53,20 @@ class AwaitNewcomer:
 
     seconds: float
 
+    def __str__(self) -> str:
+        """For an operator."""
+        return f"newcomers are waited for, {self.seconds:,.0f} s"
+
 
 @dataclass(frozen=True, slots=True)
 class Replan:
     """All peers get the places of a new plan."""
 
     moves: int
+
+    def __str__(self) -> str:
+        """For an operator."""
+        return f"a new plan for everybody, in which {self.moves} place{'s' * (self.moves != 1)} will be others'"
 
 
 Reaction = Reroute | MovePeer | AdoptStage | AwaitNewcomer | Replan
