@@ -124,6 +124,13 @@ class ReplicaState:
         return self.plan is not None and self.plan.position == self.promised
 
     @property
+    def told_base(self) -> str:
+        """The base that the coordinator is told: of the plan in force; without a plan, of a state
+        that this peer cannot vouch for, the one that it was opened in. A record may have that base.
+        """
+        return self.opened if self.plan is None and not self.is_committed_state else self.base
+
+    @property
     def is_over(self) -> bool:
         """Whether the state has done all iterations of the run, or the last one before it was
         stopped.

@@ -328,6 +328,13 @@ def state_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_place_holders", careless)
 
 
+def base_of_who_was_told_to_rejoin(patch: pytest.MonkeyPatch) -> None:
+    """Who has dropped its plan tells of no base, also of the one that the state it holds was opened
+    in (3.3).
+    """
+    patch.setattr(ReplicaState, "told_base", property(lambda self: self.base))
+
+
 def base_of_a_newcomer(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer cannot vouch for itself counts for nothing, also where it has worked on what
     was decided (3.3).

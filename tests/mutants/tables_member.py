@@ -905,6 +905,25 @@ def copy_that_was_opened() -> object:
     return [play(partial(story, stage=stage)) for stage in (2, 1)]
 
 
+def base_after_a_lineage() -> object:
+    """A plan names a member that has copied its state, or has it rebuilt, and its coordinator gives
+    way: which base the next one is told.
+    """
+
+    async def story(alone: Alone, stage: int) -> str:
+        alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
+        alone.replica_state.known_in = TERM
+        rebuilt = (Rebuilt(stage, alone.engine.state_digest(), rate_scaled=False),)
+        await alone.stage_member.open(A, Open(replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=rebuilt)))
+        await alone.stage_member.rejoin(A, D)
+        beat = Heartbeat(at(1, LATER, 5), 0, 0.0, lineage=OTHER_LINEAGE)
+        told = (await alone.stage_member.heartbeat(D, beat)).message
+        assert isinstance(told, HeartbeatAnswer)
+        return told.base
+
+    return [play(partial(story, stage=stage)) for stage in (2, 1)]
+
+
 def copy_that_cannot_step() -> object:
     """A joiner cannot have the average of a decided record, which begins with what it has copied,
     or with another state: its answer, and what it vouches for.

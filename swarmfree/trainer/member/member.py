@@ -367,7 +367,7 @@ class StageMember:
             news=self._news,
             position=replica_state.promised,
             iteration=replica_state.iteration,
-            base=replica_state.base,
+            base=replica_state.told_base,
             partial_sums=self.book.partial_sums() if working else (),
             stored=self.table.stored_offsets(replica_state.first_microbatch) if working else MicrobatchSet(),
             share_done=self.source.share_done and replica_state.follows_promised,
