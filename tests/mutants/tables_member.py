@@ -18,6 +18,7 @@ from swarmfree.protocol.messages import (
     Build,
     Built,
     Claim,
+    Commit,
     GetAverage,
     Heartbeat,
     HeartbeatAnswer,
@@ -48,6 +49,7 @@ from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
+from tests.builders import voted
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
 from tests.trainer.test_election import announced
 
@@ -903,6 +905,24 @@ def copy_that_was_opened() -> object:
         return alone.replica_state.is_committed_state
 
     return [play(partial(story, stage=stage)) for stage in (2, 1)]
+
+
+def first_record_after_a_later_plan() -> object:
+    """The first record, with its founder's vote alone, comes to a member that had promised the
+    founder's plan, and has heard since of a successor's, which does not name the founder; also
+    where it has dropped its plans: the answer.
+    """
+
+    async def story(alone: Alone, *, rejoins: bool) -> str:
+        await alone.stage_member.open(A, Open(plan(1)))
+        later = plan(1, LATER, iteration=3, lineage=OTHER_LINEAGE)
+        alone.replica_state.known_plan = replace(later, replicas=((Replica(D),), *later.replicas[1:2], (Replica(SIBLING),)))
+        if rejoins:
+            await alone.stage_member.rejoin(A, D)
+        first = voted(replace(record(), electorate=(A.member,)), A.member)
+        return await word(alone.stage_member.commit(Commit(first), A))
+
+    return [play(partial(story, rejoins=rejoins)) for rejoins in (False, True)]
 
 
 def base_after_a_lineage() -> object:
