@@ -187,3 +187,14 @@ def givers_of(action: BuildAction) -> tuple[Endpoint, ...]:
             return *holders, *before, *after
         case _:
             assert_never(action)
+
+
+def neighbours_of(action: BuildAction) -> tuple[tuple[int, Endpoint], ...]:
+    """Whose weights a stage is made from, by their stages."""
+    match action:
+        case Merge():
+            return (action.before_stage, action.before), (action.after_stage, action.after)
+        case CopyNeighbour():
+            return ((action.donor_stage, action.donor),)
+        case _:
+            return ()

@@ -257,7 +257,8 @@ class HeartbeatAnswer:
         news: number of its latest news, from 1.
         position: the highest claim it has promised; None before the first.
         iteration: the iteration its state is ready for.
-        base: base of the work it holds.
+        base: base of the work it holds; without a plan, of a state that it cannot vouch for, the
+            one that this was opened in.
         partial_sums: its sums of this base.
         stored: microbatches whose output and answer it can still give to a repair.
         share_done: (source) every microbatch of its share came back.

@@ -189,7 +189,7 @@ class Liveness:
                     self._violated("I6", told)
 
     def _look_for_rebuild(self, scene: Scene, limits: Bounds) -> None:
-        """A stage that nobody holds is rebuilt, where somebody is there to build it."""
+        """A stage that nobody holds is rebuilt, and opened, where somebody is there to build it."""
         since_s = scene.now_s - self._changed_s()
         if since_s <= limits.rebuild_s or not self._moves(scene.coordinator) or not self._has_majority(scene):
             return
@@ -198,7 +198,8 @@ class Liveness:
                 continue
             able = [life for life in self._outside(scene.plan).values() if stage != ENDS_STAGE or life.can_feed]
             if able:
-                told = f"stage {stage} is lost for {since_s:.0f} s at least, and {able[0].member} is there to build it"
+                told = f"nobody that the newest plan has in stage {stage} lives for {since_s:.0f} s at least"
+                told += f", and {able[0].member} is there to build it"
                 self._violated("I6", told)
 
     def _look_for_the_left_out(self, scene: Scene) -> None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from swarmfree.policy.batch import fed_before
 from swarmfree.policy.block_split import split_after
+from swarmfree.policy.election import is_founders
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
@@ -46,7 +47,7 @@ class ReplicaState:
         is_paused: this peer has stepped with the last record before a pause, and nobody has gone on
             from there.
         plan: in force, None before the first Open, and after the state was built anew.
-        known_plan: the newest one seen, in force or not: who else there is.
+        founders_plan: the newest one of a founder, which alone decides on the first record.
         base: of the work under way; empty while it changes.
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
@@ -79,7 +80,8 @@ class ReplicaState:
         self.lineage = GENESIS_LINEAGE
         self.is_committed_state = self.is_from_disk = self.is_paused = False
         self.plan: Plan | None = None
-        self.known_plan: Plan | None = None
+        self._known_plan: Plan | None = None
+        self.founders_plan: Plan | None = None
         self.base = ""
         self.opened = ""
         self.promises = Promises()
@@ -95,6 +97,18 @@ class ReplicaState:
         self.wanted = ""
         self.gave_s = -math.inf
         self._records_kept = max(RECORDS_KEPT, logged_iteration_count(context.manifest))
+
+    @property
+    def known_plan(self) -> Plan | None:
+        """The newest plan seen, in force or not: who else there is."""
+        return self._known_plan
+
+    @known_plan.setter
+    def known_plan(self, plan: Plan | None) -> None:
+        """A newer plan was seen, or all are dropped."""
+        self._known_plan = plan
+        if plan is None or is_founders(plan.position.term.number):
+            self.founders_plan = plan
 
     @property
     def promised(self) -> Position | None:
@@ -122,6 +136,13 @@ class ReplicaState:
         work there are waits, and what is done until then is another plan's.
         """
         return self.plan is not None and self.plan.position == self.promised
+
+    @property
+    def told_base(self) -> str:
+        """The base that the coordinator is told: of the plan in force; without a plan, of a state
+        that this peer cannot vouch for, the one that it was opened in. A record may have that base.
+        """
+        return self.opened if self.plan is None and not self.is_committed_state else self.base
 
     @property
     def is_over(self) -> bool:

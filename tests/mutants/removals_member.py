@@ -464,3 +464,8 @@ def build_for_another_coordinator(patch: pytest.MonkeyPatch) -> None:
         return
 
     patch.setattr(StageMember, "_require_known", careless)
+
+
+def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
+    """Who holds no record knows by the newest plan alone who decides the first one (3.1)."""
+    patch.setattr(ReplicaState, "founders_plan", property(lambda self: self.known_plan, lambda self, plan: None), raising=False)

@@ -31,6 +31,7 @@ from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.participant import Participant, Participants
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
+from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
@@ -325,6 +326,13 @@ def state_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
             place(self)
 
     patch.setattr(Assignment, "_place_holders", careless)
+
+
+def base_of_who_was_told_to_rejoin(patch: pytest.MonkeyPatch) -> None:
+    """Who has dropped its plan tells of no base, also of the one that the state it holds was opened
+    in (3.3).
+    """
+    patch.setattr(ReplicaState, "told_base", property(lambda self: self.base))
 
 
 def base_of_a_newcomer(patch: pytest.MonkeyPatch) -> None:
@@ -724,6 +732,39 @@ def joiner_that_nobody_waits_for(patch: pytest.MonkeyPatch) -> None:
         await build(self, participant, action, present, limit_s=limit_s)
 
     patch.setattr(Assignment, "_build", hasty)
+
+
+def neighbour_that_was_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A stage that is made from neighbours waits for one that was fenced meanwhile, though it has a
+    sibling (3.9).
+    """
+    patch.setattr(assemblies, "neighbours_of", lambda action: ())
+
+
+def deposed_while_it_builds(patch: pytest.MonkeyPatch) -> None:
+    """Who leads no longer waits for what it has had built (3.4)."""
+    is_outdated = Assignment._is_outdated
+    patch.setattr(Assignment, "_is_outdated", lambda self, action: not self._roster.is_deposed and is_outdated(self, action))
+
+
+def deposed_before_it_builds(patch: pytest.MonkeyPatch) -> None:
+    """Who is deposed while members step with the last record has a lost stage built all the same
+    (3.4).
+    """
+    bring_up, check, brought = Broadcast.bring_up, QuorumWatch.check, list[Broadcast]()
+
+    async def noting(self: Broadcast, participants: Sequence[Participant], record: Record) -> None:
+        await bring_up(self, participants, record)
+        brought.append(self)
+
+    def careless(self: QuorumWatch, **options: Any) -> bool:
+        if not brought:
+            return check(self, **options)
+        brought.clear()
+        return True
+
+    patch.setattr(Broadcast, "bring_up", noting)
+    patch.setattr(QuorumWatch, "check", careless)
 
 
 def holder_that_gave_its_state(patch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from swarmfree.protocol.messages import (
     Build,
     Built,
     Claim,
+    Commit,
     GetAverage,
     Heartbeat,
     HeartbeatAnswer,
@@ -48,6 +49,7 @@ from swarmfree.trainer.context import PayloadAtHand
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
+from tests.builders import voted
 from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
 from tests.trainer.test_election import announced
 
@@ -901,6 +903,43 @@ def copy_that_was_opened() -> object:
         await alone.stage_member.open(A, Open(opened))
         await alone.stage_member.rejoin(A, D)
         return alone.replica_state.is_committed_state
+
+    return [play(partial(story, stage=stage)) for stage in (2, 1)]
+
+
+def first_record_after_a_later_plan() -> object:
+    """The first record, with its founder's vote alone, comes to a member that had promised the
+    founder's plan, and has heard since of a successor's, which does not name the founder; also
+    where it has dropped its plans: the answer.
+    """
+
+    async def story(alone: Alone, *, rejoins: bool) -> str:
+        await alone.stage_member.open(A, Open(plan(1)))
+        later = plan(1, LATER, iteration=3, lineage=OTHER_LINEAGE)
+        alone.replica_state.known_plan = replace(later, replicas=((Replica(D),), *later.replicas[1:2], (Replica(SIBLING),)))
+        if rejoins:
+            await alone.stage_member.rejoin(A, D)
+        first = voted(replace(record(), electorate=(A.member,)), A.member)
+        return await word(alone.stage_member.commit(Commit(first), A))
+
+    return [play(partial(story, rejoins=rejoins)) for rejoins in (False, True)]
+
+
+def base_after_a_lineage() -> object:
+    """A plan names a member that has copied its state, or has it rebuilt, and its coordinator gives
+    way: which base the next one is told.
+    """
+
+    async def story(alone: Alone, stage: int) -> str:
+        alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
+        alone.replica_state.known_in = TERM
+        rebuilt = (Rebuilt(stage, alone.engine.state_digest(), rate_scaled=False),)
+        await alone.stage_member.open(A, Open(replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=rebuilt)))
+        await alone.stage_member.rejoin(A, D)
+        beat = Heartbeat(at(1, LATER, 5), 0, 0.0, lineage=OTHER_LINEAGE)
+        told = (await alone.stage_member.heartbeat(D, beat)).message
+        assert isinstance(told, HeartbeatAnswer)
+        return told.base
 
     return [play(partial(story, stage=stage)) for stage in (2, 1)]
 

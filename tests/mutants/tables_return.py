@@ -49,7 +49,7 @@ from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
-from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Incarnations
 from swarmfree.trainer.membership import Membership
@@ -80,6 +80,7 @@ from tests.trainer.test_election import announced
 
 T = TypeVar("T")
 LINEAGE = "1" * 64
+E = endpoint("e")
 """Of the record that the swarm stands on, before iteration 5."""
 
 
@@ -1328,6 +1329,72 @@ def copy_after_one_that_was_out_of_reach() -> object:
         return joiner.built
 
     return [_assignment(partial(story, is_left=is_left)) for is_left in (False, True)]
+
+
+async def _outlasts(alone: Alone, assignment: Assignment, roster: Roster, *, happens: Callable[[Roster], None]) -> bool:
+    """A stage is made from D's, nothing comes of it for long, and something happens meanwhile:
+    whether the builder is still there after it, not fenced as one that did nothing.
+    """
+    alone.line.delay_s = 100.0
+    roster.fence(SIBLING.member, "it is silent")
+    roster.admit(ME, Hello(False, False, ""), 1)
+    ((builder, action),) = assignment._work()
+    assert action == CopyNeighbour(1, D, 2, action.reason)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(assignment._build(builder, action, assignment._lead.present, limit_s=20.0))
+        await asyncio.sleep(1.0)
+        happens(roster)
+    return roster.get(ME.member) is builder
+
+
+def neighbour_that_hangs() -> object:
+    """A neighbour that is to give its weights is fenced beside a sibling, or its sibling is, or it
+    alone was left of its stage: whether the build ends without blame.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, fenced: Endpoint, is_alone: bool) -> bool:
+        if not is_alone:
+            roster.admit(E, Hello(False, False, ""), 2, built=True, built_at=5, is_ours=True)
+        return await _outlasts(alone, assignment, roster, happens=lambda roster: roster.fence(fenced.member, "its device hangs"))
+
+    return [
+        _assignment(partial(story, fenced=fenced, is_alone=is_alone)) for fenced, is_alone in ((D, False), (E, False), (D, True))
+    ]
+
+
+def build_of_who_leads_no_longer() -> object:
+    """A coordinator is deposed while a stage is made, or is not: whether the build ends without
+    blame.
+    """
+
+    def depose(roster: Roster) -> None:
+        roster.depose("another one leads")
+
+    return [_assignment(partial(_outlasts, happens=happens)) for happens in (depose, lambda roster: None)]
+
+
+def deposed_as_others_step() -> object:
+    """A stage is lost, and while a member that missed the last record steps with it, the
+    coordinator is deposed, or is not: whether the stage is built.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, deposed: bool) -> bool:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Commit) and deposed:
+                roster.depose("another one leads")
+            return Reply(Built("c" * 64, 0.1, 0, 5)) if isinstance(request, Build) else answer(to, request)
+
+        alone.line.answer = one
+        roster.fence(SIBLING.member, "it is silent")
+        roster.admit(ME, Hello(False, False, ""), 1)
+        behind = roster.get(D.member)
+        assert behind is not None
+        behind.built_at = 4
+        with suppress(Deposed):
+            await assignment.fill()
+        return any(isinstance(request, Build) for _, request in alone.line.asked)
+
+    return [_assignment(partial(story, deposed=deposed)) for deposed in (True, False)]
 
 
 def copier_that_dies() -> object:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, Merge, Replay, Restore
-from swarmfree.protocol.messages import Build, Train
+from swarmfree.protocol.manifest import TimingSection
+from swarmfree.protocol.messages import Build, GetState, Train
 from swarmfree.protocol.names import Member
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.script import Director, Moment, Script
@@ -104,6 +105,37 @@ def test_a_builder_that_hangs_in_the_middle_does_not_cost_the_coordinator() -> N
     result = play(replace(merging(), work_min_s=0.2, work_max_s=0.2, standbys=2), script)
     assert len(lines(result, "MemberLost", "it did nothing for stage 2")) == len(script.hung) == 1
     assert not lines(result, "TookOver")
+
+
+class NeighbourHangs(Once):
+    """Kills a stage; the device of the first neighbour that is asked for its weights hangs as it
+    reads them.
+    """
+
+    def __init__(self, stage: int) -> None:
+        killing = lose(stage)
+        super().__init__(killing._fits, killing._strike)
+        self.hung: list[Member] = []
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Have it hang as the question sets out."""
+        super().see(director, moment)
+        if self.struck and not self.hung and is_asked(GetState, weights_only=True)(moment):
+            self.hung.append(moment.receiver.member)
+            director.stick(self.hung[0])
+
+
+def test_a_neighbour_that_hangs_is_not_waited_for() -> None:
+    """It is fenced as its device hangs, and its sibling gives its weights: the stage is there in
+    less time than a builder may do nothing, and the builder is not fenced for it.
+    """
+    script = NeighbourHangs(2)
+    result = play(replace(merging(), standbys=2), script)
+    (hung,) = script.hung
+    assert lines(result, "MemberLost", str(hung), "its device has worked on one thing")
+    decided, built = lines(result, "RecoveryDecided", "stage=2")[0], lines(result, "StageBuilt", "stage=2", "action=Merge")[-1]
+    assert float(built.split()[0]) - float(decided.split()[0]) < TimingSection().join_wait_s / 2
+    assert not lines(result, "MemberLost", "it did nothing for stage 2")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.3])

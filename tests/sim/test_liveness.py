@@ -225,7 +225,7 @@ def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
         if comes:
             scene.come("late")
         found = scene.play(int(LIMITS.rebuild_s) + 3, leads=False)
-        assert bool([text for text in found if "stage 2 is lost" in text]) == comes
+        assert bool([text for text in found if "in stage 2 lives" in text]) == comes
 
 
 def test_everybody_is_back() -> None:

@@ -21,7 +21,19 @@ from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
 from swarmfree.policy.planner.single_moves import state_bytes
 from swarmfree.policy.retention import KeptCopy
-from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay, givers_of
+from swarmfree.protocol.actions import (
+    BuildAction,
+    Copy,
+    CopyKept,
+    CopyNeighbour,
+    Fresh,
+    Merge,
+    Replay,
+    Restore,
+    Stay,
+    givers_of,
+    neighbours_of,
+)
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
@@ -236,7 +248,7 @@ class Assignment:
                 # Somebody may have come meanwhile
                 if any(participant.stage == ENDS_STAGE for participant, _ in self._work()):
                     kept = await kept_copies(self._context, self._roster, iteration, self._lead.past)
-                    self._quorum.check(building=True, until_s=until_s)
+                self._quorum.check(building=True, until_s=until_s)  # it may have been deposed meanwhile
                 work = [(participant, action) for participant, action in self._work(kept) if not self._waits_for_others(action)]
             join_wait_s = self._context.timing.join_wait_s
             if work:
@@ -719,8 +731,8 @@ class Assignment:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again
         joins it; a replay may not: a shadow is at hand.
 
-        How long it may take in all, see `policy.build_time`. None where somebody that is heard
-        holds the stage by now: nobody waits then.
+        How long it may take in all, see `policy.build_time`. None where nobody waits for it any
+        more.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for
@@ -738,7 +750,7 @@ class Assignment:
                 async with asyncio.timeout(look_s):
                     return await self._ask(participant, request)
             except TimeoutError:
-                if limit_s is not None and any(g.is_heard for g in self._roster.holders(request.action.stage)):
+                if limit_s is not None and self._is_outdated(request.action):
                     return None
                 now_s = self._context.now_s()
                 if participant.work_done > done:
@@ -748,6 +760,15 @@ class Assignment:
                 if is_replay and now_s - since_s < limit_s / 2:
                     raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
                 raise
+
+    def _is_outdated(self, action: BuildAction) -> bool:
+        """Whether nobody waits for a build any more: this peer leads no longer, somebody that is
+        heard holds the stage, or a neighbour that was to give its weights is fenced, perhaps as its
+        device hangs, and has a sibling.
+        """
+        fenced = [stage for stage, giver in neighbours_of(action) if self._roster.get(giver.member) is None]
+        is_there = any(g.is_heard for stage in (action.stage, *fenced) for g in self._roster.holders(stage))
+        return is_there or self._roster.is_deposed
 
     async def _ask(self, participant: Participant, request: Build) -> Built:
         waits = self._context.backoff_s()

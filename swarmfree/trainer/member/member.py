@@ -367,7 +367,7 @@ class StageMember:
             news=self._news,
             position=replica_state.promised,
             iteration=replica_state.iteration,
-            base=replica_state.base,
+            base=replica_state.told_base,
             partial_sums=self.book.partial_sums() if working else (),
             stored=self.table.stored_offsets(replica_state.first_microbatch) if working else MicrobatchSet(),
             share_done=self.source.share_done and replica_state.follows_promised,
@@ -571,7 +571,8 @@ class StageMember:
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
         is_newcomer = last is None and plan is None
-        voters = Voters(self.context.run, me, electorate_of(last, plan), None if is_newcomer else known, is_led)
+        electorate = electorate_of(last, self.replica_state.founders_plan or plan)
+        voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
             raise Refused(RefusalKind.UNPROVEN, why)
 
