@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -83,6 +84,24 @@ def shown(piece: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{MIDDLE DOT}" for letter in piece)
 
 
-def weights_folder(report: Path) -> Path:
-    """Find the folder with a report's weights: its ``weights``, or the folder itself."""
-    return report / "weights" if (report / "weights").is_dir() else report
+def weights_folder(source: Path) -> Path:
+    """Find the folder with a model's weights: a report's ``weights``, or the folder itself.
+
+    Raises:
+        ConfigError: there is no such folder, or it is the report of a run that has not come to its
+            end.
+    """
+    from swarmfree.lab.report import EVENTS_FILE  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
+
+    if not os.path.isdir(source):  # noqa: PTH112 - whatever a person gives, also what no path can be
+        raise ConfigError(f"{str(source)[:80]}: no such folder; that of a report, or of a model, is expected")
+    if (source / "weights").is_dir():
+        return source / "weights"
+    if (source / EVENTS_FILE).is_file():
+        invite = source / "invite"
+        goes_on = (
+            f"; while it goes on, an invite asks it for its model: `swarmfree sample $(cat {invite})`" if invite.is_file() else ""
+        )
+        raise ConfigError(f"{source}: the report of a run that has not come to its end, and so has written no weights{goes_on}")
+    return source

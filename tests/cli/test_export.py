@@ -134,7 +134,14 @@ def test_what_cannot_be_taken_out_or_read_is_one_line(exported: Path, tmp_path: 
         (torn / path.name).write_bytes(path.read_bytes())
     config = json.loads((torn / "config.json").read_text())
     (torn / "config.json").write_text(json.dumps({**config, "intermediate_size": config["intermediate_size"] + 1}))
+    goes_on = tmp_path / "goes-on"
+    goes_on.mkdir()
+    (goes_on / "events.jsonl").write_text("{}\n")
+    (goes_on / "invite").write_text("swarmfree1abc")
     for arguments, code, word in (
+        (("sample", str(tmp_path / "nowhere")), 2, "no such folder; that of a report, or of a model, is expected"),
+        (("sample", str(goes_on)), 2, "has not come to its end"),
+        (("sample", str(goes_on)), 2, f"`swarmfree sample $(cat {goes_on / 'invite'})`"),
         (("export", "swarmfree1abc", "--out", str(out)), 2, "cut off"),
         (("export", str(tmp_path / "empty"), "--out", str(out)), 2, "no weights lie here"),
         (("export", str(tmp_path / "nowhere"), "--out", str(out)), 2, "no such folder"),
@@ -147,7 +154,7 @@ def test_what_cannot_be_taken_out_or_read_is_one_line(exported: Path, tmp_path: 
         done = invoke(*arguments)
         assert (done.exit_code, done.stderr.count("\n")) == (code, 1), (arguments, done.output)
         assert word in done.stderr
-    assert {path.name for path in tmp_path.iterdir()} == {"short", "empty", "torn"}
+    assert {path.name for path in tmp_path.iterdir()} == {"short", "empty", "torn", "goes-on"}
 
 
 def test_eval_takes_bytes_that_are_no_text_only_where_it_is_told_to(exported: Path, tmp_path: Path) -> None:
