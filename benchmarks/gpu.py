@@ -1,16 +1,18 @@
 """What would a GPU give, which no peer uses yet? Its bits beside the processor's, and its speed.
 
 ``python -m benchmarks.gpu`` needs a GPU that torch can use, and no other package than torch and
-numpy; `--only` takes one of its three parts, `--rounds` how often each speed is measured (5).
+numpy; `--only` takes one of its parts, `--rounds` how often each speed is measured (5).
 
 - *bits* (`benchmarks.gpu_bits`): how many results of each operation of the canonical step, of the
   whole step and of what is rounded for the wire and for shadows differ from the processor's.
 - *step* (`benchmarks.gpu_step`): the canonical step of 100 million weights, beside torch's own
   AdamW.
+- *distance* (`benchmarks.gpu_distance`): how far sums and weights are from a processor's.
 - *passes* (`benchmarks.gpu_passes`): tokens/s of the models of CheckFree's Table 4, all stages one
   after the other in one process: in float32, with TF32 and with bfloat16 products; with
   deterministic algorithms and without; with activations that stay on the GPU, or leave it as bytes
-  at each hop, as a peer's must. A pass is done twice, and the bits are compared.
+  at each hop, as a peer's must. A pass is done twice, and the bits are compared; their sum is for
+  the comparison of two machines.
 
 Prints what it finds as it goes and, as the last line, one JSON object.
 """
@@ -25,11 +27,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from benchmarks import gpu_bits, gpu_passes, gpu_step
+from benchmarks import gpu_bits, gpu_distance, gpu_passes, gpu_step
 
 PARTS: Mapping[str, Callable[[int], Mapping[str, object]]] = {
     "bits": lambda _rounds: gpu_bits.compare(),
     "step": gpu_step.measure,
+    "distance": gpu_distance.measure,
     "passes": gpu_passes.measure,
 }
 

@@ -80,16 +80,16 @@ class Pipeline:
     def __init__(self, manifest: Manifest) -> None:
         """Draw first weights, on torch's default device."""
         self.stages: list[Ends | BodyStage] = []
+        self.weights: list[Tensor] = []
         self.sums: list[GradientSums] = []
-        self._sizes: list[int] = []
         self._tokens_per_iteration = manifest.tokens_per_iteration
         for stage in range(manifest.stage_count):
             layout = layout_of(manifest, stage)
-            weights = torch.zeros(layout.size, device="cpu")
-            draw_weights(manifest, layout, weights, 0)
-            module = build_stage(manifest, layout, weights.to(torch.get_default_device()))
+            drawn = torch.zeros(layout.size, device="cpu")
+            draw_weights(manifest, layout, drawn, 0)
+            self.weights.append(drawn.to(torch.get_default_device()))
+            module = build_stage(manifest, layout, self.weights[-1])
             self.stages.append(module)
-            self._sizes.append(layout.size)
             self.sums.append(GradientSums(layout, [module.get_parameter(slot.name) for slot in layout.slots]))
 
     def train(self, tokens: Tensor, hop: Hop) -> None:
@@ -111,16 +111,21 @@ class Pipeline:
             if back is not None:
                 gradient = hop(back.float())
 
-    def has_same_bits_twice(self, train: Callable[[], None]) -> bool:
-        """Whether `train`, done again, comes to the same sums; they are empty then."""
+    def take_gradients(self) -> list[Tensor]:
+        """A copy of each stage's sum, which is empty then."""
+        taken = [sums.read([0], 0, len(weights)).clone() for sums, weights in zip(self.sums, self.weights, strict=True)]
+        self.clear()
+        return taken
+
+    def repeat(self, train: Callable[[], None]) -> tuple[bool, int]:
+        """Whether `train`, done again, comes to the same bits; and their sum, to be compared with
+        another machine's.
+        """
         passes = []
         for _ in range(2):
             train()
-            passes.append(
-                [sums.read([0], 0, size).view(torch.int32).clone() for sums, size in zip(self.sums, self._sizes, strict=True)]
-            )
-            self.clear()
-        return all(map(torch.equal, *passes))
+            passes.append([gradient.view(torch.int32) for gradient in self.take_gradients()])
+        return all(map(torch.equal, *passes)), sum(int(bits.sum(dtype=torch.int64)) for bits in passes[0])
 
     def clear(self) -> None:
         """Empty the sums."""
@@ -220,6 +225,7 @@ def _measure_one(name: str, case: Case, rounds: int, flops: float) -> Mapping[st
     found: dict[str, object] = {}
     kinds = [Kind(*kind) for kind in itertools.product(PRODUCTS, (False, True), HOPS)]
     times: dict[Kind, list[float]] = {kind: [] for kind in kinds}
+    repeated: dict[Kind, tuple[bool, int]] = {}
     with torch.device("cuda"):
         pipeline = Pipeline(case.manifest)
         torch.manual_seed(0)
@@ -232,12 +238,14 @@ def _measure_one(name: str, case: Case, rounds: int, flops: float) -> Mapping[st
                         times[kind].append(seconds_of(train))
                         pipeline.clear()
                     else:  # it warms up as well
-                        found[f"{name}_{kind}_repeats"] = pipeline.has_same_bits_twice(train)
+                        repeated[kind] = pipeline.repeat(train)
     for kind, taken in times.items():
         rate = case.rows * case.tokens_per_row / statistics.median(taken)
         share = rate * case.flops_per_token / flops
         found[f"{name}_{kind}"], found[f"{name}_{kind}_of_product"] = round(rate), round(share, 3)
-        repeats = "same bits twice" if found[f"{name}_{kind}_repeats"] else "other bits the second time"
+        same, bits = repeated[kind]
+        found[f"{name}_{kind}_repeats"] = same
+        repeats = f"same bits twice, {bits}" if same else "other bits the second time"
         print(f"{name}_{kind}: {rate:,.0f} tokens/s, {share:.1%} of a product's rate, {repeats}", flush=True)
     found[f"{name}_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     return found
