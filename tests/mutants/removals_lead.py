@@ -14,7 +14,7 @@ from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
@@ -55,6 +55,16 @@ def majority_for_open(patch: pytest.MonkeyPatch) -> None:
             self.lead.may_force = forced
 
     patch.setattr(Coordinator, "_open", careless)
+
+
+def promise_of_what_gave_way(patch: pytest.MonkeyPatch) -> None:
+    """Who has promised counts as a member, though it holds another state by now."""
+
+    def careless(self: Participant, position: Position, _builds: int) -> None:
+        if self.built:
+            self.opened = position
+
+    patch.setattr(Participant, "promise", careless)
 
 
 def forced_but_once(patch: pytest.MonkeyPatch) -> None:

@@ -413,6 +413,30 @@ def open_without_promises() -> object:
     return lead(story)
 
 
+def loaded_as_others_promise() -> object:
+    """A member promises; before the last of the others does, what it held gives way, and it has
+    loaded something else: whether it is a member, or joins with the next plan.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+        (sibling,) = (g for g in coordinator.roster.participants() if g.endpoint == SIBLING)
+        late = iter([True])
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Open) and to == A and next(late, False):
+                sibling.lose()
+                sibling.begin_build(copies=sibling.stage)
+                sibling.hold(0, is_ours=True)
+                raise Refused(RefusalKind.NOT_YET, "it is at work")
+            return answer(to, request)
+
+        alone.line.answer = one
+        await _outcome(coordinator._open(replace(plan(6, LATER), rebuilt=())))
+        return sibling.is_member, sibling.is_joiner
+
+    return lead(story)
+
+
 def majority_of_followers() -> object:
     """All follow, and three of four hold nothing that they could vote with: whether a stage may be
     built, and whether anything may be opened.

@@ -143,6 +143,7 @@ ROWS = (
     Row(removals_lead.source_that_is_only_called_for, tables_lead.sources_that_are_all_silent, [["a"], ["e"]]),
     Row(removals_lead.state_that_a_promise_tells, tables_lead.step_that_a_promise_lacks, "Stay"),
     Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
+    Row(removals_lead.promise_of_what_gave_way, tables_lead.loaded_as_others_promise, (False, True)),
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
     Row(removals_lead.forced_but_once, tables_lead.forced_once, "deposed"),
     Row(removals_lead.silence_without_majority, tables_lead.without_majority, "deposed"),

@@ -165,7 +165,7 @@ class World:
         """A peer that was moved has copied its stage, and is in the plan."""
         peer = self.peer(name)
         peer.hold(self.lead.iteration, is_ours=True)
-        peer.promise(Position(self.lead.term, self.lead.iteration, 0, 1))
+        peer.promise(Position(self.lead.term, self.lead.iteration, 0, 1), peer.builds)
         self.copied_s[peer.member] = self.now_s
         self.tell_of(name, seconds, stage)
         self.open()

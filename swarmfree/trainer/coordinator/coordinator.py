@@ -464,11 +464,11 @@ class Coordinator:
         """
         named = plan.names()
         asked = [g for g in self.roster.participants() if g.built and g.member in named]
+        builds = [participant.builds for participant in asked]
         promises = await self._promises(plan, asked)
-        for participant in asked:
-            # Else what it held gave way meanwhile
-            if participant.member in promises and participant.built:
-                participant.promise(plan.position)
+        for participant, before in zip(asked, builds, strict=True):
+            if participant.member in promises:
+                participant.promise(plan.position, before)
         sealed = newest_sealed((p for p in promises.values() if isinstance(p, Promise)), plan.lineage)
 
         async def is_promised() -> bool:

@@ -116,9 +116,12 @@ class Participant:
         """A build came to nothing."""
         self.failed_builds += 1
 
-    def promise(self, position: Position) -> None:
-        """It has promised this claim."""
-        self.opened = position
+    def promise(self, position: Position, builds: int) -> None:
+        """It has promised this claim, with what it held after so many builds; that may have given
+        way since, also to what it holds by now.
+        """
+        if self.built and self.builds == builds:
+            self.opened = position
 
     def pass_over(self) -> int:
         """A plan is made without it; how many were by now."""
