@@ -226,7 +226,7 @@ class ReplicaState:
         """In which term the state was kept for an iteration that is not opened yet; None where
         nothing is to be taken back.
         """
-        if self.kept_from is None or self.is_committed_state or self.opened or self.stage == NO_STAGE:
+        if self.kept_from is None or self.is_committed_state or self.stage == NO_STAGE:
             return None
         return self.known_in
 

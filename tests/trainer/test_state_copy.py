@@ -11,10 +11,12 @@ import pytest
 
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import StagesSection
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, SetSplit
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
@@ -175,3 +177,51 @@ def test_a_part_that_was_under_way_as_others_stepped_is_brought_further(iteratio
     donors.trains_after = donors.engine.part_count(0)
     assert _copy(donors).state == donors.engine.state
     assert len(donors.records) == 1 + iterations
+
+
+@pytest.mark.parametrize(("counts", "goes_on"), [((1, 2, 1), True), ((2, 1, 1), False)])
+def test_a_copy_goes_on_where_a_cut_leaves_its_blocks_alone(counts: tuple[int, ...], *, goes_on: bool) -> None:
+    """The body is cut anew as its first stage is copied: that is asked for by the new cut where it
+    has the blocks that it had, and given up where it has not.
+    """
+    manifest = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4), stages=StagesSection(body=3))
+    first = Donors().first
+    before = replace(first, stages=(*first.stages, first.stages[-1]), split=SetSplit((1, 1, 2), 0))
+    after = replace(before, iteration=1, before=before.lineage(), split=SetSplit(counts, 1))
+    engine, asked = IntegerEngine(manifest), list[tuple[int, ...]]()
+    engine.follow(BlockSplit((1, 1, 2)))
+    engine.blank(1)
+
+    class Cut(Donors):
+        def _answer(self, request: Request) -> Reply:
+            match request:
+                case GetState(iteration=iteration, part=part, split=split):
+                    asked.append(split)
+                    return Reply(State(engine.part_count(1), iteration), engine.read_state(part, weights_only=False))
+                case GetRecord(iteration=0):
+                    return Reply(RecordAnswer(before))
+                case GetRecord():
+                    return Reply(RecordAnswer(after))
+                case _:
+                    raise Refused(RefusalKind.GONE, "not here")
+
+    machine = Machine()
+    ports = make_ports(network=Cut(), clock=machine, executor=machine, engine=engine)
+    context = Context(ports, manifest, LocalConfig("memory"), random.Random(1), manifest.fingerprint())
+    copying = StateCopy(context, CopyTarget(engine, Device(machine, machine), lanes=1), 1, (GOOD,), 1, before)
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(copying._place.device.serve())
+            try:
+                await copying.run()
+            finally:
+                serving.cancel()
+
+    if goes_on:
+        run_virtual(main)
+        assert asked[-1] == counts
+        return
+    with pytest.raises(ExceptionGroup) as failure:
+        run_virtual(main)
+    assert failure.group_contains(Refused, match="cut anew meanwhile")
