@@ -1399,27 +1399,42 @@ def deposed_as_others_step() -> object:
 
 def copier_that_dies() -> object:
     """A newcomer has copied a lost stage from its last holder, which the coordinator cannot reach,
-    and dies, before the next commit or after it: what the next newcomer is to build.
+    and dies, before the next commit or after it; or it falls silent, and is called for in vain;
+    or the holder is given up as members are told of a record: from
+    whom the next newcomers are to copy the stage.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_committed: bool) -> str:
-        alone.line.answer = lambda to, request: (
-            Reply(Built("c" * 64, 0.1, 0, 5)) if isinstance(request, Build) else answer(to, request)
-        )
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> list[str]:
+        built, donors = Built("c" * 64, 0.1, 0, 5), list[str]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build) and to == ME:
+                return Reply(built)
+            if isinstance(request, Build):
+                raise Refused(RefusalKind.FAILED, "it cannot be reached from here, either")
+            return answer(to, request)
+
+        alone.line.answer = one
         roster.fence(SIBLING.member, "it is silent")
         roster.out_of_reach[1] = SIBLING
         roster.admit(ME, Hello(False, False, ""), 1)
-        ((copier, action),) = assignment._work()
-        await assignment._build(copier, action, assignment._lead.present, limit_s=1.0)
-        assert copier.built, "it has copied the stage"
-        if is_committed:
+        if how != "is told":
+            ((copier, action),) = assignment._work()
+            await assignment._build(copier, action, assignment._lead.present, limit_s=1.0)
+            assert copier.built, "it has copied the stage"
+        if how in {"commits", "is told"}:
             assignment.committed()
+        if how == "is silent":
+            roster.out_of_reach[1] = ME
         roster.fence(ME.member, "nobody listens")
-        roster.admit(D, Hello(False, False, ""), 1)
-        ((_, action),) = assignment._work()
-        return type(action).__name__
+        newcomer = roster.admit(D, Hello(False, False, ""), 1)
+        for _ in range(2):
+            ((_, action),) = assignment._work()
+            donors += [donor.member.peer_id for donor in action.donors] if isinstance(action, Copy) else ["nobody"]
+            await assignment._build(newcomer, action, assignment._lead.present, limit_s=1.0)
+        return donors
 
-    return [_assignment(partial(story, is_committed=is_committed)) for is_committed in (False, True)]
+    return [_assignment(partial(story, how=how)) for how in ("dies", "commits", "is silent", "is told")]
 
 
 def builder_that_is_called_for() -> object:

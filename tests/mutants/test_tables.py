@@ -357,7 +357,11 @@ ROWS = (
     Row(removals_return.neighbour_that_was_fenced, tables_return.neighbour_that_hangs, [True, False, False]),
     Row(removals_return.deposed_while_it_builds, tables_return.build_of_who_leads_no_longer, [True, False]),
     Row(removals_return.deposed_before_it_builds, tables_return.deposed_as_others_step, [False, True]),
-    Row(removals_return.holder_that_gave_its_state, tables_return.copier_that_dies, ["Copy", "Fresh"]),
+    Row(
+        removals_return.holder_that_gave_its_state,
+        tables_return.copier_that_dies,
+        [["c", "nobody"], ["nobody", "nobody"], ["b", "c"], ["c", "nobody"]],
+    ),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),

@@ -100,6 +100,7 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._cut = dict[int, Rebuilt]()  # counts as long as the lead has a cut
         self._lost_since_s: dict[int, float] = {}
+        self._gave: dict[int, Endpoint] = {}
         self.copied_s: dict[Member, float] = {}
         self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
@@ -141,7 +142,7 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
-        self._roster.out_of_reach.clear()
+        self._gave.clear()
         self._choice.commit()
         self._adoption.commit()
 
@@ -440,7 +441,7 @@ class Assignment:
                 continue
             # Of several that hold as new a state, or none, one that stays, and the senior
             builder = max(newcomers, key=lambda g: (_kept(g, stage), not g.leaving))
-            held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage)
+            held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage, self._gave.get(stage))
             if cut_off is not None and cut_off.member != builder.member and held < self._lead.iteration:
                 copier = min((g for g in newcomers if g.member != cut_off.member), key=lambda g: (_kept(g, stage), g.leaving))
                 if not _is_a_step_behind(copier, self._lead.iteration):
@@ -562,7 +563,7 @@ class Assignment:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
         # Asked once, unless it answers, and waited for already; a joiner copies from others
-        cut_off = self._roster.out_of_reach.pop(stage, None) if limit_s is not None else None
+        cut_off = self._take_out_of_reach(stage) if limit_s is not None else None
         if cut_off is not None and isinstance(action, Copy):
             limit_s = self._context.timing.silence_s
         if lost:
@@ -623,12 +624,18 @@ class Assignment:
         if lost and participant.host:
             self._adoption.tell_adopted(stage, iteration, participant)
 
+    def _take_out_of_reach(self, stage: int) -> Endpoint | None:
+        """The last holder of a stage, that this peer cannot reach; where that one has copied it, and
+        fell silent, next the one that gave it.
+        """
+        return self._roster.out_of_reach.pop(stage, None) or self._gave.pop(stage, None)
+
     def _keep_out_of_reach(self, stage: int, holder: Endpoint | None) -> None:
         """A holder that this peer cannot reach has given its state: until the next commit it is
         asked once more where who has copied it dies.
         """
         if holder is not None:
-            self._roster.out_of_reach[stage] = holder
+            self._gave[stage] = holder
 
     def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
         """A builder does not answer; where it was told to build something else since, the answer to
