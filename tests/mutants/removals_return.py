@@ -768,8 +768,8 @@ def deposed_before_it_builds(patch: pytest.MonkeyPatch) -> None:
 
 
 def holder_that_gave_its_state(patch: pytest.MonkeyPatch) -> None:
-    """Whom the coordinator cannot reach is asked for a lost stage's state once, also where it gave
-    it and who has copied it dies before the next commit (3.4).
+    """Whom the coordinator cannot reach is asked for a lost stage's state once, also where who
+    copies it dies at that, or before the next commit (3.4).
     """
     patch.setattr(Assignment, "_keep_out_of_reach", lambda self, stage, holder: None)
 

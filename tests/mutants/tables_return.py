@@ -1437,6 +1437,36 @@ def copier_that_dies() -> object:
     return [_assignment(partial(story, how=how)) for how in ("dies", "commits", "is silent", "is told")]
 
 
+def copier_that_dies_as_it_copies() -> object:
+    """A newcomer is told to copy a lost stage from its last holder, which the coordinator cannot
+    reach, and dies at that, or falls silent, or says that the holder says nothing: what the next
+    newcomer is to build; and how many are to copy where all of them die.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, error: CallFailed, count: int) -> list[str]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build) or isinstance(error, PeerSilent):
+                raise error
+            return answer(ME if to.member.peer_id == ME.member.peer_id else to, request)
+
+        async def build(newcomer: Endpoint) -> str:
+            roster.admit(newcomer, Hello(False, False, ""), 1)
+            ((builder, action),) = assignment._work()
+            await assignment._build(builder, action, assignment._lead.present, limit_s=1.0)
+            if not isinstance(error, Refused):
+                roster.fence(builder.member, "nobody listens")
+            return type(action).__name__
+
+        alone.line.answer, alone.line.delay_s = one, 3.0 if isinstance(error, PeerSilent) else 0.05
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        return [await build(endpoint("b", life)) for life in range(1, count + 1)]
+
+    asked = (PeerUnreachable("x"), 2), (PeerSilent("x"), 2), (Refused(RefusalKind.FAILED, "x"), 2), (PeerUnreachable("x"), 9)
+    stories = [_assignment(partial(story, error=error, count=count)) for error, count in asked]
+    return [*stories[:3], stories[3].count("Copy")]
+
+
 def builder_that_is_called_for() -> object:
     """A peer was told to keep its state of iteration 3 for iteration 5, or to build another one, or
     holds it as a member, and was fenced before it answered; it is called for, and tells of

@@ -362,6 +362,11 @@ ROWS = (
         tables_return.copier_that_dies,
         [["c", "nobody"], ["nobody", "nobody"], ["b", "c"], ["c", "nobody"]],
     ),
+    Row(
+        removals_return.holder_that_gave_its_state,
+        tables_return.copier_that_dies_as_it_copies,
+        [["Copy", "Copy"], ["Copy", "Copy"], ["Copy", "CopyNeighbour"], 5],
+    ),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),
