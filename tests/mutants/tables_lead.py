@@ -264,19 +264,20 @@ def lost_stage_of_a_whole_set() -> object:
 
 def rival_that_never_gives_way() -> object:
     """Another coordinator of this lineage calls ten times in the time in which one of the two
-    should give way, and goes on for six times that: whether its members are waited for at first,
-    and whether for less than half of the calls.
+    should give way, and goes on for six times that, in one life or each time in a new one: whether
+    its members are waited for at first, and whether for less than half of the calls.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+    async def story(alone: Alone, coordinator: Coordinator, *, again: bool) -> tuple[bool, bool]:
         coordinator.lead.past[2], timing, found = "d" * 64, alone.context.timing, list[bool]()
-        for _ in range(60):
-            coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
+        for number in range(60):
+            one = endpoint("d", number + 2) if again else D
+            coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, one, is_whole=False))
             found.append(coordinator.partition_merge.expects_members())
             await asyncio.sleep((timing.coordinator_silence_s + timing.silence_s) / 10)
         return found[0], sum(found) < len(found) / 2
 
-    return lead(story)
+    return [lead(partial(story, again=again)) for again in (False, True)]
 
 
 def stranger_that_follows_nobody() -> object:
@@ -301,21 +302,23 @@ def stranger_that_follows_nobody() -> object:
 
 
 def word_that_is_refuted() -> object:
-    """One calls all the time as the coordinator of a swarm that wins, and leads nobody when it is
-    asked: whether a lost stage is put off at first, and whether for less than half of the time.
+    """One calls all the time as the coordinator of a swarm that wins, in one life or each time in a
+    new one, and leads nobody when it is asked: whether a lost stage is put off at first, and
+    whether for less than half of the time.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+    async def story(alone: Alone, coordinator: Coordinator, *, again: bool) -> tuple[bool, bool]:
         met, found = Met(9, "e" * 64, (), None, None, whole=False), list[bool]()
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
         alone.tasks.start(coordinator.partition_merge.keep(), "meet strangers")
-        for _ in range(60):
-            coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+        for number in range(60):
+            one = endpoint("d", number + 2) if again else D
+            coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, one, is_whole=True))
             await asyncio.sleep(alone.context.timing.coordinator_silence_s / 10)
             found.append(coordinator.partition_merge.expects_members())
         return found[0], sum(found) < len(found) / 2
 
-    return lead(story)
+    return [lead(partial(story, again=again)) for again in (False, True)]
 
 
 def leaver_beside_a_dead_sibling() -> object:
