@@ -226,16 +226,17 @@ def rival_while_a_record_is_told() -> object:
 def rival_that_gives_way() -> object:
     """Another coordinator has called, and a stage is to be made anew: whether that is done at once.
 
-    The other one leads nothing known here, a whole swarm, the beginning of this lineage, that a
-    while ago, or this very lineage.
+    The other one leads nothing known here, a whole swarm, had no place here, leads the beginning of
+    this lineage, that a while ago, or this very lineage.
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         coordinator.lead.past |= {1: "c" * 64, 2: "d" * 64}
         found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
-        calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
-        for iterations, lineage, whole, wait_s in calls:
-            coordinator.partition_merge.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
+        x = endpoint("x")
+        calls = (1, "e", False, D, 0), (1, "c", True, D, 0), (1, "c", False, x, 0), (1, "c", False, D, 0), (1, "c", False, D, 60)
+        for iterations, lineage, whole, one, wait_s in (*calls, (2, "d", False, D, 0)):
+            coordinator.partition_merge.hear(Rival(Tip((), iterations, lineage * 64), LATER, one, is_whole=whole))
             await asyncio.sleep(wait_s)
             found.append(not coordinator.assignment._waits_for_others(action))
         return found

@@ -234,7 +234,7 @@ ROWS = (
     Row(removals_lead.word_alone, tables_lead.word_that_is_refuted, [(True, True), (True, True)]),
     Row(removals_lead.rival_that_calls_again, tables_lead.rival_that_never_gives_way, [(True, True), (True, True)]),
     Row(removals_lead.leaderless_stranger, tables_lead.stranger_that_follows_nobody, [True, True, False, False]),
-    Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, False, True, False]),
+    Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, True, False, True, False]),
     Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),
     Row(removals_lead.whatever_the_way, tables_lead.ways_that_wait_for_members, ["CopyKept", "Restore", "Stay", "CopyNeighbour"]),
     Row(

@@ -86,7 +86,8 @@ class PartitionMerge:
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
-        if not rival.is_whole and self._lead.past.get(rival.tip.iterations) == rival.tip.lineage:
+        is_kin = self._lead.past.get(rival.tip.iterations) == rival.tip.lineage
+        if is_kin and not rival.is_whole and self._may_lead(rival):
             self._await_kin(rival.coordinator.member.peer_id)
         self._hears += 1
         self._called.tell()
