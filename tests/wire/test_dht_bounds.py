@@ -182,3 +182,28 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     few, many = [await reader._thread.attempt(lambda count=count: ask_much(count), 5.0) for count in (16, 32)]
     assert len(few.results) == 16
     assert isinstance(many, P2PHandlerError), "hundred thousand in a request take all memory"
+
+
+async def test_no_more_is_read_than_an_answer_carries(world: World) -> None:
+    """A key that holds as much as it may, named 16 times in 400 bytes, took a node 0.8 s, and
+    nobody got the answer: with eight such requests a second its p2pd was taken for frozen. Named
+    once, it is read.
+    """
+    bootstrap, name = await world.bootstrap(), f"{world.run}.peers"
+    reader, _ = await world.peer("reader", bootstrap.addresses)
+    node, protocol, key = _node(bootstrap), _node(reader)._node.protocol, DHTID.generate(source=name)
+
+    async def fill() -> None:
+        node._storage.ask_for([name])
+        while node._storage.store_subkey(key, os.urandom(8), os.urandom(1 << 16), time.time() + 60):
+            pass
+
+    async def ask(count: int) -> Any:
+        request = dht_pb2.FindRequest(keys=[key.to_bytes()] * count, peer=protocol.node_info)
+        return await protocol.get_stub(node._p2p.peer_id).rpc_find(request, timeout=3.0)
+
+    await bootstrap._thread.attempt(fill, 5.0)
+    found = await reader._thread.attempt(lambda: ask(1), 5.0)
+    assert len(found.results[0].value) > 1 << 20
+    refused = await reader._thread.attempt(lambda: ask(16), 5.0)
+    assert isinstance(refused, P2PHandlerError)
