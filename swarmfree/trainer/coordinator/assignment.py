@@ -147,6 +147,8 @@ class Assignment:
         self._rebuilt = {}
         self._gave.clear()
         self._given.clear()
+        for stage in self._roster.out_of_reach.keys() - self._roster.lost():
+            del self._roster.out_of_reach[stage]
         self._choice.commit()
         self._adoption.commit()
 
