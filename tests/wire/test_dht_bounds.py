@@ -15,12 +15,14 @@ import pytest
 from directory_world import World, world_of
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire import dht_bounds
 from swarmfree.wire.dht_bounds import (
     _REPLACEMENTS_MAX,
     _SILENT_MAX,
     RECORDS_MAX,
     _forget_oldest,
     _NodeCalls,
+    _place_of,
     _RecordSerializer,
     _SilentNodes,
 )
@@ -114,7 +116,29 @@ def test_nodes_that_were_named_or_have_called_are_forgotten() -> None:
         _forget_oldest(table, node_id)
     kept = [*far[:2], *far[12:]]
     assert table.peer_id_to_uid == {peer_id: node_id for node_id, peer_id in kept}
-    assert len(table.buckets[-1].replacement_nodes) == _REPLACEMENTS_MAX
+    bucket = table.buckets[-1]
+    assert len(bucket.replacement_nodes) == _REPLACEMENTS_MAX
+    bucket.replacement_nodes = dict([far[0], *bucket.replacement_nodes.items()])
+    _forget_oldest(table, far[2][0])
+    assert table.get(node_id=far[0][0]) == far[0][1]
+    assert list(bucket.replacement_nodes.items()) == far[12:]
+
+
+async def test_few_wait_for_a_place_in_the_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nodes call, or are named, with peer ids that stand where they say."""
+    protocol = _node(await world.bootstrap())._node.protocol
+    protocol.storage.clear()
+
+    async def answer(peer_id: object) -> None:
+        del peer_id
+
+    monkeypatch.setattr(protocol, "call_ping", answer)
+    monkeypatch.setattr(dht_bounds, "_REPLACEMENTS_MAX", 2)
+    for _ in range(800):
+        peer_id = PeerID(b"\x12\x20" + os.urandom(32))
+        await protocol.update_routing_table(_place_of(peer_id), peer_id)
+    waiting = [len(bucket.replacement_nodes) for bucket in protocol.routing_table.buckets]
+    assert max(waiting) == 2
 
 
 async def test_one_node_hides_no_record_of_others(world: World) -> None:
