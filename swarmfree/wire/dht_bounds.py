@@ -19,7 +19,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
-from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer
+from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, dht_pb2
 
 RECORDS_MAX = 4096
 """Under one key; more peers than that are not looked at."""
@@ -32,6 +32,8 @@ _REPLACEMENTS_MAX = 256
 _PEER_ID_BYTES_MAX = 64
 _FIND_BYTES_MAX = 512
 """Of a request that reads: 16 keys of 22 bytes, more than are asked for at once, and who asks."""
+_ANSWER_BYTES_MAX = 4 << 20
+"""More than that p2pd passes on to nobody."""
 
 
 def bound(node: Any, storage: RecordStorage) -> None:
@@ -41,7 +43,7 @@ def bound(node: Any, storage: RecordStorage) -> None:
     """
     protocol, node.blacklist.ban_counter = node.protocol, _SilentNodes()
     protocol.storage, protocol.cache, protocol.serializer = storage, _NothingStored(), _RecordSerializer
-    _bound_calls(protocol)
+    _bound_calls(protocol, storage)
     update, find = protocol.update_routing_table, protocol.call_find
 
     async def update_proven(node_id: Any, peer_id: Any, responded: bool = True) -> None:  # noqa: FBT001, FBT002 - hivemind's
@@ -77,9 +79,9 @@ def _is_held(records: Any, owner: Any, found: Any) -> bool:
     return present is not None and bool(present.expiration_time >= found.expiration_time)
 
 
-def _bound_calls(protocol: Any) -> None:
-    """Read few keys at a request, and look at no more of an answer's neighbours than a node
-    names.
+def _bound_calls(protocol: Any, storage: RecordStorage) -> None:
+    """Read few keys at a request, and no more than arrives: a key that is named 16 times takes a
+    second. Look at no more of an answer's neighbours than a node names.
     """
     handlers, name = protocol.p2p._client.control.unary_handlers, protocol._get_handle_name(None, "rpc_find")  # noqa: SLF001
     serve, stub_of = handlers[name], protocol.get_stub
@@ -87,6 +89,9 @@ def _bound_calls(protocol: Any) -> None:
     async def serve_few(request: bytes, peer_id: Any) -> bytes:
         if len(request) > _FIND_BYTES_MAX:
             raise ValueError("too many keys")
+        keys = dht_pb2.FindRequest.FromString(request).keys
+        if sum(storage.size_bytes(DHTID.from_bytes(key)) for key in keys) > _ANSWER_BYTES_MAX:
+            raise ValueError("more than an answer holds")
         return bytes(await serve(request, peer_id))
 
     handlers[name] = serve_few

@@ -87,12 +87,20 @@ class RecordStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no t
             _compact(self)
         return True
 
-    def _has_room(self, key: Any, records: Any, subkey: Any, added_bytes: int, *, is_new: bool) -> bool:
-        limits = self._limits
-        if self._sizes.get(key, (0, 0))[1] != len(records.data):
+    def size_bytes(self, key: Any) -> int:
+        """Of all records under a key."""
+        held = self.get(key)
+        return 0 if held is None else self._look_at_size(key, held.value)
+
+    def _look_at_size(self, key: Any, records: Any) -> int:
+        if self._sizes.get(key, (0, 0))[1] != len(records):
             sizes = [_size_bytes(owner, found.value) for owner, found in records.items()]
             self._sizes[key] = sum(sizes), len(sizes)
-        if self._sizes.get(key, (0, 0))[0] + added_bytes > limits.key_bytes:
+        return self._sizes.get(key, (0, 0))[0]
+
+    def _has_room(self, key: Any, records: Any, subkey: Any, added_bytes: int, *, is_new: bool) -> bool:
+        limits = self._limits
+        if self._look_at_size(key, records) + added_bytes > limits.key_bytes:
             return False
         if key in self._asked:
             return True

@@ -22,6 +22,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
+from hivemind.proto import dht_pb2
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
@@ -41,5 +42,6 @@ __all__ = [
     "RSAPrivateKey",
     "RSASignatureValidator",
     "ValidationError",
+    "dht_pb2",
     "use_hivemind_log_handler",
 ]

@@ -122,7 +122,8 @@ def peer_id_of_ssh(public_key: bytes) -> str:
     writes owners.
 
     Raises:
-        ValueError: it is no RSA key of 2048 bits.
+        ValueError: it is no RSA key of 2048 bits, or is written otherwise, as with a comment: one
+            owner would have many names.
     """
     try:
         key = serialization.load_ssh_public_key(public_key)
@@ -130,6 +131,8 @@ def peer_id_of_ssh(public_key: bytes) -> str:
         raise ValueError(str(error)) from error
     if not isinstance(key, rsa.RSAPublicKey) or key.key_size != KEY_SIZE_BITS:
         raise ValueError(f"an RSA key of {KEY_SIZE_BITS} bits is expected")
+    if key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH) != public_key:
+        raise ValueError("an RSA key alone is expected, as OpenSSH writes it")
     return peer_id_of(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
 
 

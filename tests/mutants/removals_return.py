@@ -18,7 +18,7 @@ from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
-from swarmfree.protocol.messages import Build, GetState, Hello
+from swarmfree.protocol.messages import Build, Built, GetState, Hello
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -767,9 +767,22 @@ def deposed_before_it_builds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QuorumWatch, "check", careless)
 
 
+def holder_that_is_waited_for_again(patch: pytest.MonkeyPatch) -> None:
+    """Whom the coordinator cannot reach, and has waited for, is waited for once more as a builder
+    is told to copy from there (3.4).
+    """
+    ask_in_time = Assignment._ask_in_time
+
+    async def patient(self: Assignment, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
+        timing = self._context.timing
+        return await ask_in_time(self, participant, request, timing.join_wait_s if limit_s == timing.silence_s else limit_s)
+
+    patch.setattr(Assignment, "_ask_in_time", patient)
+
+
 def holder_that_gave_its_state(patch: pytest.MonkeyPatch) -> None:
-    """Whom the coordinator cannot reach is asked for a lost stage's state once, also where it gave
-    it and who has copied it dies before the next commit (3.4).
+    """Whom the coordinator cannot reach is asked for a lost stage's state once, also where who
+    copies it dies at that, or before the next commit (3.4).
     """
     patch.setattr(Assignment, "_keep_out_of_reach", lambda self, stage, holder: None)
 

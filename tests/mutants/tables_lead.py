@@ -38,7 +38,7 @@ from swarmfree.protocol.messages import (
 from swarmfree.protocol.names import Endpoint, PartialSumId
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Roll, float64_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
 from swarmfree.sim import signatures
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import leadership
@@ -65,6 +65,7 @@ from tests.mutants.alone import (
 from tests.trainer.test_election import announced
 
 T = TypeVar("T")
+LAST = record()
 PLACES = {A.member: 0, ME.member: 1, SIBLING.member: 1, D.member: 2}
 
 
@@ -226,16 +227,17 @@ def rival_while_a_record_is_told() -> object:
 def rival_that_gives_way() -> object:
     """Another coordinator has called, and a stage is to be made anew: whether that is done at once.
 
-    The other one leads nothing known here, a whole swarm, the beginning of this lineage, that a
-    while ago, or this very lineage.
+    The other one leads nothing known here, a whole swarm, had no place here, leads the beginning of
+    this lineage, that a while ago, or this very lineage.
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
         coordinator.lead.past |= {1: "c" * 64, 2: "d" * 64}
         found, action = list[bool](), CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
-        calls = (1, "e", False, 0), (1, "c", True, 0), (1, "c", False, 0), (1, "c", False, 60), (2, "d", False, 0)
-        for iterations, lineage, whole, wait_s in calls:
-            coordinator.partition_merge.hear(Rival(Tip((), iterations, lineage * 64), LATER, D, is_whole=whole))
+        x = endpoint("x")
+        calls = (1, "e", False, D, 0), (1, "c", True, D, 0), (1, "c", False, x, 0), (1, "c", False, D, 0), (1, "c", False, D, 60)
+        for iterations, lineage, whole, one, wait_s in (*calls, (2, "d", False, D, 0)):
+            coordinator.partition_merge.hear(Rival(Tip((), iterations, lineage * 64), LATER, one, is_whole=whole))
             await asyncio.sleep(wait_s)
             found.append(not coordinator.assignment._waits_for_others(action))
         return found
@@ -264,58 +266,97 @@ def lost_stage_of_a_whole_set() -> object:
 
 def rival_that_never_gives_way() -> object:
     """Another coordinator of this lineage calls ten times in the time in which one of the two
-    should give way, and goes on for six times that: whether its members are waited for at first,
-    and whether for less than half of the calls.
+    should give way, and goes on for six times that, in one life or each time in a new one: whether
+    its members are waited for at first, and whether for less than half of the calls.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+    async def story(alone: Alone, coordinator: Coordinator, *, again: bool) -> tuple[bool, bool]:
         coordinator.lead.past[2], timing, found = "d" * 64, alone.context.timing, list[bool]()
-        for _ in range(60):
-            coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, D, is_whole=False))
+        for number in range(60):
+            one = endpoint("d", number + 2) if again else D
+            coordinator.partition_merge.hear(Rival(Tip((), 2, "d" * 64), LATER, one, is_whole=False))
             found.append(coordinator.partition_merge.expects_members())
             await asyncio.sleep((timing.coordinator_silence_s + timing.silence_s) / 10)
         return found[0], sum(found) < len(found) / 2
 
-    return lead(story)
+    return [lead(partial(story, again=again)) for again in (False, True)]
 
 
 def stranger_that_follows_nobody() -> object:
     """An announced peer that follows nobody is met, on this lineage, on its beginning, and on
-    another one, and one that no record has named: whether nothing is made anew until it may have
-    said hello.
+    another one, and one that no record has named, that has no record, or that follows this peer:
+    whether nothing is made anew until it may have said hello, at first and well before the time is
+    over.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator, lineage: str, *, named: bool = True) -> bool:
-        if named:
-            coordinator.lead.named["x"] = 2
+    async def story(
+        alone: Alone,
+        coordinator: Coordinator,
+        *,
+        lineage: str = "e",
+        name: str = "x",
+        last: Record | None = LAST,
+        follows: bool = False,
+    ) -> tuple[bool, bool]:
+        coordinator.lead.named["x"] = 2
         coordinator.lead.past.update({2: "d" * 64, 3: "e" * 64})
-        met = Met(2 if lineage == "d" * 64 else 3, lineage, (), None, None, whole=False, record=record())
+        leader, merge, timing = alone.context.here if follows else None, coordinator.partition_merge, alone.context.timing
+        met = Met(2 if lineage == "d" else 3, lineage * 64, (), leader, None, whole=False, record=last)
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
-        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint("x"), 2)]))
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint(name), 2)]))
+        alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
+        await merge._look_beyond()
+        at_first = merge.expects_members()
+        await asyncio.sleep(1.5 * (timing.coordinator_silence_s + timing.silence_s))
+        return at_first, merge.expects_members()
+
+    asked = {"lineage": "e"}, {"lineage": "d"}, {"lineage": "f"}, {"name": "y"}, {"last": None}, {"follows": True}
+    return [lead(partial(story, **changes)) for changes in asked]  # type: ignore[arg-type]
+
+
+def strangers_that_are_met() -> object:
+    """Two peers are announced that follow nobody: which of them are met at one look, and whether
+    the second one still is where a coordinator has called meanwhile.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, *, calls: bool) -> list[str]:
+        names = list[str]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Meet):
+                return answer(to, request)
+            names.append(to.member.peer_id)
+            if calls:
+                coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+            return Reply(Met(3, "e" * 64, (), None, None, whole=False, record=LAST))
+
+        alone.line.answer = one
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint(name), 2) for name in "xy"]))
         alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
         await coordinator.partition_merge._look_beyond()
-        return coordinator.partition_merge.expects_members()
+        return sorted(names[:2]) if not calls else names[1:]
 
-    known = [lead(partial(story, lineage=letter * 64)) for letter in "edf"]
-    return [*known, lead(partial(story, lineage="e" * 64, named=False))]
+    return [lead(partial(story, calls=calls)) for calls in (False, True)]
 
 
 def word_that_is_refuted() -> object:
-    """One calls all the time as the coordinator of a swarm that wins, and leads nobody when it is
-    asked: whether a lost stage is put off at first, and whether for less than half of the time.
+    """One calls all the time as the coordinator of a swarm that wins, in one life or each time in a
+    new one, and leads nobody when it is asked: whether a lost stage is put off at first, and
+    whether for less than half of the time.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator) -> tuple[bool, bool]:
+    async def story(alone: Alone, coordinator: Coordinator, *, again: bool) -> tuple[bool, bool]:
         met, found = Met(9, "e" * 64, (), None, None, whole=False), list[bool]()
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
         alone.tasks.start(coordinator.partition_merge.keep(), "meet strangers")
-        for _ in range(60):
-            coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, D, is_whole=True))
+        for number in range(60):
+            one = endpoint("d", number + 2) if again else D
+            coordinator.partition_merge.hear(Rival(Tip((), 9, "e" * 64), LATER, one, is_whole=True))
             await asyncio.sleep(alone.context.timing.coordinator_silence_s / 10)
             found.append(coordinator.partition_merge.expects_members())
         return found[0], sum(found) < len(found) / 2
 
-    return lead(story)
+    return [lead(partial(story, again=again)) for again in (False, True)]
 
 
 def leaver_beside_a_dead_sibling() -> object:

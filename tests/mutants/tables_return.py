@@ -1208,8 +1208,8 @@ def leaver_that_cannot_step() -> object:
 
 def copy_that_costs_a_state() -> object:
     """The last holder of a stage is out of the coordinator's reach; a member holds the stage as it
-    was one step before, or three, alone or beside a newcomer that holds nothing: who is asked, and
-    to do what.
+    is, as it was one step before, or three, alone or beside a newcomer that holds nothing: who is
+    asked, and to do what.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, held: int, beside: bool) -> tuple[bool, str]:
@@ -1223,7 +1223,7 @@ def copy_that_costs_a_state() -> object:
         ((builder, action),) = assignment._work()
         return builder is member, type(action).__name__
 
-    asked = ((4, False), (4, True), (2, False), (2, True))
+    asked = ((5, False), (4, False), (4, True), (2, False), (2, True))
     return [_assignment(partial(story, held=held, beside=beside)) for held, beside in asked]
 
 
@@ -1399,27 +1399,106 @@ def deposed_as_others_step() -> object:
 
 def copier_that_dies() -> object:
     """A newcomer has copied a lost stage from its last holder, which the coordinator cannot reach,
-    and dies, before the next commit or after it: what the next newcomer is to build.
+    and dies, before the next commit or after it; or it falls silent, and is called for in vain;
+    or the holder is given up as members are told of a record, and the stage is lost, or has been
+    copied by then: from whom the next newcomers are to copy the stage.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_committed: bool) -> str:
-        alone.line.answer = lambda to, request: (
-            Reply(Built("c" * 64, 0.1, 0, 5)) if isinstance(request, Build) else answer(to, request)
-        )
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> list[str]:
+        built, donors = Built("c" * 64, 0.1, 0, 5), list[str]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build) and to == ME:
+                return Reply(built)
+            if isinstance(request, Build):
+                raise Refused(RefusalKind.FAILED, "it cannot be reached from here, either")
+            return answer(to, request)
+
+        alone.line.answer = one
         roster.fence(SIBLING.member, "it is silent")
         roster.out_of_reach[1] = SIBLING
         roster.admit(ME, Hello(False, False, ""), 1)
-        ((copier, action),) = assignment._work()
-        await assignment._build(copier, action, assignment._lead.present, limit_s=1.0)
-        assert copier.built, "it has copied the stage"
-        if is_committed:
+        if how != "is told":
+            ((copier, action),) = assignment._work()
+            await assignment._build(copier, action, assignment._lead.present, limit_s=1.0)
+            assert copier.built, "it has copied the stage"
+        if how in {"is silent", "is copied"}:
+            roster.out_of_reach[1] = ME
+        if how in {"commits", "is told", "is copied"}:
             assignment.committed()
         roster.fence(ME.member, "nobody listens")
-        roster.admit(D, Hello(False, False, ""), 1)
-        ((_, action),) = assignment._work()
-        return type(action).__name__
+        newcomer = roster.admit(D, Hello(False, False, ""), 1)
+        for _ in range(2):
+            ((_, action),) = assignment._work()
+            donors += [donor.member.peer_id for donor in action.donors] if isinstance(action, Copy) else ["nobody"]
+            await assignment._build(newcomer, action, assignment._lead.present, limit_s=1.0)
+        return donors
 
-    return [_assignment(partial(story, is_committed=is_committed)) for is_committed in (False, True)]
+    return [_assignment(partial(story, how=how)) for how in ("dies", "commits", "is silent", "is told", "is copied")]
+
+
+def copier_that_dies_as_it_copies() -> object:
+    """A newcomer is told to copy a lost stage from its last holder, which the coordinator cannot
+    reach, and dies at that, or falls silent, or was fenced before it says that it has built it, or
+    says that the holder says nothing: what the next newcomer is to build; and how many are to copy
+    where all of them die, also after a commit.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, error: CallFailed | None, count: int) -> list[str]:
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build) and error is None:
+                roster.fence(to.member, "it is silent")
+                return Reply(Built("c" * 64, 0.1, 0, 5))
+            if error is not None and (isinstance(request, Build) or isinstance(error, PeerSilent)):
+                raise error
+            return answer(ME if to.member.peer_id == ME.member.peer_id else to, request)
+
+        async def build(newcomer: Endpoint) -> str:
+            roster.admit(newcomer, Hello(False, False, ""), 1)
+            ((builder, action),) = assignment._work()
+            await assignment._build(builder, action, assignment._lead.present, limit_s=1.0)
+            if not isinstance(error, Refused):
+                roster.fence(builder.member, "nobody listens")
+            return type(action).__name__
+
+        alone.line.answer, alone.line.delay_s = one, 3.0 if isinstance(error, PeerSilent) else 0.05
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        found = [await build(endpoint("b", life)) for life in range(1, count + 1)]
+        assignment.committed()
+        roster.out_of_reach[1] = SIBLING
+        return [*found, *[await build(endpoint("b", life)) for life in range(count + 1, 2 * count + 1)]]
+
+    failed = Refused(RefusalKind.FAILED, "x")
+    asked = (PeerUnreachable("x"), 2), (PeerSilent("x"), 2), (None, 2), (failed, 2), (PeerUnreachable("x"), 9)
+    stories = [_assignment(partial(story, error=error, count=count)) for error, count in asked]
+    return [*(one[:2] for one in stories[:4]), stories[4].count("Copy")]
+
+
+def holder_that_says_nothing() -> object:
+    """The last holder of a lost stage, which the coordinator cannot reach, gives nothing to the
+    newcomer that is told to copy from there, and makes room: whether the stage is built in another
+    way in half of the time that a build may take.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> bool:
+        call = alone.line.call
+
+        async def silent(to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool) -> Reply:
+            if isinstance(request, Build) and isinstance(request.action, Copy):
+                await asyncio.Event().wait()
+            return await call(to, request, payload, silence_s=silence_s, header_first=header_first)
+
+        alone.line.answer = answer
+        roster.fence(SIBLING.member, "it is silent")
+        roster.out_of_reach[1] = SIBLING
+        roster.admit(ME, Hello(False, False, ""), 1)
+        alone.line.call = silent  # type: ignore[method-assign, assignment]
+        alone.tasks.start(assignment.fill(), "fill")
+        await asyncio.sleep(alone.context.timing.join_wait_s / 2)
+        return any(isinstance(request, Build) for _, request in alone.line.asked)
+
+    return _assignment(story)
 
 
 def builder_that_is_called_for() -> object:

@@ -15,12 +15,14 @@ import pytest
 from directory_world import World, world_of
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.wire import dht_bounds
 from swarmfree.wire.dht_bounds import (
     _REPLACEMENTS_MAX,
     _SILENT_MAX,
     RECORDS_MAX,
     _forget_oldest,
     _NodeCalls,
+    _place_of,
     _RecordSerializer,
     _SilentNodes,
 )
@@ -114,7 +116,29 @@ def test_nodes_that_were_named_or_have_called_are_forgotten() -> None:
         _forget_oldest(table, node_id)
     kept = [*far[:2], *far[12:]]
     assert table.peer_id_to_uid == {peer_id: node_id for node_id, peer_id in kept}
-    assert len(table.buckets[-1].replacement_nodes) == _REPLACEMENTS_MAX
+    bucket = table.buckets[-1]
+    assert len(bucket.replacement_nodes) == _REPLACEMENTS_MAX
+    bucket.replacement_nodes = dict([far[0], *bucket.replacement_nodes.items()])
+    _forget_oldest(table, far[2][0])
+    assert table.get(node_id=far[0][0]) == far[0][1]
+    assert list(bucket.replacement_nodes.items()) == far[12:]
+
+
+async def test_few_wait_for_a_place_in_the_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nodes call, or are named, with peer ids that stand where they say."""
+    protocol = _node(await world.bootstrap())._node.protocol
+    protocol.storage.clear()
+
+    async def answer(peer_id: object) -> None:
+        del peer_id
+
+    monkeypatch.setattr(protocol, "call_ping", answer)
+    monkeypatch.setattr(dht_bounds, "_REPLACEMENTS_MAX", 2)
+    for _ in range(800):
+        peer_id = PeerID(b"\x12\x20" + os.urandom(32))
+        await protocol.update_routing_table(_place_of(peer_id), peer_id)
+    waiting = [len(bucket.replacement_nodes) for bucket in protocol.routing_table.buckets]
+    assert max(waiting) == 2
 
 
 async def test_one_node_hides_no_record_of_others(world: World) -> None:
@@ -182,3 +206,28 @@ async def test_one_node_hides_no_record_of_others(world: World) -> None:
     few, many = [await reader._thread.attempt(lambda count=count: ask_much(count), 5.0) for count in (16, 32)]
     assert len(few.results) == 16
     assert isinstance(many, P2PHandlerError), "hundred thousand in a request take all memory"
+
+
+async def test_no_more_is_read_than_an_answer_carries(world: World) -> None:
+    """A key that holds as much as it may, named 16 times in 400 bytes, took a node 0.8 s, and
+    nobody got the answer: with eight such requests a second its p2pd was taken for frozen. Named
+    once, it is read.
+    """
+    bootstrap, name = await world.bootstrap(), f"{world.run}.peers"
+    reader, _ = await world.peer("reader", bootstrap.addresses)
+    node, protocol, key = _node(bootstrap), _node(reader)._node.protocol, DHTID.generate(source=name)
+
+    async def fill() -> None:
+        node._storage.ask_for([name])
+        while node._storage.store_subkey(key, os.urandom(8), os.urandom(1 << 16), time.time() + 60):
+            pass
+
+    async def ask(count: int) -> Any:
+        request = dht_pb2.FindRequest(keys=[key.to_bytes()] * count, peer=protocol.node_info)
+        return await protocol.get_stub(node._p2p.peer_id).rpc_find(request, timeout=3.0)
+
+    await bootstrap._thread.attempt(fill, 5.0)
+    found = await reader._thread.attempt(lambda: ask(1), 5.0)
+    assert len(found.results[0].value) > 1 << 20
+    refused = await reader._thread.attempt(lambda: ask(16), 5.0)
+    assert isinstance(refused, P2PHandlerError)

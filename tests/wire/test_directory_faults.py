@@ -209,6 +209,55 @@ async def test_who_knows_many_meets_each_in_turn(world: World, tmp_path: Path, m
     sockets.close()
 
 
+async def test_one_that_answers_in_between_is_not_frozen(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stood still finds its own time-outs over as it goes on: p2pd is ended after
+    two in a row, and once, not after one and another.
+    """
+    keeper = dht_keeper.DhtKeeper(
+        world.node, Listening("127.0.0.1", 0, beyond_nat=False), SocketFolder(str(tmp_path)), time.time, lambda _: None
+    )
+    looks = iter([False, True, False, True, False, False, False])
+    left, ended_at = list(range(7)), list[int]()
+
+    class Node:
+        """Answers now and then."""
+
+        async def answers(self, within_s: float) -> bool:
+            """As told."""
+            del within_s
+            left.pop()
+            if not left:
+                keeper._up.clear()
+            return next(looks)
+
+        def kill(self) -> None:
+            """It is taken for frozen."""
+            ended_at.append(7 - len(left))
+
+    monkeypatch.setattr(dht_keeper, "_CHECK_S", 0.0)
+    monkeypatch.setattr(keeper, "_node", Node())
+    keeper._up.set()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await keeper._kill_frozen_for_ever()
+    assert ended_at == [6]
+    keeper._sockets.close()
+
+
+async def test_who_is_alone_meets_somebody_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has just met somebody, and knows nobody any more, waits for no later turn."""
+    monkeypatch.setattr(dht_keeper, "REMEET_S", 600.0)
+    monkeypatch.setattr(dht_keeper, "_LONELY_S", 0.2)
+    bootstrap = await world.bootstrap()
+    peer, _ = await world.peer("peer", bootstrap.addresses)
+    assert peer._keeper is not None
+    assert peer._keeper._node is not None
+    node = peer._keeper._node
+    (peer_id,) = node._node.protocol.routing_table.peer_id_to_uid
+    await node._node.protocol.update_routing_table(None, peer_id, responded=False)
+    await until(lambda: bool(node.neighbours), "met", limit_s=10.0)
+
+
 async def test_all_p2pds_die_at_once(world: World) -> None:
     """When every p2pd dies in the same moment, the peers find each other again and nothing that was
     published is lost.

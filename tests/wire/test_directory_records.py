@@ -189,8 +189,12 @@ def test_validator_believes_signed_small_and_short_lived_records(identity: Ident
         changed = dataclasses.replace(bare, **changes)
         return dataclasses.replace(changed, value=validator.sign_value(changed))
 
+    # A comment behind the key: one owner would have as many places under a key as it likes
+    renamed = dataclasses.replace(bare, subkey=msgpack.packb(validator.local_public_key[:-1] + b" 2]"))
+    signature = validator._private_key.sign(validator._serialize_record(renamed))
     refused = [
         bare,
+        dataclasses.replace(renamed, value=renamed.value + b"[signature:" + signature + b"]"),
         dataclasses.replace(good, key=b"j" * 20),
         dataclasses.replace(good, expiration_time=good.expiration_time + 1),
         dataclasses.replace(good, value=good.value.replace(b"word", b"wind")),

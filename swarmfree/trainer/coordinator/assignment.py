@@ -59,6 +59,8 @@ MOVE_WAIT_S = 10.0
 """For a standby or newcomer, before a replica of another stage is moved to one that is lost."""
 FAILED_BUILDS_MAX = 5
 FAILED_STAYS_MAX = 2
+COPIERS_MAX = 4
+"""So many may die until the next commit, of one holder's state that this peer cannot reach."""
 ASKED_AT_ONCE = 64
 MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
@@ -100,6 +102,8 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._cut = dict[int, Rebuilt]()  # counts as long as the lead has a cut
         self._lost_since_s: dict[int, float] = {}
+        self._gave: dict[int, Endpoint] = {}
+        self._given = Counter[int]()
         self.copied_s: dict[Member, float] = {}
         self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
 
@@ -141,7 +145,10 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
-        self._roster.out_of_reach.clear()
+        self._gave.clear()
+        self._given.clear()
+        for stage in self._roster.out_of_reach.keys() - self._roster.lost():
+            del self._roster.out_of_reach[stage]
         self._choice.commit()
         self._adoption.commit()
 
@@ -440,7 +447,7 @@ class Assignment:
                 continue
             # Of several that hold as new a state, or none, one that stays, and the senior
             builder = max(newcomers, key=lambda g: (_kept(g, stage), not g.leaving))
-            held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage)
+            held, cut_off = _kept(builder, stage), self._roster.out_of_reach.get(stage, self._gave.get(stage))
             if cut_off is not None and cut_off.member != builder.member and held < self._lead.iteration:
                 copier = min((g for g in newcomers if g.member != cut_off.member), key=lambda g: (_kept(g, stage), g.leaving))
                 if not _is_a_step_behind(copier, self._lead.iteration):
@@ -562,7 +569,7 @@ class Assignment:
         stage, name = action.stage, type(action).__name__
         lost = name != "Copy"
         # Asked once, unless it answers, and waited for already; a joiner copies from others
-        cut_off = self._roster.out_of_reach.pop(stage, None) if limit_s is not None else None
+        cut_off = self._take_out_of_reach(stage) if limit_s is not None else None
         if cut_off is not None and isinstance(action, Copy):
             limit_s = self._context.timing.silence_s
         if lost:
@@ -585,14 +592,18 @@ class Assignment:
                 built = await self._ask_in_time(participant, request, limit_s)
         except TimeoutError:
             self._timed_out(participant, action, limit_s or 0.0, is_endless=most.expired())
+            if cut_off is not None and isinstance(action, Copy) and await self._roster.ask(participant) is None:
+                self._keep_out_of_reach(stage, cut_off)  # it was the builder that was silent
             return
         except Refused as refusal:
             await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
             self._unanswered(participant, number, error)
+            self._keep_out_of_reach(stage, cut_off)
             return
         if built is None or self._roster.get(participant.member) is not participant or participant.builds != number:
+            self._keep_out_of_reach(stage, cut_off)
             return
         if lost and self._roster.holders(
             stage
@@ -623,12 +634,19 @@ class Assignment:
         if lost and participant.host:
             self._adoption.tell_adopted(stage, iteration, participant)
 
-    def _keep_out_of_reach(self, stage: int, holder: Endpoint | None) -> None:
-        """A holder that this peer cannot reach has given its state: until the next commit it is
-        asked once more where who has copied it dies.
+    def _take_out_of_reach(self, stage: int) -> Endpoint | None:
+        """The last holder of a stage, that this peer cannot reach; where that one had copied it,
+        the one that gave it is next.
         """
-        if holder is not None:
-            self._roster.out_of_reach[stage] = holder
+        return self._roster.out_of_reach.pop(stage, None) or self._gave.pop(stage, None)
+
+    def _keep_out_of_reach(self, stage: int, holder: Endpoint | None) -> None:
+        """A holder that this peer cannot reach has given its state, or who was to copy it has died:
+        until the next commit it is asked once more where a copier dies, for a few of them.
+        """
+        if holder is not None and self._given[stage] < COPIERS_MAX:
+            self._gave[stage] = holder
+            self._given[stage] += 1
 
     def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
         """A builder does not answer; where it was told to build something else since, the answer to

@@ -63,8 +63,8 @@ class PartitionMerge:
         self._winner: Rival | None = None
         self._turn = 0
         self._is_yielding, self._settled = False, Signal()
-        self._kin_since_s: dict[Member, float] = {}
-        self._refuted_s: dict[Member, float] = {}
+        self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
+        self._refuted_s: dict[str, float] = {}
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -86,8 +86,9 @@ class PartitionMerge:
     def hear(self, rival: Rival) -> None:
         """Another coordinator of this run has called: look at it soon."""
         self._heard = rival
-        if not rival.is_whole and self._lead.past.get(rival.tip.iterations) == rival.tip.lineage:
-            self._await_kin(rival.coordinator.member)
+        is_kin = self._lead.past.get(rival.tip.iterations) == rival.tip.lineage
+        if is_kin and not rival.is_whole and self._may_lead(rival):
+            self._await_kin(rival.coordinator.member.peer_id)
         self._hears += 1
         self._called.tell()
 
@@ -97,14 +98,14 @@ class PartitionMerge:
         """
         is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
         if is_kin and stranger.peer_id in self._lead.named:
-            self._await_kin(stranger)
+            self._await_kin(stranger.peer_id)
 
-    def _await_kin(self, member: Member) -> None:
+    def _await_kin(self, peer_id: str) -> None:
         """Begin to wait for those who come from this lineage, or from its beginning."""
         now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
         self._kin_since_s = {known: since_s for known, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
         if len(self._kin_since_s) < KIN_MAX:
-            self._kin_since_s.setdefault(member, now_s)
+            self._kin_since_s.setdefault(peer_id, now_s)
 
     async def look_at(self, stranger: Endpoint) -> None:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
@@ -157,7 +158,7 @@ class PartitionMerge:
                 if confirmed is not None and await self._concerns(confirmed):
                     self._concede(confirmed)
                 else:
-                    self._refuted_s[rival.coordinator.member] = self._context.now_s()
+                    self._refuted_s[rival.coordinator.member.peer_id] = self._context.now_s()
                 self._is_yielding = False
                 self._settled.tell()
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
@@ -168,8 +169,8 @@ class PartitionMerge:
         ago: on its word alone nothing is put off again.
         """
         now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
-        self._refuted_s = {member: since_s for member, since_s in self._refuted_s.items() if now_s - since_s < again_s}
-        return rival.coordinator.member in self._refuted_s
+        self._refuted_s = {peer_id: since_s for peer_id, since_s in self._refuted_s.items() if now_s - since_s < again_s}
+        return rival.coordinator.member.peer_id in self._refuted_s
 
     @property
     def _forbidden(self) -> int:
