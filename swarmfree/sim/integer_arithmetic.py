@@ -19,6 +19,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,11 +77,21 @@ class Tensor:
 
 def mix(*pieces: bytes | int | str, size_bytes: int = 8) -> bytes:
     """Hash of the pieces, each with its length."""
-    parts: list[bytes] = []
+    text = b""
     for piece in pieces:
-        data = piece if isinstance(piece, bytes) else str(piece).encode()
-        parts += (len(data).to_bytes(4, "little"), data)
-    return hashlib.blake2b(b"".join(parts), digest_size=size_bytes).digest()
+        if isinstance(piece, bytes):
+            text += len(piece).to_bytes(4, "little")
+            text += piece
+        else:
+            text += _framed(piece)
+    return hashlib.blake2b(text, digest_size=size_bytes).digest()
+
+
+@lru_cache(4096, typed=True)
+def _framed(piece: int | str) -> bytes:
+    """Names and numbers, of which there are few."""
+    data = str(piece).encode()
+    return len(data).to_bytes(4, "little") + data
 
 
 def part_count(split: BlockSplit, stage: int) -> int:

@@ -24,6 +24,7 @@ from swarmfree.cli.sample_live import take_writer
 from swarmfree.cli.writer import writer_in
 from swarmfree.lab import local_order
 from swarmfree.lab.runs import run_file
+from swarmfree.lab.starter import Starter
 from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.model.sampling import continue_text, llama_of
 from swarmfree.protocol.config import load_run
@@ -35,7 +36,6 @@ from tests.lab.changed_processes import resting
 from tests.model.model_world import MODELS, EngineRing, RandomTokens, manifest_of, scalars_of
 
 transformers = pytest.importorskip("transformers")
-ROOT = Path(__file__).parents[2]
 
 
 def invoke(*arguments: str) -> Result:
@@ -226,13 +226,14 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
     for token, of the export and of what `sample` takes from the run.
     """
     digests = first_model(tmp_path / "first")
+    resting_server = ("/usr/bin/env", f"TMPDIR={tmp_path / 'tmp'}", resting(0.25), *fork_server) if fork_server else ()
     if fork_server:
-        monkeypatch.setattr(
-            local_order, "FORK_SERVER_COMMAND", ("/usr/bin/env", f"TMPDIR={tmp_path / 'tmp'}", resting(0.25), *fork_server)
-        )
+        monkeypatch.setattr(local_order, "FORK_SERVER_COMMAND", resting_server)
         (tmp_path / "tmp").mkdir()
+    starter = Starter((sys.executable, "-m", "swarmfree"), resting_server, tmp_path / "fork-server.txt")
     async with swarmfree.Swarm(
         "stdlib-small",
+        peers=5,
         standbys=0,
         changes=("run.evaluate_windows=2",),
         init_from=str(tmp_path / "first"),
@@ -242,23 +243,24 @@ async def test_a_live_swarm_that_began_with_a_model_is_taken_out_while_a_peer_di
         await swarm.wait(iteration=0)
         invite = (tmp_path / "report" / "invite").read_text().strip()
         out = tmp_path / "model"
-        command = (sys.executable, "-m", "swarmfree", "export", invite, "--out", str(out))
-        export = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
-        )
-        assert export.stderr is not None
-        first = await export.stderr.readline()
-        victim = swarm.state.replicas(1)[0].name
-        swarm.kill(name=victim)
-        said, told = await export.communicate()
-        assert export.returncode == 0, (first, told)
+        await starter.begin()
+        stages = range(1, swarm.manifest.stage_count)
+        while not (twice := [stage for stage in stages if len(swarm.state.replicas(stage)) > 1]):
+            await asyncio.sleep(0.01)
+        said = list[str]()
+        export = await starter.start("export", ("export", invite, "--out", str(out)), tmp_path / "export.txt", said.append)
+        while not export.words and export.code is None:
+            await asyncio.sleep(0.01)
+        swarm.kill(name=swarm.state.replicas(twice[0])[0].name)
+        assert await export.wait() == 0, list(export.words)
+        await starter.end()
         writer = await take_writer(decode_invite(invite), "", 60.0, 20.0, "")
         committed = swarm.state.committed_count
         await swarm.wait(iteration=committed + 1)
     events = map(json.loads, (tmp_path / "report" / "events.jsonl").read_text().splitlines())
     built = {e["stage"]: e["state_digest"][:32] for e in events if e["kind"] == "StageBuilt" and not e["iteration"]}
     assert ",".join(built[stage] for stage in range(len(built))) == digests
-    assert "at iteration" in said.decode()
+    assert "at iteration" in "".join(said)
     model = transformers.AutoModelForCausalLM.from_pretrained(out, attn_implementation="sdpa")
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     taken = llama_of(*read_weights(out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,14 +22,34 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def run(name: str, *arguments: str) -> str:
+FORKED = """\
+import json, runpy, sys
+from swarmfree.lab import local_order
+local_order.FORK_SERVER_COMMAND = tuple(json.loads(sys.argv.pop(1)))
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Plays the example whose arguments follow with this fork server."""
+
+
+def run(name: str, *arguments: str, fork_server: Sequence[str] = ()) -> str:
     """What an example prints; it must end well."""
-    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    before = ("-c", FORKED, json.dumps(fork_server)) if fork_server else ()
+    command = [sys.executable, *before, str(ROOT / "examples" / name), *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def forked_in(folder: Path, fork_server: tuple[str, ...]) -> tuple[str, ...]:
+    """How to start it with a folder for temporary files below this one; () = there is none."""
+    if not fork_server:
+        return ()
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    return "/usr/bin/env", f"TMPDIR={temporary}", *fork_server
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
@@ -40,16 +60,16 @@ def test_an_example_is_short(example: Path) -> None:
     assert f"``python examples/{example.name}" in " ".join(text.partition("\n\n")[0].split())
 
 
-def test_a_swarm_from_python_loses_a_stage_and_goes_on(tmp_path: Path) -> None:
+def test_a_swarm_from_python_loses_a_stage_and_goes_on(tmp_path: Path, fork_server: tuple[str, ...]) -> None:
     """All replicas of a stage are killed, the stage comes back, all iterations are committed, and
     nothing is left behind but the report.
     """
-    said = run("lose_a_stage.py", str(tmp_path / "report"))
+    said = run("lose_a_stage.py", str(tmp_path / "report"), fork_server=forked_in(tmp_path, fork_server))
     assert "killed: peer-" in said and "stage 2 was lost at iteration" in said
     summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
     assert summary["exit_code"] == 0 and summary["iterations"] == 20
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])]
-    assert not left
+    known = ((p, p.info["cmdline"] or [], p.info["environ"] or {}) for p in psutil.process_iter(["cmdline", "environ"]))
+    assert not [p for p, command, environment in known if str(tmp_path) in " ".join([*command, environment.get("TMPDIR", "")])]
 
 
 def test_a_rehearsal_with_a_fault_of_ones_own() -> None:
@@ -136,9 +156,7 @@ async def test_a_swarm_that_ends_too_soon_says_so(
     it.
     """
     if fork_server:
-        temporary = tmp_path / "tmp"
-        temporary.mkdir()
-        monkeypatch.setattr(local_order, "FORK_SERVER_COMMAND", ("/usr/bin/env", f"TMPDIR={temporary}", *fork_server))
+        monkeypatch.setattr(local_order, "FORK_SERVER_COMMAND", forked_in(tmp_path, fork_server))
     async with swarmfree.Swarm("stdlib-small", peers=4, standbys=0, folder=tmp_path / "r") as swarm:
         stories = [type(event).__name__ async for event in _until_first_process(swarm)]
         swarm.stop()

@@ -68,13 +68,19 @@ def report(folder: Path, run: RunMadeUp, config: str = "") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("losses", [(), (Loss(30, 1),), THREE])
-def test_a_page_is_whole_in_one_file(tmp_path: Path, losses: tuple[Loss, ...]) -> None:
+@pytest.fixture(scope="module", params=[(), (Loss(30, 1),), THREE], ids=["no loss", "one", "three"])
+def made_up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The page of a run with so many losses, and its outcome; drawn once for all who look at it."""
+    folder = tmp_path_factory.mktemp("page")
+    summary = write_page(report(folder, RunMadeUp(request.param), '[run]\nname = "made-up"\n'), folder)
+    return (folder / "report.html").read_text(), summary["outcome"]
+
+
+def test_a_page_is_whole_in_one_file(made_up: tuple[str, str]) -> None:
     """Every tag is closed, nothing is fetched, nothing runs; the outcome is its first line, and the
     figure is in it for two widths.
     """
-    summary = write_page(report(tmp_path, RunMadeUp(losses), '[run]\nname = "made-up"\n'), tmp_path)
-    text = (tmp_path / "report.html").read_text()
+    text, outcome = made_up
     page = Page(text)
     assert page.open == []
     assert "script" not in page.tags
@@ -83,8 +89,8 @@ def test_a_page_is_whole_in_one_file(tmp_path: Path, losses: tuple[Loss, ...]) -
     assert "@import" not in text
     assert text.count("<svg") == 2
     words = [word.strip() for word in page.words if word.strip()]
-    heading = words[next(index for index, word in enumerate(words) if word == summary["outcome"])]
-    assert heading == summary["outcome"]
+    heading = words[next(index for index, word in enumerate(words) if word == outcome)]
+    assert heading == outcome
     assert 'name = "made-up"' in text.replace("&#34;", '"')
     assert "UNAVAILABLE" not in text
 
@@ -101,10 +107,9 @@ def test_what_a_run_says_is_no_html(tmp_path: Path) -> None:
     assert "</pre><script>" in "".join(page.words)
 
 
-def test_two_figures_of_a_page_share_no_names(tmp_path: Path) -> None:
+def test_two_figures_of_a_page_share_no_names(made_up: tuple[str, str]) -> None:
     """Each name is given once, and each reference finds one."""
-    write_page(report(tmp_path, RunMadeUp((Loss(30, 1),))), tmp_path)
-    text = (tmp_path / "report.html").read_text()
+    text, _ = made_up
     given = re.findall(r'\bid="([^"]+)"', text)
     assert len(given) == len(set(given))
     asked = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
@@ -112,12 +117,12 @@ def test_two_figures_of_a_page_share_no_names(tmp_path: Path) -> None:
     assert asked <= set(given)
 
 
-def test_the_figure_follows_a_dark_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made_up", [THREE], indirect=True)
+def test_the_figure_follows_a_dark_page(made_up: tuple[str, str]) -> None:
     """Every colour of the figure is one of the page's variables, and each has a value for light and
     for dark.
     """
-    write_page(report(tmp_path, RunMadeUp(THREE)), tmp_path)
-    text = (tmp_path / "report.html").read_text()
+    text, _ = made_up
     drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.DOTALL))
     asked = set(re.findall(r"var\(--([\w-]+)\)", drawn))
     assert {"ink", "strong", "loss", "bar"} <= asked

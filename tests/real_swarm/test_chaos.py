@@ -45,7 +45,7 @@ async def test_every_invariant_holds_while_body_peers_are_struck(processes: Proc
     """Kills, freezes, joins and a spoiled network: each commit is right to the bit, none takes too
     long, and nothing is left.
     """
-    processes.rest_s = 0.02
+    processes.rest_s = 0.05
     child = await processes.start("chaos", *chaos(processes, "--minutes", "0.15", "--gap", "1.2", "--seed", "1621"))
     code = await code_of(child, 100)
     lines = processes.said["chaos"]
