@@ -94,6 +94,9 @@ class Rebuilds:
         if self._reference is not None and digest in self._states:
             fault = self._fault(self._reference, action, digest, lineage)
         self.add(lineage, action.stage, digest)
+        if not fault:
+            # Who copied it may have answered before whoever was to keep or to make it
+            self.odd_copies.pop(digest, None)
         return f"{member} built stage {action.stage} for iteration {built.iteration} by {fault}" if fault else ""
 
     def _fault(self, reference: IntegerReference, action: BuildAction, digest: str, lineage: str) -> str:

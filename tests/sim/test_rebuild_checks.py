@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from swarmfree.protocol.actions import Copy
+from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.messages import Build, Built
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.records import SetSplit
@@ -30,4 +32,20 @@ def test_a_copy_of_a_stage_without_blocks_is_right_if_it_is_nothing(stage: int, 
     action = Copy(stage, (Endpoint(SOMEBODY, ("/memory/somebody",)),), "")
     build = Build(Position(Term(1, SOMEBODY), 0, 0, 1), action, 1, record.lineage(), record)
     assert rebuilds.check(SOMEBODY, build, Built(digest, 0.1, 0, 1)) == ""
+    assert bool(rebuilds.odd_copies) == is_odd
+
+
+@pytest.mark.parametrize(("kept", "is_odd"), [(NOTHING, False), (OTHER, True)])
+def test_a_copy_that_is_told_before_what_it_was_copied_from_is_right(kept: str, *, is_odd: bool) -> None:
+    """A holder is told to keep its state, a sibling copies that, and answers first: it is odd only
+    as long as nobody is known to have kept those bytes.
+    """
+    record = make_record(iteration=0)
+    states: dict[str, State] = {NOTHING: (), OTHER: arithmetic.drawn(1, BlockSplit((2, 0)), 0, 1)}
+    rebuilds = Rebuilds(None, Chain({}), {record.lineage(): record}, states, {})
+    position = Position(Term(1, SOMEBODY), 0, 0, 1)
+    copy = Build(position, Copy(1, (Endpoint(SOMEBODY, ("/memory/somebody",)),), ""), 1, record.lineage(), record)
+    rebuilds.check(SOMEBODY, copy, Built(NOTHING, 0.1, 0, 1))
+    assert rebuilds.odd_copies
+    rebuilds.check(SOMEBODY, replace(copy, action=Stay(1, 0, "")), Built(kept, 0.1, 0, 1))
     assert bool(rebuilds.odd_copies) == is_odd
