@@ -582,9 +582,21 @@ def state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
 def build_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
     """Who does not answer to a build is fenced, whatever it was told since."""
 
-    def careless(self: Assignment, participant: Participant, number: int, error: CallFailed) -> None:
+    async def careless(self: Assignment, participant: Participant, number: int, error: CallFailed) -> None:
         del number
         self._roster.fence(participant.member, str(error))
+
+    patch.setattr(Assignment, "_unanswered", careless)
+
+
+def builder_that_may_hold_its_stage(patch: pytest.MonkeyPatch) -> None:
+    """Who does not answer to a build is fenced, and called for by nobody, also where it is called
+    for already.
+    """
+
+    async def careless(self: Assignment, participant: Participant, number: int, error: CallFailed) -> None:
+        if participant.builds == number:
+            self._roster.fence(participant.member, str(error))
 
     patch.setattr(Assignment, "_unanswered", careless)
 

@@ -1524,6 +1524,29 @@ def builder_that_is_called_for() -> object:
     return [_assignment(partial(story, built=built, keeps=keeps)) for built, keeps in asked]
 
 
+def builder_that_is_silent() -> object:
+    """The last holder of a stage is told to keep it, and falls silent: its heartbeats say so before
+    the build does, or not at all; whether it is called for afterwards.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_seen: bool) -> bool:
+        roster.fence(SIBLING.member, "nobody listens")
+        builder = roster.admit(ME, _hello(1), 1, built_at=4, is_ours=True)
+        builder.hear(replace(beat_answer(1), stage=1, iteration=4), 0.0)
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Build) and is_seen:
+                roster._absent.add(builder)
+                roster.fence(ME.member, "it does not answer")
+            raise PeerSilent("x")
+
+        alone.line.answer = one
+        await assignment._build(builder, Stay(1, 4, ""), assignment._lead.present, limit_s=1.0)
+        return roster.get(ME.member) is not None
+
+    return [_assignment(partial(story, is_seen=is_seen)) for is_seen in (True, False)]
+
+
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said
     hello.

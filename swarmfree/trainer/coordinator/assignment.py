@@ -599,7 +599,7 @@ class Assignment:
             await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
-            self._unanswered(participant, number, error)
+            await self._unanswered(participant, number, error)
             self._keep_out_of_reach(stage, cut_off)
             return
         if built is None or self._roster.get(participant.member) is not participant or participant.builds != number:
@@ -648,12 +648,12 @@ class Assignment:
             self._gave[stage] = holder
             self._given[stage] += 1
 
-    def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
-        """A builder does not answer; where it was told to build something else since, the answer to
-        that counts.
+    async def _unanswered(self, participant: Participant, number: int, error: CallFailed) -> None:
+        """A builder does not answer: it may have held its stage, so that it is called for. Where it
+        was told to build something else since, the answer to that counts.
         """
         if participant.builds == number:
-            self._roster.fence(participant.member, str(error))
+            await self._roster.judge(participant, error)
 
     def _note_rebuilt(self, action: BuildAction, present: Present, built: Built) -> None:
         """A lost stage is there again, and counts until what it was comes back."""
