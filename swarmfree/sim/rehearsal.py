@@ -12,16 +12,18 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from swarmfree.policy.election import founders_term
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, TakeRoll
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.protocol.names import Endpoint, Founder, Member
+from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.batch_setup import draw_batch_setup
@@ -319,7 +321,7 @@ class _Rehearsal:
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
         leads another side. No more does one that was told to join another swarm a moment ago, since
-        it has dropped its plan.
+        it has dropped its plan, nor anybody whose plan a later founder has passed over.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         if self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id):
@@ -329,6 +331,7 @@ class _Rehearsal:
         if (
             known_s >= bounds.REACHED_S
             and self._mischief is not None
+            and (self.checks.committed or not is_passed_over(self._mischief.plan, self._stage.directory.geneses))
             and self._mischief.may_not_forbid(sender, receiver, request)
         ):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
@@ -443,6 +446,13 @@ def _is_forced(request: Request) -> bool:
     """Whether a request tells of a record that fewer than a majority have decided."""
     record = request.record if isinstance(request, Commit) else request.plan.last_record if isinstance(request, Open) else None
     return record is not None and record.iteration in record.forced
+
+
+def is_passed_over(plan: Plan | None, geneses: Sequence[Founder]) -> bool:
+    """Whether a later founder is named than a plan's, so that nobody goes on with it, as long as
+    nothing is committed.
+    """
+    return plan is not None and bool(geneses) and plan.position.term.number < founders_term(geneses[-1].number)
 
 
 def may_disbelieve(request: Request, quiet_s: float, timing: TimingSection) -> bool:
