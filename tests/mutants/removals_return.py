@@ -589,6 +589,11 @@ def build_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_unanswered", careless)
 
 
+def rebuild_put_off_but_for_a_while(patch: pytest.MonkeyPatch) -> None:
+    """Rivals that call in turn put a rebuild off for ever."""
+    patch.setattr(Assignment, "_waits_for_kin", lambda self, stage: self._partition_merge.expects_members())
+
+
 def builder_that_may_hold_its_stage(patch: pytest.MonkeyPatch) -> None:
     """Who does not answer to a build is fenced, and called for by nobody, also where it is called
     for already.

@@ -1547,6 +1547,26 @@ def builder_that_is_silent() -> object:
     return [_assignment(partial(story, is_seen=is_seen)) for is_seen in (True, False)]
 
 
+def rivals_one_after_the_other() -> object:
+    """A stage is lost, and rivals of this lineage call in turn, for ever: whether it is put off at
+    first, after half of the time that one of them is waited for, after five times that, and for the
+    next loss, after a commit.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
+        merge, found = assignment._partition_merge, list[bool]()
+        is_put_off = partial(assignment._waits_for_others, Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live"))
+        within_s = merge._yields_within_s
+        for life, wait_s in enumerate((0.0, *[within_s / 2] * 10)):
+            await asyncio.sleep(wait_s)
+            merge._kin_since_s[f"Qm{life}"] = alone.context.now_s()
+            found.append(is_put_off())
+        assignment.committed()
+        return [found[0], found[1], found[-1], is_put_off()]
+
+    return _assignment(story)
+
+
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said
     hello.

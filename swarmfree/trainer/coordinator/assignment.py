@@ -102,6 +102,7 @@ class Assignment:
         self._rebuilt = {stage.stage: stage for stage in lead.plan.rebuilt} if lead.plan is not None else dict[int, Rebuilt]()
         self._cut = dict[int, Rebuilt]()  # counts as long as the lead has a cut
         self._lost_since_s: dict[int, float] = {}
+        self._put_off_s: dict[int, float] = {}
         self._gave: dict[int, Endpoint] = {}
         self._given = Counter[int]()
         self.copied_s: dict[Member, float] = {}
@@ -145,6 +146,7 @@ class Assignment:
         other.
         """
         self._rebuilt = {}
+        self._put_off_s.clear()
         self._gave.clear()
         self._given.clear()
         for stage in self._roster.out_of_reach.keys() - self._roster.lost():
@@ -467,7 +469,17 @@ class Assignment:
             return False
         is_as_it_was = isinstance(action, Stay) and action.iteration == self._lead.iteration
         waits_for_disks = self._waits_for_disks and not is_as_it_was
-        return waits_for_disks or self._waits_for_a_keeper(action) or self._partition_merge.expects_members()
+        return waits_for_disks or self._waits_for_a_keeper(action) or self._waits_for_kin(action.stage)
+
+    def _waits_for_kin(self, stage: int) -> bool:
+        """Whether members of a rival may soon say hello with something better; not for ever: rivals
+        may call one after the other.
+        """
+        if not self._partition_merge.expects_members():
+            self._put_off_s.pop(stage, None)
+            return False
+        now_s = self._context.now_s()
+        return now_s - self._put_off_s.setdefault(stage, now_s) < self._partition_merge.expects_at_most_s
 
     @property
     def _waits_for_disks(self) -> bool:

@@ -102,7 +102,7 @@ class PartitionMerge:
 
     def _await_kin(self, peer_id: str) -> None:
         """Begin to wait for those who come from this lineage, or from its beginning."""
-        now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
+        now_s, again_s = self._context.now_s(), self.expects_at_most_s
         self._kin_since_s = {known: since_s for known, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
         if len(self._kin_since_s) < KIN_MAX:
             self._kin_since_s.setdefault(peer_id, now_s)
@@ -127,6 +127,13 @@ class PartitionMerge:
         """
         now_s = self._context.now_s()
         return self._is_yielding or any(now_s - since_s < self._yields_within_s for since_s in self._kin_since_s.values())
+
+    @property
+    def expects_at_most_s(self) -> float:
+        """How long nothing is put off again for the same peer, nor anything for whoever it may
+        be.
+        """
+        return KIN_AGAIN * self._yields_within_s
 
     @property
     def _yields_within_s(self) -> float:
@@ -168,7 +175,7 @@ class PartitionMerge:
         """Whether this one said of itself that it wins, and did not lead at a second look, not long
         ago: on its word alone nothing is put off again.
         """
-        now_s, again_s = self._context.now_s(), KIN_AGAIN * self._yields_within_s
+        now_s, again_s = self._context.now_s(), self.expects_at_most_s
         self._refuted_s = {peer_id: since_s for peer_id, since_s in self._refuted_s.items() if now_s - since_s < again_s}
         return rival.coordinator.member.peer_id in self._refuted_s
 
