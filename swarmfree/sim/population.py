@@ -162,7 +162,7 @@ class Cast:
             self.bootstrap.start()
 
     def _fall_first(self, opening: Opening) -> None:
-        """The first feeder falls before anything is committed."""
+        """The first feeder falls before anything is committed; for good where others can feed."""
         life = next(iter(self.lives.values()), None)
         if life is None or not life.is_alive or self._stage.checks.newest is not None:
             return
@@ -171,7 +171,7 @@ class Cast:
         elif opening.fall is Fall.UNREACHABLE:
             self.shut(life, opening.fall_for_s)
         else:
-            self.kill(life, "first falls", "it came first", is_final=opening.fall is Fall.GONE)
+            self.kill(life, "first falls", "it came first", is_final=opening.fall is Fall.GONE and self.leaves_enough([life]))
 
     def shut(self, life: Life, duration_s: float) -> None:
         """Nobody listens where a peer says it does, for so long."""

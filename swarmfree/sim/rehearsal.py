@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -176,7 +175,6 @@ class _Rehearsal:
         self._changed_s = self._committed_s = 0.0
         self._stage_changes = 0
         self._committed = set[str]()
-        self._left_s: dict[Member, float] = {}  # when a member was last told to join another swarm
         self._over: asyncio.Future[None] = loop.create_future()
         self._cast: Cast | None = None
         self._liveness: Liveness | None = None
@@ -310,8 +308,8 @@ class _Rehearsal:
             self._forbidden(sender.member, receiver.member, request, outcome)
         elif isinstance(request, Open) and isinstance(outcome, Reply) and self._mischief is not None:
             self._mischief.promised(receiver.member, request.plan)
-        elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply):
-            self._left_s[receiver.member] = self.loop.time()
+        elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply) and self._mischief is not None:
+            self._mischief.left(receiver.member)
         self.checks.answered(receiver, request, outcome)
         if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
@@ -320,16 +318,13 @@ class _Rehearsal:
         """All peers here but a liar are honest; see `Mischief.may_not_forbid`.
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
-        leads another side. No more does one that was told to join another swarm a moment ago, since
-        it has dropped its plan, nor anybody whose plan a later founder has passed over.
+        leads another side. No more does anybody whose plan a later founder has passed over.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         if self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id):
             return
-        left_s = self._left_s.get(receiver, -math.inf)
-        known_s = min(self.history.quiet_s(sender, receiver), self.loop.time() - left_s)
         if (
-            known_s >= bounds.REACHED_S
+            self.history.quiet_s(sender, receiver) >= bounds.REACHED_S
             and self._mischief is not None
             and (self.checks.committed or not is_passed_over(self._mischief.plan, self._stage.directory.geneses))
             and self._mischief.may_not_forbid(sender, receiver, request)

@@ -13,6 +13,7 @@ from swarmfree.sim.faults import CALM
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.sim.population import Cast
 from swarmfree.sim.setup import Setup
+from swarmfree.sim.startup_faults import Fall, Opening
 from tests.sim.test_liveness import MANIFEST
 
 
@@ -30,6 +31,7 @@ class Scene:
         """The dead one and so many others."""
         self.started, self.told = list[float](), list[str]()
         self.frozen, self.is_complete = set[str](), False
+        self.newest: object = None
         hub = SimpleNamespace(
             later=lambda delay_s, start: self.started.append(delay_s), is_frozen=lambda member: member.peer_id in self.frozen
         )
@@ -66,6 +68,18 @@ def test_somebody_comes_for_whoever_ends_by_no_fault_where_too_few_are_left(othe
     scene = Scene(others)
     scene.troupe._replace(scene.lives[0])
     assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
+
+
+@pytest.mark.parametrize("can_feed", [True, False])
+def test_the_first_is_gone_for_good_only_where_others_can_feed(*, can_feed: bool) -> None:
+    """Nobody comes for another feeder that has died since the fall was drawn."""
+    scene, finals = Scene(MANIFEST.stage_count), list[bool]()
+    scene.lives[0].is_alive = True
+    for life in scene.lives[1:]:
+        life.can_feed = can_feed
+    scene.troupe.kill = lambda life, kind, why, *, is_final: finals.append(is_final)  # type: ignore[method-assign,misc]
+    scene.troupe._fall_first(Opening(Fall.GONE, 1.0))
+    assert finals == [can_feed]
 
 
 def test_who_stands_still_is_counted_on_until_all_iterations_are_done() -> None:
