@@ -140,7 +140,7 @@ class Mischief:
         """Whether an honest receiver that has heard the honest sender for a while takes this.
 
         It need not where the newest plan has not got it, nor where it has promised no plan since it
-        is a member, was told to join another swarm, or since the sender is one: whom it may obey it
+        is a member, or has dropped its last one, or since the sender is one: whom it may obey it
         learns when it says hello, and that it is let back is asked by N2. A sender that the newest
         plan has not got any more may still take itself for a replica, and sum up with its siblings,
         or lead as if it had not been left out. A coordinator that leaves before its first plan
@@ -162,8 +162,8 @@ class Mischief:
         if self.plan is not None and self.plan.stage_of(member) is not None:
             self.told[member] = self.told.get(member, frozenset()) | (_named(plan) & _named(self.plan))
 
-    def left(self, member: Member) -> None:
-        """A member was told to join another swarm: it has dropped its plan."""
+    def dropped(self, member: Member) -> None:
+        """A member has dropped its plan."""
         self.told.pop(member, None)
 
     def see(self, plan: Plan, sender: Member) -> None:

@@ -20,7 +20,7 @@ from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, TakeRoll
+from swarmfree.protocol.messages import Build, Commit, Goodbye, Meet, Open, Request, TakeRoll
 from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -308,8 +308,8 @@ class _Rehearsal:
             self._forbidden(sender.member, receiver.member, request, outcome)
         elif isinstance(request, Open) and isinstance(outcome, Reply) and self._mischief is not None:
             self._mischief.promised(receiver.member, request.plan)
-        elif isinstance(request, Goodbye) and request.rejoin and isinstance(outcome, Reply) and self._mischief is not None:
-            self._mischief.left(receiver.member)
+        elif _drops_plan(request) and isinstance(outcome, Reply) and self._mischief is not None:
+            self._mischief.dropped(receiver.member)
         self.checks.answered(receiver, request, outcome)
         if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
@@ -435,6 +435,13 @@ def rehearse(
         iterations=iterations,
         drawn=drawn,
     )
+
+
+def _drops_plan(request: Request) -> bool:
+    """Whether whoever does as a request says has no plan any more: it joins another swarm, or has
+    built its state anew.
+    """
+    return isinstance(request, Build) or (isinstance(request, Goodbye) and request.rejoin)
 
 
 def _is_forced(request: Request) -> bool:

@@ -98,7 +98,7 @@ def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None
 def test_what_a_member_may_not_forbid() -> None:
     """Nothing of whom it was told; of one that was left out since, all but what that one does while
     it has not heard so: it claims, leads, and sums up. Nor the word of a coordinator that leaves,
-    but of one that has sent no plan. Anything, once it was told to join another swarm.
+    but of one that has sent no plan. Anything, once it has dropped its plan.
     """
     scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
     mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
@@ -118,7 +118,7 @@ def test_what_a_member_may_not_forbid() -> None:
         assert mischief.may_not_forbid(leader, one, leaves)
         assert not mischief.may_not_forbid(two, one, leaves)
         assert mischief.may_not_forbid(leader, one, replace(leaves, rejoin=True))
-        mischief.left(one)
+        mischief.dropped(one)
         assert not mischief.may_not_forbid(leader, one, claim), "it has dropped its plan"
     scene.loop.close()
 
