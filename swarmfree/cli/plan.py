@@ -75,7 +75,7 @@ def plan(
         found = forecast(fleet, manifest)
     except PlanImpossible as error:
         raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}") from None
-    reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet, manifest)) if lost else ()
+    reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet.without(lost), manifest)) if lost else ()
     if as_json:
         values = _values(found) | ({"reactions": [_reaction_values(each) for each in reactions]} if lost else {})
         typer.echo(json.dumps(values, indent=2))

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from swarmfree.policy.batch import fed_before
 from swarmfree.policy.block_split import split_after
-from swarmfree.policy.election import is_founders
+from swarmfree.policy.election import TERMS_OF_A_GENESIS, is_founders
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
@@ -106,9 +106,11 @@ class ReplicaState:
     @known_plan.setter
     def known_plan(self, plan: Plan | None) -> None:
         """A newer plan was seen, or all are dropped."""
-        self._known_plan = plan
+        self._known_plan, founders = plan, self.founders_plan
         if plan is None or is_founders(plan.position.term.number):
             self.founders_plan = plan
+        elif founders is not None and plan.position.term.number >= founders.position.term.number + TERMS_OF_A_GENESIS:
+            self.founders_plan = None  # a later founder has passed over it
 
     @property
     def promised(self) -> Position | None:

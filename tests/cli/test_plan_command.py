@@ -179,6 +179,17 @@ def test_a_loss_that_changes_nothing_or_everything_is_said_to_be_that(folder: Pa
     assert spare.splitlines()[-1] == f"if {standbys[0]} is lost, all goes on as before: it stands by"
 
 
+def test_who_is_lost_is_not_the_next_to_fail(folder: Path) -> None:
+    """Where only the lost ever fail, the change costs nothing of all the time that follows."""
+    (folder / "fleet.toml").write_text(FLEET.replace("hour = 0.01", "hour = 0").replace("hour = 0.2", "hour = 0"))
+    lost = ("h100-2", *(f"rtx4090-{number}" for number in range(1, 7)), *(f"t4-{number}" for number in range(1, 5)))
+    flags = [word for name in lost for word in ("--lose", name)]
+    found = json.loads(plan("--json", *flags).stdout)["reactions"]
+    assert found
+    assert found[0]["transition_s"] > 0
+    assert [each["iterations_per_hour"] * each["iteration_s"] for each in found] == pytest.approx([3600] * len(found))
+
+
 @pytest.mark.parametrize(
     ("name", "known"), [("t4", "did you mean t4-1?"), ("zork", "known: h100-1, h100-2, rtx4090-1, rtx4090-2 and 8 more")]
 )

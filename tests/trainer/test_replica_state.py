@@ -16,6 +16,7 @@ from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.replica_state import ReplicaState
 from tests.builders import make_ports
+from tests.mutants.alone import A, D, plan
 from tests.wire.wire_samples import RECORD
 
 ME = Endpoint(Member("p", "0" * 16), ())
@@ -97,3 +98,13 @@ def test_a_state_from_a_disk_makes_no_coordinator_give_way() -> None:
     assert not replica_state.counts_more_than(after.iteration, after.before, ())
     replica_state.apply(after)
     assert replica_state.counts_more_than(after.iteration, after.before, ())
+
+
+def test_the_founders_plan_is_known_until_a_later_founder_passes_over_it() -> None:
+    """A successor of its own leaves it; one of a later founder does not, nor does who drops all."""
+    replica_state, founders = _replica_state(), plan(1, Term(1, A.member))
+    found = []
+    for newest in (founders, plan(1, Term(7, D.member)), plan(1, Term(1006, D.member)), founders, None):
+        replica_state.known_plan = newest
+        found.append(replica_state.founders_plan)
+    assert found == [founders, founders, None, founders, None]

@@ -18,7 +18,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.participant import Participant
-from tests.mutants.alone import ME, A, Alone, D, assigning, at, beat_answer, leading, play, record, second_life
+from tests.mutants.alone import ME, SIBLING, A, Alone, D, assigning, at, beat_answer, leading, play, record, second_life
 
 LIMIT_S = 5.0
 REPLAY = Replay(1, 1, (D,), 0, (A,), (D,), "its shadow and logs")
@@ -70,6 +70,62 @@ def test_two_builders_that_never_ended_are_enough() -> None:
             assert assignment._roster.is_barred(ME.member)
             assert assignment._roster.get(ME.member) is None
         assert left == [1, 0]
+
+    play(story, second_life(A))
+
+
+def test_a_build_that_ended_late_says_nothing_of_who_is_called_for_since() -> None:
+    """Its heartbeats had the builder fenced, and as the last holder called for, before the build's
+    time was over.
+    """
+
+    async def story(alone: Alone) -> None:
+        assignment, builder = lead(alone)
+        builder.is_ours, builder.answer = True, beat_answer(1)
+        builder.begin_build(keeps=True)
+        assignment._roster._absent.add(builder)
+        assignment._roster.fence(ME.member, "it does not answer")
+        called = assignment._roster.get(ME.member)
+        assignment._timed_out(builder, RESTORE, LIMIT_S, is_endless=False)
+        assert called not in {None, builder}
+        assert assignment._roster.get(ME.member) is called
+
+    play(story, second_life(A))
+
+
+def test_a_promise_that_is_heard_of_once_the_state_is_lost_counts_for_no_later_one() -> None:
+    """Also where nothing else has been built by then."""
+
+    async def story(alone: Alone) -> None:
+        _, participant = lead(alone)
+        participant.hold(1, is_ours=True)
+        before = participant.builds
+        participant.lose()
+        participant.promise(at(2), before)
+        participant.begin_build()
+        participant.hold(1, is_ours=True)
+        assert participant.is_joiner
+
+    play(story, second_life(A))
+
+
+def test_a_stage_that_was_there_in_between_is_put_off_again() -> None:
+    """A rival calls, and the stage comes back; long after that, before any commit, it is lost once
+    more as another rival calls.
+    """
+
+    async def story(alone: Alone) -> None:
+        assignment, _ = lead(alone)
+        roster, merge = assignment._roster, assignment._partition_merge
+        roster.admit(A, Hello(False, False, ""), 0, built=True)
+        merge._await_kin("Qm1")
+        assert assignment._waits_for_others(MERGE)
+        roster.admit(SIBLING, Hello(False, False, ""), 1, built=True)
+        await assignment.fill()
+        await asyncio.sleep(2 * merge.expects_at_most_s)
+        roster.fence(SIBLING.member, "it is gone once more")
+        merge._await_kin("Qm2")
+        assert assignment._waits_for_others(MERGE)
 
     play(story, second_life(A))
 

@@ -231,6 +231,8 @@ class Assignment:
         # A successor goes on with whoever is there
         self._opened = self._opened or record is not None
         while True:
+            for stage in self._put_off_s.keys() - self._roster.lost():
+                del self._put_off_s[stage]  # it is there: what is lost after that is put off again
             if not self._quorum.check(building=True, until_s=until_s):
                 await self._roster.changed.wait(MINORITY_WAIT_S)
                 continue
@@ -703,6 +705,8 @@ class Assignment:
             self._choice.put_off(action)
         else:
             self._failed(participant, action, is_final=False)
+        if self._roster.get(participant.member) is not participant:
+            return  # it was fenced, and is called for since
         if is_endless:
             most_s = most_build_s(action, self._context.manifest)
             self._roster.bar(participant.member, f"it has not built stage {action.stage} within {most_s:.0f} s")
