@@ -59,11 +59,20 @@ def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
     return action if lost_now_and_later(action, present) < lost_now_and_later(stay, present) else stay
 
 
-def patience_s(action: BuildAction, present: int, iteration_s: float, timing: TimingSection, *, is_over: bool = False) -> float:
+def patience_s(
+    action: BuildAction,
+    present: int,
+    iteration_s: float,
+    timing: TimingSection,
+    *,
+    held: int | None = None,
+    is_over: bool = False,
+) -> float:
     """How long the only holder of a stage is waited for before the stage is brought back without
     it.
 
-    As long as the learning that would be lost is worth, at least until a peer that merely paused
+    As long as the learning that would be lost is worth, less what that holder has not got, at least
+    until a peer that merely paused
     has noticed that nobody calls it any more and has said hello, and at most `join_wait_s`; that
     long once nothing is left to train, since nothing goes on meanwhile.
 
@@ -71,9 +80,11 @@ def patience_s(action: BuildAction, present: int, iteration_s: float, timing: Ti
         action: what would be done.
         present: the iteration that the state is to be ready for.
         iteration_s: that an iteration takes; 0 where none was measured.
+        held: the iteration that the holder's state is ready for; None = the present one.
         is_over: all iterations are committed.
     """
     least_s = timing.coordinator_silence_s + timing.silence_s
     if is_over:
         return max(least_s, timing.join_wait_s)
-    return max(least_s, min(timing.join_wait_s, iterations_lost(action, present) * iteration_s))
+    saved = iterations_lost(action, present) - (0 if held is None else present - held)
+    return max(least_s, min(timing.join_wait_s, saved * iteration_s))

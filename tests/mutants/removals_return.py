@@ -589,6 +589,17 @@ def build_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_unanswered", careless)
 
 
+def patience_for_what_is_held(patch: pytest.MonkeyPatch) -> None:
+    """A silent holder of an old state is waited for as one of the present state is."""
+    usual = patience.patience_s
+
+    def careless(*asked: Any, held: int, is_over: bool = False) -> float:
+        del held
+        return usual(*asked, is_over=is_over)
+
+    patch.setattr(patience, "patience_s", careless)
+
+
 def rebuild_put_off_but_for_a_while(patch: pytest.MonkeyPatch) -> None:
     """Rivals that call in turn put a rebuild off for ever."""
     patch.setattr(Assignment, "_waits_for_kin", lambda self, stage: self._partition_merge.expects_members())
@@ -616,8 +627,7 @@ def own_state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
 def least_wait(patch: pytest.MonkeyPatch) -> None:
     """A silent peer is waited for no longer than what it holds is worth (3.2)."""
 
-    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
-        del is_over
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, **_: object) -> float:
         return min(timing.join_wait_s, patience.iterations_lost(action, present) * iteration_s)
 
     for module in (patience, recovery_choice):
@@ -628,8 +638,7 @@ def wait_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """After the last iteration a silent holder is given up as soon as in training (3.2)."""
     usual = patience.patience_s
 
-    def careless(action: Any, present: int, iteration_s: float, timing: Any, *, is_over: bool = False) -> float:
-        del is_over
+    def careless(action: Any, present: int, iteration_s: float, timing: Any, **_: object) -> float:
         return usual(action, present, iteration_s, timing)
 
     for module in (patience, recovery_choice):

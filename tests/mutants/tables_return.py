@@ -601,7 +601,7 @@ def silent_holder_of_a_copied_stage() -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool) -> bool:
         silent = roster.get(SIBLING.member)
         assert silent is not None
-        silent.silent_since_s, assignment._choice.patience_s = alone.context.now_s(), lambda stage, there: 60.0
+        silent.silent_since_s, assignment._choice.patience_s = alone.context.now_s(), lambda stage, there, held: 60.0
         roster.admit(ME, Hello(False, False, ""), 1, built=built).built_at = 5
         await assignment.fill()
         return roster.get(SIBLING.member) is silent
@@ -1576,6 +1576,17 @@ def least_patience() -> object:
     return waits_s >= timing.coordinator_silence_s + timing.silence_s
 
 
+def patience_with_an_old_state() -> object:
+    """A stage would be made from a neighbour, and its silent holder is as far as the swarm, or some
+    iterations behind: for how many iterations it is waited for.
+    """
+    timing = replace(test_ends_copy.MANIFEST.timing, join_wait_s=1e6)
+    action = CopyNeighbour(1, D, 2, "stage 1 is an end of the body")
+    waits_s = [patience.patience_s(action, 40, 100.0, timing, held=held) for held in (40, 37, 0)]
+    least_s = timing.coordinator_silence_s + timing.silence_s
+    return [(waits_s[0] - wait_s) / 100.0 for wait_s in waits_s[:2]], waits_s[2] == least_s
+
+
 def patience_at_the_end() -> object:
     """Stage 1 is lost, and a shadow of one iteration before is kept: how long its silent holder is
     called for as the present iteration is one of the run, and as all are committed.
@@ -1583,7 +1594,7 @@ def patience_at_the_end() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, iteration: int) -> float:
         assignment._lead.present = replace(assignment._lead.present, iteration=iteration)
-        return assignment._choice.patience_s(1, roster)
+        return assignment._choice.patience_s(1, roster, iteration)
 
     iterations = test_ends_copy.MANIFEST.run.iterations
     timing = test_ends_copy.MANIFEST.timing

@@ -73,7 +73,7 @@ PATIENCE_S = 3.0
 class Patient(RecoveryChoice):
     """Each state is worth the same."""
 
-    def patience_s(self, stage: int, there: Participants) -> float:
+    def patience_s(self, stage: int, there: Participants, held: int) -> float:
         """A few seconds."""
         return PATIENCE_S
 

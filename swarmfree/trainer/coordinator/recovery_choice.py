@@ -67,13 +67,16 @@ class RecoveryChoice:
             recovery = replace(recovery, best="restore")  # also of one that needs no logs
         return choose_recovery(stage, replicas, record, recovery, kept, self.shadows(there), self._logs(there), self._signed)
 
-    def patience_s(self, stage: int, there: Participants) -> float:
-        """How long the only holder of a stage is waited for; see `policy.patience`."""
+    def patience_s(self, stage: int, there: Participants, held: int) -> float:
+        """How long the only holder of a stage is waited for, whose state is ready for iteration
+        `held`; see `policy.patience`.
+        """
         answers = [(participant.endpoint, participant.answer) for participant in there.participants()]
         kept = [KeptCopy(e, a.ends_iteration) for e, a in answers if a is not None and a.ends_iteration >= 0]
         action = self.choose(stage, there, kept, without=True)
         is_over = self._lead.iteration >= self._context.manifest.run.iterations
-        return patience_s(action, self._lead.iteration, self.iteration_s(), self._context.timing, is_over=is_over)
+        present, timing = self._lead.iteration, self._context.timing
+        return patience_s(action, present, self.iteration_s(), timing, held=min(held, present), is_over=is_over)
 
     def iteration_s(self) -> float:
         """What an iteration takes, by the last commits; 0 where none was measured."""

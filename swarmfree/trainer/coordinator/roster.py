@@ -509,7 +509,7 @@ class Roster(Participants):
         One that came back further behind is no sibling. Its last answer may be older than its last
         step: a member stands where the swarm does.
         """
-        stands_at = max(participant.iteration, self._lead.position.iteration if participant.opened else -1)
+        stands_at = self._stands_at(participant)
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
         if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
             return False
@@ -535,7 +535,12 @@ class Roster(Participants):
         """How much longer a silent participant is waited for; None for one that is heard."""
         if participant.is_heard:
             return None
-        return max(0.0, self._choice.patience_s(participant.stage, self) - participant.silent_s(self._context.now_s()))
+        patience_s = self._choice.patience_s(participant.stage, self, self._stands_at(participant))
+        return max(0.0, patience_s - participant.silent_s(self._context.now_s()))
+
+    def _stands_at(self, participant: Participant) -> int:
+        """The iteration that its state is ready for: where the swarm stands, if it is a member."""
+        return max(participant.iteration, self._lead.position.iteration if participant.opened else -1)
 
     def _count_progress(self) -> int:
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
