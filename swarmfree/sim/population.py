@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from swarmfree.policy.halt import is_unspent_halt
-from swarmfree.policy.placement import wanted
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim.bootstrap import Bootstrap
@@ -433,8 +432,7 @@ class Cast:
     def leaves_enough(self, falling: list[Life]) -> bool:
         """Whether the swarm can go on without the `falling` peers.
 
-        Enough sound peers for every stage must be left, one of which can feed data; before the run
-        begins as many as it begins with, and as many that can feed. If every dead
+        Enough sound peers for every stage must be left, one of which can feed data. If every dead
         peer is replaced, the answer is always yes. Once all iterations are done nobody is waited
         for longer than `join_wait_s`, so that who stands still may be back too late.
         """
@@ -445,15 +443,11 @@ class Cast:
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
         if self._stage.checks.is_complete:
             sound = [life for life in sound if not self._stage.hub.is_frozen(life.member)]
-        manifest = self._stage.setup.manifest
-        feeders = sum(life.can_feed for life in sound)
-        if self._stage.checks.newest is None:
-            if self._stage.setup.room_share:
-                return False  # nobody adopts before the run begins, and feeders that are left may be sources
-            return len(sound) >= manifest.peers_min and feeders >= wanted(ENDS_STAGE, manifest)
+        if self._stage.setup.room_share and self._stage.checks.newest is None:
+            return False  # nobody adopts before the run begins, and feeders that are left may be sources
         # A peer with room serves a stage more
         places = sum(1 + life.has_room for life in sound)
-        return places >= manifest.stage_count and feeders > 0
+        return places >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
 
     def looks_stuck(self, factor: float) -> bool:
         """Whether a device that takes so many times as long may count as stuck, so that its peer

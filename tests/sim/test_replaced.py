@@ -82,18 +82,6 @@ def test_the_first_is_gone_for_good_only_where_others_can_feed(*, can_feed: bool
     assert finals == [can_feed]
 
 
-@pytest.mark.parametrize(("has_begun", "is_left_out"), [(True, True), (False, False)])
-def test_somebody_comes_for_whoever_the_run_needs_to_begin(*, has_begun: bool, is_left_out: bool) -> None:
-    """It begins with two replicas of each stage, and goes on with one."""
-    scene = Scene(MANIFEST.stage_count)
-    setup = scene.troupe._stage.setup
-    stages = replace(MANIFEST.stages, replicas_min=2, replicas_max=2, sources_max=2)
-    scene.troupe._stage.setup = replace(setup, manifest=replace(MANIFEST, stages=stages))  # type: ignore[misc]
-    scene.newest = object() if has_begun else None
-    scene.troupe._replace(scene.lives[0])
-    assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
-
-
 def test_who_stands_still_is_counted_on_until_all_iterations_are_done() -> None:
     """A run waits for whoever is missing, but not at its end: there the rest have to be as many as
     there are stages.
