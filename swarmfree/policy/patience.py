@@ -72,9 +72,9 @@ def patience_s(
     it.
 
     As long as the learning that would be lost is worth, less what that holder has not got, at least
-    until a peer that merely paused
-    has noticed that nobody calls it any more and has said hello, and at most `join_wait_s`; that
-    long once nothing is left to train, since nothing goes on meanwhile.
+    until a peer that merely paused has noticed that nobody calls it any more and has said hello,
+    and at most `join_wait_s`; that long once nothing is left to train, since nothing goes on
+    meanwhile.
 
     Args:
         action: what would be done.
