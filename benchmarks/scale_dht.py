@@ -153,7 +153,6 @@ def _announcement(identity: Identity, expires_s: float) -> Announcement:
         iteration=12,
         lineage="ab" * 32,
         squared_norm=0.125,
-        clip_factor=1.0,
         seconds_per_microbatch=0.01,
         can_feed=False,
         revision=PROTOCOL_REVISION,

@@ -32,7 +32,6 @@ class Announcement:
         lineage: of the last record applied.
         squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before
             the first.
-        clip_factor: what that gradient was multiplied by; 1 when nothing was clipped.
         seconds_per_microbatch: measured compute per microbatch, 0 if not measured.
         can_feed: holds the run's corpus and may be a source.
         revision: protocol revision.
@@ -45,7 +44,6 @@ class Announcement:
     iteration: int
     lineage: str
     squared_norm: float
-    clip_factor: float
     seconds_per_microbatch: float
     can_feed: bool
     revision: int

@@ -9,7 +9,7 @@ import enum
 import hashlib
 from dataclasses import dataclass, field
 
-PROTOCOL_REVISION = 23
+PROTOCOL_REVISION = 24
 ENDS_STAGE = 0
 NO_STAGE = -1
 """In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero

@@ -64,7 +64,7 @@ from swarmfree.protocol.messages import (
 )
 from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.protocol.ports import Incoming, Ports, Reply
-from swarmfree.protocol.records import GENESIS_LINEAGE, bits_float32
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
@@ -443,7 +443,6 @@ class Peer:
             iteration=0 if replica_state.is_from_disk else replica_state.announced_iteration,
             lineage=GENESIS_LINEAGE if replica_state.is_from_disk else replica_state.lineage,
             squared_norm=entry.squared_norm if entry is not None else 0.0,
-            clip_factor=bits_float32(entry.scalars.grad_scale) if entry is not None else 1.0,
             seconds_per_microbatch=self.stage_member.stage_replica.seconds_per_microbatch,
             # Who stands by founds no run that others would: it offers to feed with its second word,
             # or once it knows of a coordinator.

@@ -47,7 +47,6 @@ def peer_record_to_bytes(record: PeerRecord) -> bytes:
         {
             "addresses": list(said.endpoint.addresses),
             "can_feed": said.can_feed,
-            "clip_factor": said.clip_factor,
             "entry_points": list(record.entry_points),
             "expires_s": said.expires_s,
             "incarnation": said.endpoint.member.incarnation,
@@ -82,7 +81,6 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
         iteration=_whole(values, "iteration"),
         lineage=_matching(values, "lineage", _LINEAGE),
         squared_norm=_number(values, "squared_norm"),
-        clip_factor=_number(values, "clip_factor"),
         seconds_per_microbatch=_number(values, "seconds_per_microbatch"),
         can_feed=_truth(values, "can_feed"),
         revision=_whole(values, "revision"),

@@ -109,7 +109,6 @@ def _readers() -> dict[str, Target]:
     announced = {
         "addresses": [address],
         "can_feed": False,
-        "clip_factor": 1.0,
         "entry_points": [],
         "expires_s": NOW_S,
         "incarnation": "00000000000000aa",

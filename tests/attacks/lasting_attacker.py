@@ -275,7 +275,6 @@ class Attacker:
         said = {
             "addresses": [f"/ip4/127.0.0.1/tcp/{rng.randrange(1, 65536)}/p2p/{me}"] * rng.choice((0, 1, 8, 100)),
             "can_feed": True,
-            "clip_factor": rng.choice((1.0, 1e308, -1.0)),
             "entry_points": [f"/ip4/127.0.0.1/tcp/1/p2p/{me}"],
             "expires_s": expires_s,
             "incarnation": f"{rng.getrandbits(64):016x}",

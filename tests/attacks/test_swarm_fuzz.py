@@ -302,7 +302,6 @@ class Kidnapper(Infiltration):
             2,
             "f" * 64,
             1.0,
-            1.0,
             0.1,
             can_feed=True,
             revision=PROTOCOL_REVISION,

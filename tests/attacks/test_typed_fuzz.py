@@ -92,7 +92,7 @@ class Directory:
 
     async def announcements(self) -> tuple[Announcement, ...]:
         """Its own and theirs."""
-        standby = (PeerState.STANDBY, -1, 0, GENESIS_LINEAGE, 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e12)
+        standby = (PeerState.STANDBY, -1, 0, GENESIS_LINEAGE, 0.0, 0.0, True, PROTOCOL_REVISION, 1e12)
         return (*self._own, *(Announcement(sender, *standby) for sender in SENDERS))
 
     async def publish_run(self, lease_s: float) -> None:

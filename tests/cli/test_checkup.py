@@ -21,7 +21,7 @@ def _announced(age_s: float) -> Announcement:
     """Made so long ago by a peer whose clock is right."""
     endpoint = Endpoint(Member("peer", f"{1:016x}"), ())
     expires_s = NOW_S - age_s + LEASE_S
-    return Announcement(endpoint, PeerState.SERVING, 1, 5, GENESIS_LINEAGE, 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, expires_s)
+    return Announcement(endpoint, PeerState.SERVING, 1, 5, GENESIS_LINEAGE, 0.0, 0.0, True, PROTOCOL_REVISION, expires_s)
 
 
 @pytest.mark.parametrize(

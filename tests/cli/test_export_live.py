@@ -86,7 +86,7 @@ class Run:
         """All replicas, also the dead."""
         iteration = MANIFEST.run.iterations if self.is_over else len(self.records)
         return tuple(
-            Announcement(self.endpoint(name), PeerState.SERVING, stage, iteration, "", 0.0, 1.0, 0.0, True, 1, 1e12)
+            Announcement(self.endpoint(name), PeerState.SERVING, stage, iteration, "", 0.0, 0.0, True, 1, 1e12)
             for name, stage in self.names.items()
         )
 

@@ -129,7 +129,7 @@ def _status(*, answered: bool) -> RunStatus:
     names = ("peer-1", "peer-2", "peer-3", "peer-4")
     endpoints = [Endpoint(member_of(n), (f"/ip4/127.0.0.1/tcp/4001/p2p/{member_of(n).peer_id}",)) for n in names]
     announcements = tuple(
-        Announcement(e, PeerState.SERVING, stage, 3, "ab" * 32, 2.0, 1.0, 0.125, stage == 0, 1, START_S + 12)
+        Announcement(e, PeerState.SERVING, stage, 3, "ab" * 32, 2.0, 0.125, stage == 0, 1, START_S + 12)
         for stage, e in enumerate(endpoints)
     )
     term = Term(1, endpoints[0].member)

@@ -971,7 +971,7 @@ def state_that_is_vouched_for_later() -> object:
 
 
 def _shown(of: Endpoint, state: PeerState) -> Announcement:
-    return Announcement(of, state, -1, 0, "", 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e9)
+    return Announcement(of, state, -1, 0, "", 0.0, 0.0, True, PROTOCOL_REVISION, 1e9)
 
 
 def founder_that_was_started_again() -> object:

@@ -178,7 +178,7 @@ def test_what_a_neighbour_has_signed_counts_instead_of_the_record() -> None:
 
 def _announced(stage: int, norm: float, *, peer: str = "", iteration: int = 8, lineage: str = "l") -> Announcement:
     endpoint = Endpoint(Member(peer or f"s{stage}", "0" * 16), ())
-    return Announcement(endpoint, PeerState.SERVING, stage, iteration, lineage, norm, 1.0, 0.1, False, 1, 1e9)
+    return Announcement(endpoint, PeerState.SERVING, stage, iteration, lineage, norm, 0.1, False, 1, 1e9)
 
 
 def test_only_what_these_neighbours_signed_for_the_last_record_counts() -> None:

@@ -47,7 +47,7 @@ def later(endpoint: Endpoint) -> Member:
 
 def announced(endpoint: Endpoint, iteration: int) -> Announcement:
     """By a peer that serves."""
-    return Announcement(endpoint, PeerState.SERVING, 1, iteration, "l", 0.0, 1.0, 0.0, False, PROTOCOL_REVISION, 1e9)
+    return Announcement(endpoint, PeerState.SERVING, 1, iteration, "l", 0.0, 0.0, False, PROTOCOL_REVISION, 1e9)
 
 
 class World:

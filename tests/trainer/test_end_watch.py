@@ -34,7 +34,7 @@ class World:
         """Have a peer announced."""
         endpoint = Endpoint(Member(peer, "0" * 16), (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}",))
         state = PeerState.LEAVING if leaves else PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY
-        said = (state, stage, iteration, "", 0.0, 1.0, 0.0, True, PROTOCOL_REVISION, 1e9)
+        said = (state, stage, iteration, "", 0.0, 0.0, True, PROTOCOL_REVISION, 1e9)
         self.there[peer] = Announcement(endpoint, *said)
 
     async def announcements(self) -> tuple[Announcement, ...]:

@@ -25,7 +25,6 @@ def announced(peer: str, *, can_feed: bool) -> Announcement:
         iteration=0,
         lineage="",
         squared_norm=0.0,
-        clip_factor=0.0,
         seconds_per_microbatch=0.0,
         can_feed=can_feed,
         revision=PROTOCOL_REVISION,

@@ -64,7 +64,7 @@ def begin(
     alone.context.manifest = RUN
 
     async def announcements() -> tuple[Announcement, ...]:
-        said = (PeerState.STANDBY, NO_STAGE, 0, GENESIS_LINEAGE, 0.0, 1.0, 0.0)
+        said = (PeerState.STANDBY, NO_STAGE, 0, GENESIS_LINEAGE, 0.0, 0.0)
         return tuple(
             Announcement(one, *said, one in {D, *strangers}, PROTOCOL_REVISION, 1e9) for one in (*strangers, A, SIBLING, D)
         )

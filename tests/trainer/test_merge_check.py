@@ -36,7 +36,7 @@ class Directory:
         """The next look; the last one again where there is none."""
         norms = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return [
-            Announcement(of, PeerState.SERVING, stage, 1, RECORD.lineage(), norms[stage], 1.0, 0.1, False, 1, 1e9)
+            Announcement(of, PeerState.SERVING, stage, 1, RECORD.lineage(), norms[stage], 0.1, False, 1, 1e9)
             for stage, of in ((1, A), (3, D))
             if stage in norms
         ]

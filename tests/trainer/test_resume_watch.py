@@ -24,7 +24,7 @@ def announced(peer_id: str, *, serves: bool = False, can_feed: bool = False) -> 
     """What the directory shows of a peer."""
     endpoint = Endpoint(Member(peer_id, "1" * 16), (f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id}",))
     state, stage = (PeerState.SERVING, 1) if serves else (PeerState.STANDBY, NO_STAGE)
-    return Announcement(endpoint, state, stage, 7 if serves else 0, L, 1.0, 1.0, 0.0, can_feed, PROTOCOL_REVISION, 1e12)
+    return Announcement(endpoint, state, stage, 7 if serves else 0, L, 1.0, 0.0, can_feed, PROTOCOL_REVISION, 1e12)
 
 
 def holds(*stages: int, iteration: int = 50) -> PlanAnswer:

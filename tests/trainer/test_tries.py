@@ -199,7 +199,7 @@ def test_signed_norms_are_those_of_one_loss() -> None:
         class Directory:
             async def announcements(self) -> list[Announcement]:
                 return [
-                    Announcement(who, PeerState.SERVING, stage, 1, GENESIS_LINEAGE, 4.0 + stage, 1.0, 0.1, False, 1, 1e9)
+                    Announcement(who, PeerState.SERVING, stage, 1, GENESIS_LINEAGE, 4.0 + stage, 0.1, False, 1, 1e9)
                     for who, stage in ((A, 0), (D, 2))
                 ]
 

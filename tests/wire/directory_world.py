@@ -29,7 +29,6 @@ def announcement_of(identity: Identity, *, lease_s: float = 60.0, stage: int = 1
         iteration=12,
         lineage="ab" * 32,
         squared_norm=0.125,
-        clip_factor=1.0,
         seconds_per_microbatch=0.01,
         can_feed=True,
         revision=PROTOCOL_REVISION,

@@ -63,7 +63,7 @@ RELAY, BEHIND = "QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR", "QmYwAPJzv5CZs
 CIRCUIT = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}/p2p-circuit/p2p/{BEHIND}"
 GOLDEN_RELAYED = (
     b'{"addresses":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR/p2p-circuit/p2p/'
-    b'QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"],"can_feed":false,"clip_factor":1.0,"entry_points":[],"expires_s":1795500000.0,'
+    b'QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"],"can_feed":false,"entry_points":[],"expires_s":1795500000.0,'
     b'"incarnation":"00000000000000aa","iteration":0,"lineage":"","peer_id":"QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",'
     b'"revision":13,"seconds_per_microbatch":0.0,"squared_norm":0.0,"stage":-1,"state":"standby"}'
 )
@@ -75,7 +75,7 @@ def test_an_address_behind_a_relay_keeps_its_bytes() -> None:
     this test was.
     """
     endpoint = Endpoint(Member(BEHIND, "00000000000000aa"), (CIRCUIT,))
-    said = Announcement(endpoint, PeerState.STANDBY, -1, 0, "", 0.0, 1.0, 0.0, False, 13, 1795500000.0)
+    said = Announcement(endpoint, PeerState.STANDBY, -1, 0, "", 0.0, 0.0, False, 13, 1795500000.0)
     assert peer_record_to_bytes(PeerRecord(said, ())) == GOLDEN_RELAYED
     assert peer_record_from_bytes(GOLDEN_RELAYED, BEHIND, 1795500000.0) == PeerRecord(said, ())
     assert relay_record_to_bytes((CIRCUIT.partition("/p2p-circuit")[0],)) == GOLDEN_RELAYS
@@ -121,7 +121,6 @@ def test_the_directory_itself_is_not_reached_through_relays() -> None:
         ("squared_norm", "1"),
         ("squared_norm", True),
         ("squared_norm", 10**400),
-        ("clip_factor", None),
         ("seconds_per_microbatch", []),
         ("can_feed", 1),
         ("revision", None),
