@@ -23,6 +23,8 @@ from swarmfree.wire.socket_folder import SocketFolder
 
 KEY = "scale.peers"
 LEASE_S = 1800.0
+TICKET_BYTES = 172
+"""Of one for anybody, with the proof that its holder has its key."""
 OPEN_AT_ONCE = 4
 MEET = 3
 STORE_TRIES = 3
@@ -138,7 +140,7 @@ async def _announce_all(peers: list[_Peer]) -> None:
     for peer in peers:
         expires_s = time.time() + LEASE_S
         entries = tuple(str(address) for address in peer.node.addresses)
-        content = peer_record_to_bytes(PeerRecord(_announcement(peer.identity, expires_s), entries))
+        content = peer_record_to_bytes(PeerRecord(_announcement(peer.identity, expires_s), entries, bytes(TICKET_BYTES)))
         for _ in range(STORE_TRIES):
             if await peer.node.store([DhtRecord(KEY, content, expires_s)]):
                 break

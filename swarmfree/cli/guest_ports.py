@@ -193,7 +193,7 @@ class ProcessGuests:
     def _directory(self, identity: Identity, folder: Path) -> DhtDirectory:
         points = tuple(dict.fromkeys((*self.entry_points, *self.invite.entry_points)))
         settings = DirectorySettings(str(folder), self.local.host, entry_points=points, patience_s=self.local.patience_s)
-        return DhtDirectory(settings, identity, self.invite.fingerprint, manifest=self.manifest)
+        return DhtDirectory(settings, identity, self.invite.fingerprint, manifest=self.manifest, ticket=self.invite.ticket)
 
     def _network(self, identity: Identity, folder: Path) -> GrpcNetwork:
         """At a port of its own, which the system gives: one that is forwarded is the host's."""

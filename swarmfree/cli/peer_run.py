@@ -228,15 +228,14 @@ class PeerLife:
         return BucketSnapshots(url, snapshots, manifest.fingerprint(), endpoint=endpoint) if url else None
 
     def _directory(self, identity: Identity, journal: Journal) -> DhtDirectory:
-        local, (others_host, _) = self._order.local, announced_of(self._order.local)
+        local, invite, (others_host, _) = self._order.local, self._order.invite, announced_of(self._order.local)
         # Where only the gRPC port is forwarded, the libp2p daemon announces what it finds itself.
         announced = (others_host, 0) if local.dht_port and others_host != local.host else ("", 0)
-        points = self._order.invite.entry_points
         settings = DirectorySettings(
-            local.folder, local.host, local.dht_port, points, patience_s=local.patience_s, announced=announced
+            local.folder, local.host, local.dht_port, invite.entry_points, patience_s=local.patience_s, announced=announced
         )
         tell = lambda seconds: journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - said once
-        return DhtDirectory(settings, identity, self._order.invite.fingerprint, on_replaced=tell)
+        return DhtDirectory(settings, identity, invite.fingerprint, ticket=invite.ticket, on_replaced=tell)
 
     def _network(self, manifest: Manifest, identity: Identity, incarnation: str, admission: Admission) -> GrpcNetwork:
         local, invite = self._order.local, self._order.invite

@@ -7,6 +7,7 @@ signature itself is checked by `dht_validator`.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
 from swarmfree.wire.addresses import parse_address
+from swarmfree.wire.ticket import SHOWN_SIZE_BYTES_MAX
 
 ANNOUNCEMENT_SIZE_BYTES_MAX = 8192
 ADDRESSES_MAX = 8
@@ -34,10 +36,12 @@ class PeerRecord:
     Args:
         announcement: its word about itself.
         entry_points: multiaddrs of its libp2p daemon, through which others may join the directory.
+        ticket: as it shows it in its certificate; empty for none.
     """
 
     announcement: Announcement
     entry_points: tuple[str, ...]
+    ticket: bytes = b""
 
 
 def peer_record_to_bytes(record: PeerRecord) -> bytes:
@@ -58,6 +62,7 @@ def peer_record_to_bytes(record: PeerRecord) -> bytes:
             "squared_norm": said.squared_norm,
             "stage": said.stage,
             "state": said.state.value,
+            "ticket": base64.b64encode(record.ticket).decode(),
         }
     )
 
@@ -88,7 +93,10 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
     )
     if announcement.expires_s != expires_s:
         raise ValueError(f"it expires at {announcement.expires_s}, but is kept until {expires_s}")
-    return PeerRecord(announcement, multiaddrs_of(values, "entry_points", owner))
+    ticket = base64.b64decode(_text(values, "ticket"), validate=True)
+    if len(ticket) > SHOWN_SIZE_BYTES_MAX:
+        raise ValueError(f"ticket: {len(ticket)} bytes, at most {SHOWN_SIZE_BYTES_MAX} expected")
+    return PeerRecord(announcement, multiaddrs_of(values, "entry_points", owner), ticket)
 
 
 def run_record_to_bytes(run: str, entry_points: tuple[str, ...]) -> bytes:

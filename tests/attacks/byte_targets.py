@@ -120,6 +120,7 @@ def _readers() -> dict[str, Target]:
         "squared_norm": 0.0,
         "stage": -1,
         "state": "standby",
+        "ticket": base64.b64encode(shown).decode(),
     }
     genesis = make_genesis(identity, manifest, Founder(1, identity.peer_id), leave)
     bans = longer_ban_list(organiser, manifest, None, peers=[OWNER], tickets=[ticket.ticket_id])

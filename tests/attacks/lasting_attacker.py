@@ -11,6 +11,7 @@ one JSON object; standard output tells once a minute what came of it.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -286,6 +287,7 @@ class Attacker:
             "squared_norm": rng.choice((0.0, 1e9, 1e300)),
             "stage": rng.choice((-1, 0, 1, 2, 99)),
             "state": rng.choice(("serving", "leaving", "standby", "x")),
+            "ticket": base64.b64encode(rng.choice((self.papers.ticket, self.papers.ticket, b"", b"x" * 5000))).decode(),
         }
         return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 

@@ -5,6 +5,7 @@ is bounded, and what honest peers say stays readable.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +14,13 @@ from typing import Any
 import pytest
 
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import Endpoint
+from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
+from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.directory import DhtDirectory
 from swarmfree.wire.identity import Identity, load_or_create_identity
+from swarmfree.wire.organiser import draw_organiser
+from swarmfree.wire.ticket import make_ticket
 from tests.wire.directory_world import World, announcement_of, world_of
 
 
@@ -63,6 +69,49 @@ def signed(validator: Any, key: str, value: bytes, expires_s: float) -> bytes:
     key_bytes = DHTID.generate(source=key).to_bytes()
     signed_value: bytes = validator.sign_value(DHTRecord(key_bytes, packed, MSGPackSerializer.dumps(value), expires_s))
     return signed_value
+
+
+async def test_who_has_no_ticket_announces_nothing(world: World) -> None:
+    """A peer that the organiser has let in is found by all. Nobody finds one, nor hears where it
+    is, whose announcement has no ticket, that of another peer, one of another organiser, or one
+    that has ended; nor any more who came with a ticket that is revoked.
+    """
+    bootstrap = await world.bootstrap()
+    peer, identity = await world.peer("peer", bootstrap.addresses)
+    await peer.announce(announcement_of(identity))
+    stranger, me = await world.peer("stranger", bootstrap.addresses)
+    heard: list[Endpoint] = []
+    for one in (bootstrap, peer):
+        one.tell_where_peers_are(heard.append)
+    hour_s, expires_s = int(time.time()) + 3600, time.time() + 100.0
+    another = make_ticket(draw_organiser(), world.run, hour_s)
+    ended = make_ticket(world.organiser, world.run, int(time.time()) - 1)
+    shown = (
+        b"",
+        world.ticket.shown_by(identity.peer_id),
+        another.shown_by(me.peer_id),
+        ended.shown_by(me.peer_id),
+        world.ticket.shown_by(me.peer_id),
+    )
+    found = []
+    for ticket in shown:
+        expires_s += 1.0
+        said = dataclasses.replace(announcement_of(me), iteration=10**6, expires_s=expires_s)
+        record = peer_record_to_bytes(PeerRecord(said, stranger.addresses[:1], ticket))
+        await stranger._store({f"{world.run}.peers": record}, expires_s)
+        found.append([said in await one.announcements() for one in (bootstrap, peer, stranger)])
+        assert [
+            announcement_of(identity).endpoint in {a.endpoint for a in await one.announcements()} for one in (bootstrap, peer)
+        ]
+        assert (stranger.addresses[0] in await bootstrap.entry_points()) == any(found[-1])
+        assert (said.endpoint in heard) == any(found[-1])
+    assert found == [[False] * 3] * 4 + [[True] * 3]
+    bans = longer_ban_list(world.organiser, world.manifest, None, peers=[], tickets=[world.ticket.ticket_id])
+    await bootstrap.publish_bans(bans, 60.0)
+    assert await bootstrap.announcements() == ()
+    assert len(await peer.announcements()) == 2
+    assert await peer.read_bans(60.0) == bans
+    assert await peer.announcements() == ()
 
 
 async def test_records_that_nobody_asks_for_take_little_room(world: World) -> None:

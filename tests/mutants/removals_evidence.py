@@ -25,6 +25,9 @@ from swarmfree.trainer.election import Election
 from swarmfree.trainer.member import member as membership
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import Membership
+from swarmfree.wire import directory
+from swarmfree.wire.ban_list import BanList
+from swarmfree.wire.directory import DhtDirectory
 from tests.mutants import tables_evidence
 
 
@@ -260,6 +263,33 @@ def record_of_the_claim(patch: pytest.MonkeyPatch) -> None:
         of = staticmethod(lambda record: _Any())
 
     patch.setattr(partition_merge, "Tip", Tips)
+
+
+def ticket_of_an_announcement(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is not banned is believed what it announces (who is let in)."""
+
+    def careless(self: DhtDirectory, owner: str, ticket: bytes) -> bool:
+        del ticket
+        return self.bans is None or owner not in self.bans.peers
+
+    patch.setattr(DhtDirectory, "_is_admitted", careless)
+
+
+def announced_with_a_revoked_ticket(patch: pytest.MonkeyPatch) -> None:
+    """Who was announced before a ban list came stays so (who is let in)."""
+    publish_bans = DhtDirectory.publish_bans
+
+    async def careless(self: DhtDirectory, bans: BanList, lease_s: float) -> None:
+        admission, self._admission = self._admission, None
+        await publish_bans(self, bans, lease_s)
+        self._admission = admission
+
+    patch.setattr(DhtDirectory, "publish_bans", careless)
+
+
+def turns_between_tickets(patch: pytest.MonkeyPatch) -> None:
+    """All tickets that stand in the directory are looked at in one go (who is let in)."""
+    patch.setattr(directory, "_LOOKED_AT_ONCE", 1 << 20)
 
 
 class _Any:

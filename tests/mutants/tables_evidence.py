@@ -5,17 +5,21 @@ with good and bad votes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from swarmfree.policy import evidence as proving
 from swarmfree.policy.fork_choice import Tip
 from swarmfree.policy.takeover import Takeover
+from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.evidence import Evidence, Vote, promise_bytes, vote_bytes
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
     Claim,
     Commit,
@@ -32,10 +36,11 @@ from swarmfree.protocol.messages import (
     Sealed,
     TakeRoll,
 )
-from swarmfree.protocol.names import Endpoint, Member, Term
+from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record, Roll
 from swarmfree.sim import signatures
+from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.coordinator.ballot import Ballot
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
@@ -43,9 +48,16 @@ from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.membership import Membership
+from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
+from swarmfree.wire.ban_list import longer_ban_list
+from swarmfree.wire.dht_values import SignedRecord
+from swarmfree.wire.directory import DhtDirectory, DirectorySettings
+from swarmfree.wire.organiser import draw_organiser
+from swarmfree.wire.ticket import make_ticket
 from tests.builders import voted
 from tests.mutants.alone import (
     LATER,
+    MANIFEST,
     ME,
     SIBLING,
     TERM,
@@ -433,3 +445,56 @@ def votes_of_those_that_are_called_for() -> object:
         return found
 
     return lead(story)
+
+
+def _directory(folder: str, manifest: Manifest, shown: Mapping[str, bytes]) -> DhtDirectory:
+    """One that finds these peers, with their tickets."""
+    directory = DhtDirectory(DirectorySettings(folder), cast("Any", ME), manifest.fingerprint(), manifest=manifest)
+    until_s = time.time() + 3600.0
+
+    async def read(keys: tuple[str, ...], _limit_s: float) -> dict[str, tuple[SignedRecord, ...]]:
+        found = []
+        for owner, ticket in shown.items():
+            who = Endpoint(Member(owner, f"{1:016x}"), ())
+            said = Announcement(who, PeerState.SERVING, 1, 10**6, "", 0.0, 0.0, False, PROTOCOL_REVISION, until_s)
+            found.append(SignedRecord(owner, peer_record_to_bytes(PeerRecord(said, (), ticket)), until_s))
+        return dict.fromkeys(keys, tuple(found))
+
+    directory._read = read  # type: ignore[method-assign]
+    return directory
+
+
+def announced_with_and_without_a_ticket() -> object:
+    """Peers are announced without a ticket, with that of another peer, with one of another
+    organiser, and with one of the run's: who is found, and who once that one is revoked.
+    """
+    organiser, until_s = draw_organiser(), int(time.time()) + 3600
+    manifest = replace(MANIFEST, organiser=organiser.peer_id)
+    ticket, made = (make_ticket(key, manifest.fingerprint(), until_s) for key in (organiser, draw_organiser()))
+    shown = {"none": b"", "copied": ticket.shown_by("right"), "made": made.shown_by("made"), "right": ticket.shown_by("right")}
+
+    async def story() -> list[list[str]]:
+        directory = _directory(folder, manifest, shown)
+        first = await directory.announcements()
+        await directory.publish_bans(longer_ban_list(organiser, manifest, None, peers=(), tickets=(ticket.ticket_id,)), 60.0)
+        return [[a.endpoint.member.peer_id for a in found] for found in (first, await directory.announcements())]
+
+    with tempfile.TemporaryDirectory() as folder:
+        return run_virtual(story)
+
+
+def turns_beside_many_tickets() -> object:
+    """A hundred strangers are announced: how many turns another task has as they are looked at."""
+
+    async def story() -> int:
+        directory, turns = _directory(folder, MANIFEST, {f"stranger {number}": b"" for number in range(100)}), 0
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(directory.announcements())
+            while not looking.done():
+                await asyncio.sleep(0)
+                turns += 1
+        assert not looking.result()
+        return turns
+
+    with tempfile.TemporaryDirectory() as folder:
+        return run_virtual(story)

@@ -49,6 +49,7 @@ class World:
         self.delegation = make_ticket(
             self.organiser, self.run, int(time.time()) + 3600, holder=self.node.peer_id, names_founders=True
         )
+        self.ticket = make_ticket(self.organiser, self.run, int(time.time()) + 3600)
         self.directories: list[DhtDirectory] = []
         self.replaced_s: list[float] = []
 
@@ -72,7 +73,7 @@ class World:
         """A peer that has not been started."""
         identity = load_or_create_identity(self.folder / name)
         settings = DirectorySettings(str(self.folder / name), entry_points=entry_points, patience_s=patience_s)
-        directory = DhtDirectory(settings, identity, self.run, on_replaced=self.replaced_s.append)
+        directory = DhtDirectory(settings, identity, self.run, ticket=self.ticket, on_replaced=self.replaced_s.append)
         self.directories.append(directory)
         return directory, identity
 

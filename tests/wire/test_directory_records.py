@@ -44,7 +44,7 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 @pytest.fixture(scope="module")
 def record(identity: Identity) -> PeerRecord:
     """What it may publish."""
-    return PeerRecord(announcement_of(identity), (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",))
+    return PeerRecord(announcement_of(identity), (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",), bytes(172))
 
 
 def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity) -> None:
@@ -65,19 +65,20 @@ GOLDEN_RELAYED = (
     b'{"addresses":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR/p2p-circuit/p2p/'
     b'QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG"],"can_feed":false,"entry_points":[],"expires_s":1795500000.0,'
     b'"incarnation":"00000000000000aa","iteration":0,"lineage":"","peer_id":"QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",'
-    b'"revision":13,"seconds_per_microbatch":0.0,"squared_norm":0.0,"stage":-1,"state":"standby"}'
+    b'"revision":13,"seconds_per_microbatch":0.0,"squared_norm":0.0,"stage":-1,"state":"standby","ticket":"AAECAwT7/P3+/w=="}'
 )
 GOLDEN_RELAYS = b'{"relays":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR"]}'
 
 
 def test_an_address_behind_a_relay_keeps_its_bytes() -> None:
-    """What a peer behind a relay announces, and where a relay is, are written as they were when
-    this test was.
+    """What a peer behind a relay announces, with its ticket, and where a relay is, are written as
+    they were when this test was.
     """
     endpoint = Endpoint(Member(BEHIND, "00000000000000aa"), (CIRCUIT,))
     said = Announcement(endpoint, PeerState.STANDBY, -1, 0, "", 0.0, 0.0, False, 13, 1795500000.0)
-    assert peer_record_to_bytes(PeerRecord(said, ())) == GOLDEN_RELAYED
-    assert peer_record_from_bytes(GOLDEN_RELAYED, BEHIND, 1795500000.0) == PeerRecord(said, ())
+    record = PeerRecord(said, (), bytes((0, 1, 2, 3, 4, 251, 252, 253, 254, 255)))
+    assert peer_record_to_bytes(record) == GOLDEN_RELAYED
+    assert peer_record_from_bytes(GOLDEN_RELAYED, BEHIND, 1795500000.0) == record
     assert relay_record_to_bytes((CIRCUIT.partition("/p2p-circuit")[0],)) == GOLDEN_RELAYS
     assert relay_record_from_bytes(GOLDEN_RELAYS, RELAY) == (CIRCUIT.partition("/p2p-circuit")[0],)
 
@@ -125,6 +126,11 @@ def test_the_directory_itself_is_not_reached_through_relays() -> None:
         ("can_feed", 1),
         ("revision", None),
         ("expires_s", 0),
+        ("ticket", 5),
+        ("ticket", "AAA"),
+        ("ticket", "AA AA"),
+        ("ticket", "\u00e4AAA"),
+        ("ticket", "AAAA" * 86),
     ],
 )
 def test_record_with_a_wrong_field_is_refused(record: PeerRecord, identity: Identity, key: str, value: object) -> None:
