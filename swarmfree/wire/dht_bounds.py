@@ -21,10 +21,10 @@ import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, dht_pb2
 
-RECORDS_MAX = 4096
-"""Under one key; more peers than that are not looked at."""
-_RECORD_BYTES_MIN = 256
-"""Of one record: its owner's key and the signature alone take more."""
+_RECORD_BYTES_MIN = 744
+"""Of one record: its owner's key and the signature alone take as many."""
+RECORDS_MAX = StorageLimits().key_bytes // _RECORD_BYTES_MIN
+"""Under one key; no node holds more, and to look at one takes 0.15 ms."""
 _KEPT_PLACES_MAX = 4096
 _SILENT_MAX = 4096
 _REPLACEMENTS_MAX = 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -17,6 +18,7 @@ from directory_world import World, world_of
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire import dht_bounds
 from swarmfree.wire.dht_bounds import (
+    _RECORD_BYTES_MIN,
     _REPLACEMENTS_MAX,
     _SILENT_MAX,
     RECORDS_MAX,
@@ -27,12 +29,15 @@ from swarmfree.wire.dht_bounds import (
     _SilentNodes,
 )
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
+from swarmfree.wire.dht_validator import SignedRecordValidator
 from swarmfree.wire.directory import DhtDirectory
 from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, P2PHandlerError, PeerID
+from swarmfree.wire.identity import load_or_create_identity
 
 pytest.importorskip("hivemind.utils.timed_storage")
 
 from hivemind.dht.routing import RoutingTable
+from hivemind.dht.validation import DHTRecord
 from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
@@ -60,7 +65,7 @@ def _alone(found: Any, owner: bytes, expires_s: float, **said: object) -> Any:
     return ValueWithExpiration(records, expires_s)
 
 
-def _records(count: int, value: object = b"v" * 256) -> DictionaryDHTValue:
+def _records(count: int, value: object = b"v" * 744) -> DictionaryDHTValue:
     records = DictionaryDHTValue()
     for owner in range(count):
         records.store(b"%d" % owner, value, math.inf)
@@ -75,12 +80,26 @@ def test_records_alone_are_unpacked() -> None:
     few = _records(3)
     assert list(_RecordSerializer.loads(_RecordSerializer.dumps(few)).items()) == list(few.items())
     assert _RecordSerializer.loads(_RecordSerializer.dumps(b"owner")) == b"owner"
-    for refused in (((b"owner",),), _records(RECORDS_MAX + 1), _records(2, b"v" * 200)):
+    for refused in (((b"owner",),), _records(RECORDS_MAX + 1), _records(2, b"v" * 700)):
         with pytest.raises(ValueError, match="records"):
             _RecordSerializer.loads(MSGPackSerializer.dumps(refused))
-    within = _records(1, (b"v" * 256,))
+    within = _records(1, (b"v" * 744,))
     ((_, (value, _)),) = _RecordSerializer.loads(MSGPackSerializer.dumps(within)).items()
     assert isinstance(value, msgpack.ExtType)
+
+
+def test_all_that_a_node_holds_is_unpacked(tmp_path: Path) -> None:
+    """A key full of records of the least size that a signed one has is an answer that is read."""
+    validator = SignedRecordValidator(load_or_create_identity(tmp_path), time.time)
+    me, empty = validator.local_public_key, MSGPackSerializer.dumps(b"")
+    value = validator.sign_value(DHTRecord(b"k" * 20, MSGPackSerializer.dumps(me), empty, 1e9))
+    assert len(me) + len(value) == _RECORD_BYTES_MIN + len(empty)
+    storage, key = RecordStorage(StorageLimits()), DHTID.generate(source="run.peers")
+    storage.ask_for(["run.peers"])
+    owners = (b"%d" % number for number in itertools.count(10 ** (len(me) - 1)))
+    held = sum(itertools.takewhile(bool, (storage.store_subkey(key, owner, value, math.inf) for owner in owners)))
+    assert RECORDS_MAX - 10 < held <= RECORDS_MAX
+    assert len(_RecordSerializer.loads(_RecordSerializer.dumps(storage.get(key).value))) == held
 
 
 async def test_neighbours_that_no_node_names_are_not_looked_at() -> None:
