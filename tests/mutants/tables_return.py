@@ -1167,6 +1167,28 @@ def copy_whose_answer_is_lost() -> object:
     return [*by_word, held(NO_STAGE, 1, later={}), held(NO_STAGE, 1, later={"keeps": True})]
 
 
+def copies_that_come_to_nothing() -> object:
+    """A newcomer's copies of stage 1 fail, one after the other, since nothing comes: as the holder
+    is heard, is only called for, or is gone; or since its own device fails, as the holder is called
+    for: whether it is barred.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> bool:
+        newcomer, kind = roster.admit(ME, Hello(False, False, ""), 1), RefusalKind.FAILED
+        if how == "own":
+            kind = RefusalKind.EXHAUSTED
+        if how in {"silent", "own"}:
+            roster.holders(1)[0].silent_since_s = alone.context.now_s()
+        if how == "gone":
+            roster.fence(SIBLING.member, "nobody listens")
+        request = Build(at(2), Copy(1, (SIBLING,), "copy it"), 5, LINEAGE, record())
+        for _ in range(9):
+            await assignment._refused(newcomer, request, Refused(kind, "x"))
+        return roster.is_barred(ME.member)
+
+    return [_assignment(partial(story, how=how)) for how in ("heard", "silent", "gone", "own")]
+
+
 def builder_that_does_not_answer() -> object:
     """A newcomer that copies cannot be called; then one that was told meanwhile to keep what it
     has: whether it is there still.
