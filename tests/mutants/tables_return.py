@@ -1589,6 +1589,20 @@ def rivals_one_after_the_other() -> object:
     return _assignment(story)
 
 
+def second_look_that_is_due() -> object:
+    """A stage has been put off for as long as it may be, and the coordinator has looked once at a
+    rival to give way to, shortly before that, or shortly after: whether it is put off still.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, late_s: float) -> bool:
+        merge, now_s = assignment._partition_merge, alone.context.now_s()
+        assignment._put_off_s[1] = now_s - merge.expects_at_most_s - 1.0
+        merge.yields_since_s = now_s - 1.0 + late_s
+        return assignment._waits_for_others(Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live"))
+
+    return [_assignment(partial(story, late_s=late_s)) for late_s in (-0.5, 0.5)]
+
+
 def least_patience() -> object:
     """First weights, at the beginning: whether a silent peer is waited for until it can have said
     hello.

@@ -477,13 +477,14 @@ class Assignment:
 
     def _waits_for_kin(self, stage: int) -> bool:
         """Whether members of a rival may soon say hello with something better; not for ever: rivals
-        may call one after the other.
+        may call one after the other. A second look that is due by then is waited for.
         """
         if not self._partition_merge.expects_members():
             self._put_off_s.pop(stage, None)
             return False
         now_s = self._context.now_s()
-        return now_s - self._put_off_s.setdefault(stage, now_s) < self._partition_merge.expects_at_most_s
+        until_s = self._put_off_s.setdefault(stage, now_s) + self._partition_merge.expects_at_most_s
+        return min(now_s, self._partition_merge.yields_since_s) < until_s
 
     @property
     def _waits_for_disks(self) -> bool:
