@@ -1571,8 +1571,8 @@ def builder_that_is_silent() -> object:
 
 def rivals_one_after_the_other() -> object:
     """A stage is lost, and rivals of this lineage call in turn, for ever: whether it is put off at
-    first, after half of the time that one of them is waited for, after five times that, and for the
-    next loss, after a commit.
+    first, after one and a half times what one of them is waited for, after five times that, and for
+    the next loss, after a commit.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
@@ -1581,10 +1581,10 @@ def rivals_one_after_the_other() -> object:
         within_s = merge._yields_within_s
         for life, wait_s in enumerate((0.0, *[within_s / 2] * 10)):
             await asyncio.sleep(wait_s)
-            merge._kin_since_s[f"Qm{life}"] = alone.context.now_s()
+            merge._await_kin(f"Qm{life}")
             found.append(is_put_off())
         assignment.committed()
-        return [found[0], found[1], found[-1], is_put_off()]
+        return [found[0], found[3], found[-1], is_put_off()]
 
     return _assignment(story)
 
