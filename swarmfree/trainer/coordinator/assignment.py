@@ -702,7 +702,6 @@ class Assignment:
         is the builder's fault or the holder's.
         """
         if isinstance(action, Copy) and not is_endless:
-            self._failed(participant, action, is_final=False)
             return  # it reaches the silent holder no more than this peer does
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
