@@ -10,12 +10,13 @@ Who coordinates is whoever sent the newest plan.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from swarmfree.policy.election import founders_term
 from swarmfree.policy.permissions import term_of
 from swarmfree.protocol.messages import Commit, Goodbye, Open, Reduce, Request
-from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.names import NO_STAGE, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
@@ -161,6 +162,13 @@ class Mischief:
         self._knowing.add(member)
         if self.plan is not None and self.plan.stage_of(member) is not None:
             self.told[member] = self.told.get(member, frozenset()) | (_named(plan) & _named(self.plan))
+
+    def placed(self, member: Member, geneses: Sequence[Founder]) -> None:
+        """A member has a place, or gives one, while nothing is committed: where a later founder is
+        named than the newest plan's, it begins anew with that one.
+        """
+        if self.plan is not None and geneses and self.plan.position.term.number < founders_term(geneses[-1].number):
+            self.dropped(member)
 
     def dropped(self, member: Member) -> None:
         """A member has dropped its plan."""

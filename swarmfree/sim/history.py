@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from swarmfree.protocol.names import Member
 from swarmfree.sim.partitions import Break
@@ -42,6 +42,7 @@ class History:
         self._broken: dict[Break, float] = {}
         self._mended: deque[tuple[Break, float, float]] = deque(maxlen=KEPT_MAX)
         self._shut_until_s: dict[Member, float] = {}
+        self._missed: deque[tuple[Member, Member, float, float]] = deque(maxlen=KEPT_MAX)
 
     # -- told by the hub
     def began(self, member: Member) -> None:
@@ -82,6 +83,10 @@ class History:
         if since_s is not None:
             self.troubled_s = self.mended_s = self._now_s()
             self._mended.append((ended, since_s, self.mended_s))
+
+    def missed(self, one: Member, other: Member, since_s: float) -> None:
+        """A heartbeat that `one` sent then has brought no answer of `other`, or has it too late."""
+        self._missed.append((one, other, since_s, self._now_s()))
 
     # -- asked by the checks
     def born_s(self, member: Member) -> float:
@@ -125,8 +130,16 @@ class History:
 
     def out_s(self, one: Member, other: Member, within_s: float) -> float:
         """For how many of the last `within_s` seconds one was out of the other's reach."""
+        return self._within_s(self._outages(one, other), within_s)
+
+    def unheard_s(self, one: Member, other: Member, within_s: float) -> float:
+        """The same, with those in which heartbeats of `one` brought no answer."""
+        missed = ((since_s, until_s) for *pair, since_s, until_s in self._missed if pair == [one, other])
+        return self._within_s((*self._outages(one, other), *missed), within_s)
+
+    def _within_s(self, spans: Iterable[Span], within_s: float) -> float:
         total_s, counted_s = 0.0, self._now_s() - within_s
-        for since_s, until_s in sorted(self._outages(one, other)):
+        for since_s, until_s in sorted(spans):
             total_s += max(0.0, until_s - max(since_s, counted_s))
             counted_s = max(counted_s, until_s)
         return total_s

@@ -264,7 +264,8 @@ class Holdings:
             return ""  # where nobody listens, the life that was called has ended (3.2)
         if not history.is_out(sender, member) and not history.out_s(sender, member, bounds.REACHED_S):
             return f"in reach for {min(history.quiet_s(sender, member), now_s):.1f} s"
-        out_s = history.out_s(sender, member, bounds.REACHED_S + bounds.OUT_OF_REACH_MIN_S)
+        # Who is given up was silent for that long, not parted: answers before may have been lost
+        out_s = history.unheard_s(sender, member, bounds.REACHED_S + bounds.OUT_OF_REACH_MIN_S)
         if history.is_out(sender, member) and out_s < bounds.OUT_OF_REACH_MIN_S:
             return f"out of reach for {out_s:.1f} s only"
         return ""

@@ -436,8 +436,7 @@ class Checks:
             if entry.state_digest not in self._states:
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from a state that no member ever had")
                 return
-            if entry.state_digest in self._rebuilds.odd_copies:
-                loader = self._rebuilds.odd_copies[entry.state_digest]
+            if loader := self._rebuilds.odd_copier(record.before, stage, entry.state_digest):
                 self.violated("I2", f"record {record.iteration} starts stage {stage} from what {loader} copied wrongly")
             states.append(self._states[entry.state_digest])
         split = split_after(record, self._manifest)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable
-from swarmfree.protocol.messages import Request
+from swarmfree.protocol.messages import Heartbeat, Request
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.sim.faults import Fate
+from swarmfree.sim.history import History
 from swarmfree.sim.loop import OWNER, Turn, VirtualLoop
 from swarmfree.sim.partitions import Breaks
 from swarmfree.sim.traffic import NetworkStatistics
@@ -66,6 +67,7 @@ class Hub(Protocol):
     breaks: Breaks
     statistics: NetworkStatistics
     open_calls: dict[int, MemoryCall]
+    history: History
 
     def travel_s(self) -> float:
         """How long the next frame is under way."""
@@ -145,6 +147,8 @@ class MemoryCall:
             self._succeed(self._unread)
 
     def _silent(self) -> None:
+        if isinstance(self.request, Heartbeat) and not self.answer.done():
+            self.hub.history.missed(self.sender.endpoint.member, self.to.member, self.began_s)
         self.fail(PeerSilent(f"nothing from {self.to.member} for {self.silence_s:g} s"))
 
     def handled(self, outcome: Outcome) -> None:

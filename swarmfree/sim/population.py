@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from swarmfree.policy.halt import is_unspent_halt
-from swarmfree.protocol.names import Endpoint, Member
+from swarmfree.policy.placement import wanted
+from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim.bootstrap import Bootstrap
@@ -432,22 +433,28 @@ class Cast:
     def leaves_enough(self, falling: list[Life]) -> bool:
         """Whether the swarm can go on without the `falling` peers.
 
-        Enough sound peers for every stage must be left, one of which can feed data. If every dead
-        peer is replaced, the answer is always yes. Once all iterations are done nobody is waited
-        for longer than `join_wait_s`, so that who stands still may be back too late.
+        Enough sound peers for every stage must be left, one of which can feed data; where another
+        founder may begin the run, as many as it begins with. If every dead peer is replaced, the
+        answer is always yes. Once all iterations are done nobody is waited for longer than
+        `join_wait_s`, so that who stands still may be back too late.
         """
-        if self._stage.setup.faults.replaced_share == 1:
+        setup = self._stage.setup
+        if setup.faults.replaced_share == 1:
             return True
         left = [life for life in self.lives.values() if life.is_alive and life not in falling]
         sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
         if self._stage.checks.is_complete:
             sound = [life for life in sound if not self._stage.hub.is_frozen(life.member)]
-        if self._stage.setup.room_share and self._stage.checks.newest is None:
-            return False  # nobody adopts before the run begins, and feeders that are left may be sources
+        feeders = sum(life.can_feed for life in sound)
+        if self._stage.checks.newest is None:
+            if setup.room_share:
+                return False  # nobody adopts before the run begins, and feeders that are left may be sources
+            if setup.faults.strikes_ends or setup.opening is not None:
+                return len(sound) >= setup.manifest.peers_min and feeders >= wanted(ENDS_STAGE, setup.manifest)
         # A peer with room serves a stage more
         places = sum(1 + life.has_room for life in sound)
-        return places >= self._stage.setup.manifest.stage_count and any(life.can_feed for life in sound)
+        return places >= setup.manifest.stage_count and feeders > 0
 
     def looks_stuck(self, factor: float) -> bool:
         """Whether a device that takes so many times as long may count as stuck, so that its peer

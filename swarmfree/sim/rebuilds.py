@@ -39,7 +39,7 @@ class Rebuilds:
         self._versions: dict[
             tuple[str, int], dict[str, None]
         ] = {}  # (lineage, stage) -> digests of its states, by steps and rebuilds
-        self.odd_copies: dict[str, str] = {}  # state digest -> who loaded it
+        self._odd_copies: dict[str, str] = {}  # state digest -> who loaded it
 
     def add(self, lineage: str, stage: int, digest: str) -> None:
         """After the record of this lineage the stage has this state, or one of these."""
@@ -56,6 +56,14 @@ class Rebuilds:
     def _is_vacant(self, lineage: str, stage: int) -> bool:
         record = self._records.get(lineage)
         return record is not None and record.split is not None and BlockSplit(record.split.counts).is_vacant(stage)
+
+    def odd_copier(self, lineage: str, stage: int, digest: str) -> str:
+        """Who copied a state that is none of this lineage; empty where nobody did.
+
+        Asked once something starts from it: who copied it may have answered before whoever was to
+        keep or to make it.
+        """
+        return "" if digest in self._versions.get((lineage, stage), {}) else self._odd_copies.get(digest, "")
 
     def asked(self, build: Build) -> str:
         """A build is ordered; a sentence if what it is to be made of is newer than what it is to
@@ -88,15 +96,12 @@ class Rebuilds:
         is_empty = self._is_vacant(lineage, action.stage) and self._states.get(digest) == ()  # as it is right
         if isinstance(action, Copy) and not is_empty and digest not in self._versions.get((lineage, action.stage), {}):
             # Its donors died, and the stage was rebuilt meanwhile; it may not count
-            self.odd_copies[digest] = str(member)
+            self._odd_copies[digest] = str(member)
             return ""
         fault = ""
         if self._reference is not None and digest in self._states:
             fault = self._fault(self._reference, action, digest, lineage)
         self.add(lineage, action.stage, digest)
-        if not fault:
-            # Who copied it may have answered before whoever was to keep or to make it
-            self.odd_copies.pop(digest, None)
         return f"{member} built stage {action.stage} for iteration {built.iteration} by {fault}" if fault else ""
 
     def _fault(self, reference: IntegerReference, action: BuildAction, digest: str, lineage: str) -> str:

@@ -11,18 +11,16 @@ import asyncio
 import gc
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from swarmfree.policy.election import founders_term
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.events import Ended, Event, IterationCommitted, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.events import Ended, Event, IterationCommitted, Placed, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Build, Commit, Goodbye, Meet, Open, Request, TakeRoll
-from swarmfree.protocol.names import Endpoint, Founder, Member
-from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.messages import Build, Commit, Goodbye, Hello, Meet, Open, Request, TakeRoll
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
 from swarmfree.sim.batch_setup import draw_batch_setup
@@ -299,6 +297,8 @@ class _Rehearsal:
         """A handler has ended."""
         if isinstance(outcome, Refused) and outcome.kind is RefusalKind.UNPROVEN:
             self._unproven(sender.member, receiver.member, request, outcome)
+        if isinstance(request, Hello) and isinstance(outcome, Reply):
+            self._placed(sender.member)
         if sender == receiver:
             self.checks.answered(receiver, request, outcome)
             return
@@ -318,7 +318,7 @@ class _Rehearsal:
         """All peers here but a liar are honest; see `Mischief.may_not_forbid`.
 
         Who was out of the sender's reach until now does not know of it where it came meanwhile, or
-        leads another side. No more does anybody whose plan a later founder has passed over.
+        leads another side.
         """
         self.statistics.forbidden[type(request).__name__] += 1
         if self.liars.is_liar(sender.peer_id) or self.liars.is_liar(receiver.peer_id):
@@ -326,10 +326,13 @@ class _Rehearsal:
         if (
             self.history.quiet_s(sender, receiver) >= bounds.REACHED_S
             and self._mischief is not None
-            and (self.checks.committed or not is_passed_over(self._mischief.plan, self._stage.directory.geneses))
             and self._mischief.may_not_forbid(sender, receiver, request)
         ):
             self.checks.violated("N3", f"{sender} is honest, and {receiver} refuses it: {refusal.detail}")
+
+    def _placed(self, member: Member) -> None:
+        if self._mischief is not None and not self.checks.committed:
+            self._mischief.placed(member, self._stage.directory.geneses)
 
     def _unproven(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
         """What an honest peer says that was decided was decided."""
@@ -357,6 +360,8 @@ class _Rehearsal:
         self.statistics.events[type(event).__name__] += 1
         self.checks.told(event)
         self.liars.told(event)
+        if isinstance(event, Placed):
+            self._placed(member)
         if isinstance(event, TookOver):
             self.checks.took_over(member)
         if isinstance(event, Ended) and event.why.startswith(PAUSED):
@@ -448,13 +453,6 @@ def _is_forced(request: Request) -> bool:
     """Whether a request tells of a record that fewer than a majority have decided."""
     record = request.record if isinstance(request, Commit) else request.plan.last_record if isinstance(request, Open) else None
     return record is not None and record.iteration in record.forced
-
-
-def is_passed_over(plan: Plan | None, geneses: Sequence[Founder]) -> bool:
-    """Whether a later founder is named than a plan's, so that nobody goes on with it, as long as
-    nothing is committed.
-    """
-    return plan is not None and bool(geneses) and plan.position.term.number < founders_term(geneses[-1].number)
 
 
 def may_disbelieve(request: Request, quiet_s: float, timing: TimingSection) -> bool:

@@ -222,7 +222,7 @@ class DhtKeeper:
                 watched, silent = self._node, 0
             assert watched is not None, "up means that there is a node"
             silent = 0 if await watched.answers(_ANSWER_S) else silent + 1
-            if silent == _SILENT_MAX and watched is self._node:
+            if silent == _SILENT_MAX:  # one that has died meanwhile is not hurt
                 _log.warning("p2pd is frozen: it has not answered %d times, %g s each; starting another", silent, _ANSWER_S)
                 watched.kill()
 

@@ -605,6 +605,21 @@ def rebuild_put_off_but_for_a_while(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_waits_for_kin", lambda self, stage: self._partition_merge.expects_members())
 
 
+def copies_of_who_is_silent(patch: pytest.MonkeyPatch) -> None:
+    """A copy that comes to nothing is its copier's fault, also where nobody hears its donor."""
+    patch.setattr(Assignment, "_is_of_a_donor", lambda self, action, refusal: False)
+
+
+def second_look_after_all_waits(patch: pytest.MonkeyPatch) -> None:
+    """A stage that has been put off for long enough is made anew between two looks at a rival."""
+
+    def careless(self: Assignment, stage: int) -> bool:
+        now_s, merge = self._context.now_s(), self._partition_merge
+        return merge.expects_members() and now_s - self._put_off_s.setdefault(stage, now_s) < merge.expects_at_most_s
+
+    patch.setattr(Assignment, "_waits_for_kin", careless)
+
+
 def builder_that_may_hold_its_stage(patch: pytest.MonkeyPatch) -> None:
     """Who does not answer to a build is fenced, and called for by nobody, also where it is called
     for already.

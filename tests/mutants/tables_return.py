@@ -1167,6 +1167,28 @@ def copy_whose_answer_is_lost() -> object:
     return [*by_word, held(NO_STAGE, 1, later={}), held(NO_STAGE, 1, later={"keeps": True})]
 
 
+def copies_that_come_to_nothing() -> object:
+    """A newcomer's copies of stage 1 fail, one after the other, since nothing comes: as the holder
+    is heard, is only called for, or is gone; or since its own device fails, as the holder is called
+    for: whether it is barred.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> bool:
+        newcomer, kind = roster.admit(ME, Hello(False, False, ""), 1), RefusalKind.FAILED
+        if how == "own":
+            kind = RefusalKind.EXHAUSTED
+        if how in {"silent", "own"}:
+            roster.holders(1)[0].silent_since_s = alone.context.now_s()
+        if how == "gone":
+            roster.fence(SIBLING.member, "nobody listens")
+        request = Build(at(2), Copy(1, (SIBLING,), "copy it"), 5, LINEAGE, record())
+        for _ in range(9):
+            await assignment._refused(newcomer, request, Refused(kind, "x"))
+        return roster.is_barred(ME.member)
+
+    return [_assignment(partial(story, how=how)) for how in ("heard", "silent", "gone", "own")]
+
+
 def builder_that_does_not_answer() -> object:
     """A newcomer that copies cannot be called; then one that was told meanwhile to keep what it
     has: whether it is there still.
@@ -1549,8 +1571,8 @@ def builder_that_is_silent() -> object:
 
 def rivals_one_after_the_other() -> object:
     """A stage is lost, and rivals of this lineage call in turn, for ever: whether it is put off at
-    first, after half of the time that one of them is waited for, after five times that, and for the
-    next loss, after a commit.
+    first, after one and a half times what one of them is waited for, after five times that, and for
+    the next loss, after a commit.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[bool]:
@@ -1559,12 +1581,26 @@ def rivals_one_after_the_other() -> object:
         within_s = merge._yields_within_s
         for life, wait_s in enumerate((0.0, *[within_s / 2] * 10)):
             await asyncio.sleep(wait_s)
-            merge._kin_since_s[f"Qm{life}"] = alone.context.now_s()
+            merge._await_kin(f"Qm{life}")
             found.append(is_put_off())
         assignment.committed()
-        return [found[0], found[1], found[-1], is_put_off()]
+        return [found[0], found[3], found[-1], is_put_off()]
 
     return _assignment(story)
+
+
+def second_look_that_is_due() -> object:
+    """A stage has been put off for as long as it may be, and the coordinator has looked once at a
+    rival to give way to, shortly before that, or shortly after: whether it is put off still.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, late_s: float) -> bool:
+        merge, now_s = assignment._partition_merge, alone.context.now_s()
+        assignment._put_off_s[1] = now_s - merge.expects_at_most_s - 1.0
+        merge.yields_since_s = now_s - 1.0 + late_s
+        return assignment._waits_for_others(Merge(1, A, D, 0, 2, 0, 0, 1.0, 1.0, "both neighbours live"))
+
+    return [_assignment(partial(story, late_s=late_s)) for late_s in (-0.5, 0.5)]
 
 
 def least_patience() -> object:

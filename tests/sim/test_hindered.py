@@ -10,8 +10,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from swarmfree.policy.election import founders_term
 from swarmfree.protocol.messages import Claim, GetPlan, Goodbye, Redo
-from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.names import Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import partitions
 from swarmfree.sim.fault_injector import Mischief
@@ -120,6 +123,27 @@ def test_what_a_member_may_not_forbid() -> None:
         assert mischief.may_not_forbid(leader, one, replace(leaves, rejoin=True))
         mischief.dropped(one)
         assert not mischief.may_not_forbid(leader, one, claim), "it has dropped its plan"
+    scene.loop.close()
+
+
+@pytest.mark.parametrize("number", [1, 7, founders_term(2)])
+def test_who_begins_with_a_later_founder_may_forbid_what_the_first_one_planned(number: int) -> None:
+    """As soon as it has a place there, and not as soon as that one is named; nobody may while the
+    plan is of the newest founder, also in a term after it, or nobody is named.
+    """
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+    leader, one = (Member(name, "1") for name in ("leader", "one"))
+    position, first = Position(Term(number, leader), 0, 0, 1), Founder(1, "leader")
+    stages = tuple((Replica(Endpoint(member, ())),) for member in (leader, one))
+    plan = Plan(position, "0" * 16, "1" * 64, stages, (), None, 4)
+    mischief.see(plan, leader)
+    mischief.promised(one, plan)
+    found = []
+    for geneses in ((), (first,), (first, Founder(2, "one"))):
+        mischief.placed(one, geneses)
+        found.append(mischief.may_not_forbid(leader, one, Claim(position, only_asking=False)))
+    assert found == [True, True, number == founders_term(2)]
     scene.loop.close()
 
 

@@ -254,6 +254,24 @@ def test_whoever_is_out_of_reach_is_waited_for_a_while(out_s: float, is_needless
     assert bool(story.order(MERGED)) == is_needless
 
 
+@pytest.mark.parametrize(
+    ("asker", "parted", "is_needless"),
+    [(LEADER, True, False), (OTHER, True, True), (LEADER, False, True)],
+    ids=["then-parted", "another-asks", "nothing-else"],
+)
+def test_heartbeats_without_an_answer_are_silence_before_a_break(asker: Member, parted: bool, is_needless: bool) -> None:  # noqa: FBT001 - tables
+    """Who was not heard for two seconds, and then was out of reach for three, was silent for five;
+    answers that are lost to one in reach excuse nobody, nor do those to another.
+    """
+    story = Story()
+    story.now_s = 97.0
+    story.history.missed(asker, HOLDER, 95.0)
+    if parted:
+        story.history.broke(partitions.mute(HOLDER.peer_id))
+    story.now_s = 100.0
+    assert bool(story.order(MERGED)) == is_needless
+
+
 @pytest.mark.parametrize(("back_s", "is_needless"), [(5.9, False), (6.1, True)])
 def test_whoever_is_back_for_a_while_counts(back_s: float, is_needless: bool) -> None:  # noqa: FBT001 - tables
     """After a long absence six seconds in reach are enough to be found again."""

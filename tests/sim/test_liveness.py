@@ -14,11 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.policy.election import founders_term
 from swarmfree.protocol.events import IterationCommitted, LineageDropped, MemberLost, Placed, StageBuilt, Stepped, TookOver
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Commit
-from swarmfree.protocol.names import Endpoint, Founder, Member, Position, Term
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.sim import bounds, partitions
 from swarmfree.sim.bounds import Bounds
@@ -28,8 +27,8 @@ from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.peer_ports import Pace
 from swarmfree.sim.population import Cast
-from swarmfree.sim.rehearsal import is_passed_over, may_disbelieve
-from tests.mutants.alone import A, at, plan, record
+from swarmfree.sim.rehearsal import may_disbelieve
+from tests.mutants.alone import record
 from tests.sim.network_world import RUN, Seen
 
 MANIFEST = Manifest(
@@ -425,11 +424,3 @@ def test_a_forced_record_is_disbelieved_until_two_sides_have_met() -> None:
     ]
     assert [forced for forced, _, may in asked if may] == [(5,)]
     assert asked[0][2]
-
-
-def test_a_plan_is_passed_over_by_a_later_founder_alone() -> None:
-    """Not by its own, also in a term after the founder's; nor before anybody is named."""
-    first, second = Founder(1, "QmA"), Founder(2, "QmB")
-    plans = [replace(plan(1), position=at(1, Term(number, A.member))) for number in (1, 7, founders_term(2))]
-    found = [is_passed_over(one, named) for one in (None, *plans) for named in ((), (first,), (first, second))]
-    assert found == [False, False, False] + [False, False, True] * 2 + [False, False, False]

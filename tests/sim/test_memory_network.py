@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 
 import pytest
 
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.messages import Farewell, GetPlan, Header, Request
+from swarmfree.protocol.messages import Farewell, GetPlan, Header, Heartbeat, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.sim.faults import CALM, FaultPlan
 from swarmfree.sim.network import MemoryNetwork, check_header
+from tests.mutants.alone import at, beat_answer
 from tests.sim.network_world import RUN, World, in_world
 
 HARMLESS = FaultPlan(delay_min_s=0.001, delay_max_s=0.01, stale_rate=0)
@@ -130,6 +132,30 @@ def test_a_lost_request_is_silence_and_no_handler() -> None:
         assert world.seen.faults[0].startswith("request lost: GetPlan")
 
     in_world(story, replace(HARMLESS, request_loss_rate=1.0))
+
+
+@pytest.mark.parametrize("plan", [replace(HARMLESS, request_loss_rate=1.0), replace(HARMLESS, response_loss_rate=1.0), HARMLESS])
+def test_the_history_knows_of_heartbeats_without_an_answer(plan: FaultPlan) -> None:
+    """Whatever of the two was lost, whoever sent it heard nothing until it gave up; other calls are
+    not noted, nor are those that are answered.
+    """
+
+    async def story(world: World) -> None:
+        server = Server()
+
+        async def one(header: Header, request: Request, incoming: Incoming) -> Reply:
+            return await server.handle(header, GetPlan(), incoming) if isinstance(request, GetPlan) else Reply(beat_answer(1))
+
+        a, b = world.peer("a"), world.peer("b", one)
+        silent_s = []
+        for request in (GetPlan(), Heartbeat(at(1), 0, 0.0)):
+            with contextlib.suppress(PeerSilent):
+                await a.call(b.here, request, silence_s=2.0)
+            silent_s.append(world.hub.history.unheard_s(a.here.member, b.here.member, 60.0))
+        assert silent_s == [0.0, 0.0 if plan is HARMLESS else pytest.approx(2.0, abs=0.1)]
+        assert not world.hub.history.out_s(a.here.member, b.here.member, 60.0)
+
+    in_world(story, plan)
 
 
 def test_a_lost_response_is_silence_after_the_handler_ran() -> None:

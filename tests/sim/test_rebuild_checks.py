@@ -32,20 +32,25 @@ def test_a_copy_of_a_stage_without_blocks_is_right_if_it_is_nothing(stage: int, 
     action = Copy(stage, (Endpoint(SOMEBODY, ("/memory/somebody",)),), "")
     build = Build(Position(Term(1, SOMEBODY), 0, 0, 1), action, 1, record.lineage(), record)
     assert rebuilds.check(SOMEBODY, build, Built(digest, 0.1, 0, 1)) == ""
-    assert bool(rebuilds.odd_copies) == is_odd
+    assert bool(rebuilds.odd_copier(record.lineage(), stage, digest)) == is_odd
 
 
-@pytest.mark.parametrize(("kept", "is_odd"), [(NOTHING, False), (OTHER, True)])
-def test_a_copy_that_is_told_before_what_it_was_copied_from_is_right(kept: str, *, is_odd: bool) -> None:
+@pytest.mark.parametrize(
+    ("kept", "elsewhere", "is_odd"),
+    [(NOTHING, False, False), (OTHER, False, True), (NOTHING, True, True)],
+    ids=["kept", "something-else", "in-another-lineage"],
+)
+def test_a_copy_that_is_told_before_what_it_was_copied_from_is_right(kept: str, *, elsewhere: bool, is_odd: bool) -> None:
     """A holder is told to keep its state, a sibling copies that, and answers first: it is odd only
-    as long as nobody is known to have kept those bytes.
+    as long as nobody is known to have kept those bytes in this lineage.
     """
-    record = make_record(iteration=0)
+    record, rival = make_record(iteration=0), make_record(iteration=0, loss=2.0)
     states: dict[str, State] = {NOTHING: (), OTHER: arithmetic.drawn(1, BlockSplit((2, 0)), 0, 1)}
-    rebuilds = Rebuilds(None, Chain({}), {record.lineage(): record}, states, {})
+    rebuilds = Rebuilds(None, Chain({}), {one.lineage(): one for one in (record, rival)}, states, {})
     position = Position(Term(1, SOMEBODY), 0, 0, 1)
     copy = Build(position, Copy(1, (Endpoint(SOMEBODY, ("/memory/somebody",)),), ""), 1, record.lineage(), record)
     rebuilds.check(SOMEBODY, copy, Built(NOTHING, 0.1, 0, 1))
-    assert rebuilds.odd_copies
-    rebuilds.check(SOMEBODY, replace(copy, action=Stay(1, 0, "")), Built(kept, 0.1, 0, 1))
-    assert bool(rebuilds.odd_copies) == is_odd
+    assert rebuilds.odd_copier(record.lineage(), 1, NOTHING)
+    lineage = rival.lineage() if elsewhere else record.lineage()
+    rebuilds.check(SOMEBODY, replace(copy, action=Stay(1, 0, ""), lineage=lineage), Built(kept, 0.1, 0, 1))
+    assert bool(rebuilds.odd_copier(record.lineage(), 1, NOTHING)) == is_odd

@@ -82,6 +82,27 @@ def test_the_first_is_gone_for_good_only_where_others_can_feed(*, can_feed: bool
     assert finals == [can_feed]
 
 
+@pytest.mark.parametrize(
+    ("has_begun", "strikes_ends", "is_left_out"),
+    [(True, True, True), (False, True, False), (False, False, True)],
+    ids=["goes-on", "another-founder", "one-founder"],
+)
+def test_somebody_comes_for_whoever_another_founder_needs_to_begin(
+    *, has_begun: bool, strikes_ends: bool, is_left_out: bool
+) -> None:
+    """A run begins with two replicas of each stage, and goes on with one: another founder, where
+    the first may fall as well, has nothing to go on from.
+    """
+    scene = Scene(MANIFEST.stage_count)
+    setup = scene.troupe._stage.setup
+    stages = replace(MANIFEST.stages, replicas_min=2, replicas_max=2, sources_max=2)
+    faults = replace(setup.faults, coordinator_crash_rate=0.5 if strikes_ends else 0.0)
+    scene.troupe._stage.setup = replace(setup, manifest=replace(MANIFEST, stages=stages), faults=faults)  # type: ignore[misc]
+    scene.newest = object() if has_begun else None
+    scene.troupe._replace(scene.lives[0])
+    assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
+
+
 def test_who_stands_still_is_counted_on_until_all_iterations_are_done() -> None:
     """A run waits for whoever is missing, but not at its end: there the rest have to be as many as
     there are stages.

@@ -7,12 +7,17 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.messages import Hello
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.trainer.coordinator.absent import ABSENT_MAX, Absent
 from swarmfree.trainer.coordinator.assignment import NO_ITERATION, _is_a_step_behind
+from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.incarnations import Incarnations
+from tests.mutants.alone import ME, SIBLING, A, Alone, assigning, at, endpoint, leading, play, record, second_life
+
+E = endpoint("e")
 
 
 def _holder(number: int, *, life: str = "1", stage: int = 1, iteration: int = NO_ITERATION) -> Participant:
@@ -30,6 +35,28 @@ def test_the_last_ones_are_called_for_once() -> None:
     called = [participant.member.peer_id for participant, _ in absent.take(1)]
     assert called == [f"peer{number}" for number in range(2, ABSENT_MAX + 2) if number not in {3, 4}]
     assert absent.take(1) == []
+
+
+@pytest.mark.parametrize(("in_vain", "is_called"), [(E, True), (ME, False)])
+def test_who_was_called_for_in_vain_is_not_remembered(in_vain: Endpoint, *, is_called: bool) -> None:
+    """One that falls silent beside a sibling is called for when that is lost, but for the very one
+    that nobody could reach before: whether another one could not be reached says nothing of it.
+    """
+
+    async def story(alone: Alone) -> None:
+        lead = leading(alone.context, present=Present(5, "1" * 64, record()))
+        _, roster = assigning(alone.context, alone.tasks, lead)
+        for one in (SIBLING, ME):
+            roster.admit(one, Hello(False, False, ""), 1, built=True, is_ours=True, opened=at(1))
+        roster.out_of_reach[1] = in_vain
+        silent = roster.get(ME.member)
+        assert silent is not None
+        await roster.judge(silent, PeerSilent("it does not answer"))
+        assert roster.get(ME.member) is None
+        roster.fence(SIBLING.member, "nobody listens")
+        assert (roster.get(ME.member) is not None) is is_called
+
+    play(story, second_life(A))
 
 
 @pytest.mark.parametrize(

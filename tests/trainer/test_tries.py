@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.actions import BuildAction, Merge, Replay, Restore
+from swarmfree.protocol.actions import BuildAction, Copy, Merge, Replay, Restore
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Hello, KeptShadow, Request
@@ -89,6 +89,21 @@ def test_a_build_that_ended_late_says_nothing_of_who_is_called_for_since() -> No
         assignment._timed_out(builder, RESTORE, LIMIT_S, is_endless=False)
         assert called not in {None, builder}
         assert assignment._roster.get(ME.member) is called
+
+    play(story, second_life(A))
+
+
+def test_a_copy_of_who_is_out_of_reach_says_nothing_of_who_copies() -> None:
+    """Nothing has come within the time that it has: the holder is as silent to the copier as to the
+    coordinator.
+    """
+
+    async def story(alone: Alone) -> None:
+        assignment, copier = lead(alone)
+        for _ in range(9):
+            assignment._timed_out(copier, Copy(1, (SIBLING,), "copy it"), LIMIT_S, is_endless=False)
+        await assignment._refused(copier, asked(RESTORE), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"))
+        assert not assignment._roster.is_barred(ME.member)
 
     play(story, second_life(A))
 

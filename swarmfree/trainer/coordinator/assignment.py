@@ -69,6 +69,8 @@ LOOKS_IN_TIME = 8
 coordinator after half as long again.
 """
 COPIES_MEASURED = 16
+OF_A_DONOR = frozenset({RefusalKind.FAILED, RefusalKind.NOT_YET})
+"""What a copier says where its donors gave nothing."""
 FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
@@ -475,13 +477,14 @@ class Assignment:
 
     def _waits_for_kin(self, stage: int) -> bool:
         """Whether members of a rival may soon say hello with something better; not for ever: rivals
-        may call one after the other.
+        may call one after the other. A second look that is due by then is waited for.
         """
         if not self._partition_merge.expects_members():
             self._put_off_s.pop(stage, None)
             return False
         now_s = self._context.now_s()
-        return now_s - self._put_off_s.setdefault(stage, now_s) < self._partition_merge.expects_at_most_s
+        until_s = self._put_off_s.setdefault(stage, now_s) + self._partition_merge.expects_at_most_s
+        return min(now_s, self._partition_merge.yields_since_s) < until_s
 
     @property
     def _waits_for_disks(self) -> bool:
@@ -699,7 +702,6 @@ class Assignment:
         is the builder's fault or the holder's.
         """
         if isinstance(action, Copy) and not is_endless:
-            self._failed(participant, action, is_final=False)
             return  # it reaches the silent holder no more than this peer does
         if isinstance(action, CopyKept) and not is_endless:
             self._choice.put_off(action)
@@ -742,11 +744,21 @@ class Assignment:
             # Whoever gave nothing may have died: after a heartbeat that is known, and the next try
             # does without it.
             await asyncio.sleep(self._context.timing.heartbeat_s)
+        if self._is_of_a_donor(action, refusal):
+            return
         self._failed(participant, action, is_final=refusal.kind in {RefusalKind.TOO_SLOW, RefusalKind.DISPUTED})
         if refusal.kind is RefusalKind.EXHAUSTED and isinstance(action, (CopyKept, Restore)):
             self._choice.excuse(action, participant.member)
         if participant.failed_builds > FAILED_BUILDS_MAX:
             self._roster.bar(participant.member, str(refusal))
+
+    def _is_of_a_donor(self, action: BuildAction, refusal: Refused) -> bool:
+        """Whether a copy came to nothing though nobody knows that a donor could have given it: none
+        answers this peer, either. The copier may have reached one, and is not at fault.
+        """
+        donors = [self._roster.get(donor.member) for donor in givers_of(action)]
+        is_there = any(donor is not None and donor.is_heard for donor in donors)
+        return isinstance(action, Copy) and refusal.kind in OF_A_DONOR and not is_there
 
     def _failed(self, participant: Participant, action: BuildAction, *, is_final: bool) -> None:
         """A try came to nothing; one that is final is not made again for this loss."""

@@ -8,6 +8,7 @@ done about a peer that follows nobody else: it says hello by itself. Source: pro
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
 from swarmfree.policy.evidence import is_told_by
@@ -53,7 +54,12 @@ class Rival:
 
 
 class PartitionMerge:
-    """A coordinator's look beyond its own swarm."""
+    """A coordinator's look beyond its own swarm.
+
+    Attributes:
+        yields_since_s: when it looked first at a rival to which it gives way if that leads at a
+            second look, too; infinite where there is none.
+    """
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster) -> None:
         """Nobody was met."""
@@ -62,7 +68,7 @@ class PartitionMerge:
         self._heard: Rival | None = None
         self._winner: Rival | None = None
         self._turn = 0
-        self._is_yielding, self._settled = False, Signal()
+        self.yields_since_s, self._settled = math.inf, Signal()
         self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
         self._refuted_s: dict[str, float] = {}
 
@@ -126,7 +132,9 @@ class PartitionMerge:
         give way, is waited for once, and not before long again.
         """
         now_s = self._context.now_s()
-        return self._is_yielding or any(now_s - since_s < self._yields_within_s for since_s in self._kin_since_s.values())
+        return self.yields_since_s <= now_s or any(
+            now_s - since_s < self._yields_within_s for since_s in self._kin_since_s.values()
+        )
 
     @property
     def expects_at_most_s(self) -> float:
@@ -158,7 +166,7 @@ class PartitionMerge:
             if rival is None:
                 continue
             if await self._concerns(rival) and not (found is None and self._was_refuted(rival)):
-                self._is_yielding = True
+                self.yields_since_s = self._context.now_s()
                 await asyncio.sleep(timing.coordinator_silence_s)
                 # That one, though a third may have called meanwhile; again where a call was lost
                 confirmed = await self._visit(rival.coordinator) or await self._visit(rival.coordinator)
@@ -166,7 +174,7 @@ class PartitionMerge:
                     self._concede(confirmed)
                 else:
                     self._refuted_s[rival.coordinator.member.peer_id] = self._context.now_s()
-                self._is_yielding = False
+                self.yields_since_s = math.inf
                 self._settled.tell()
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
                 self._heard = None  # it has only looked back
@@ -257,7 +265,7 @@ class PartitionMerge:
         Raises:
             Deposed: it was given way to.
         """
-        while self._is_yielding:
+        while self.yields_since_s < math.inf:
             await self._settled.wait(1.0)
         self._roster.check()
 
