@@ -365,6 +365,19 @@ def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Absent, "add", lambda self, participant: add(self, participant) if participant.built else None)
 
 
+def silent_copier(patch: pytest.MonkeyPatch) -> None:
+    """A peer that falls silent as it copies a stage is forgotten, though it may hold it by now
+    (3.3).
+    """
+    add = Absent.add
+
+    def careless(self: Absent, participant: Participant) -> None:
+        if participant.built or participant.held(participant.stage) >= 0:
+            add(self, participant)
+
+    patch.setattr(Absent, "add", careless)
+
+
 def barred_and_alone(patch: pytest.MonkeyPatch) -> None:
     """Who was barred is forgotten, also where its siblings are lost (3.3)."""
     bar = Roster.bar

@@ -328,6 +328,26 @@ def silence_until_a_sibling_comes() -> object:
     return [_roster(partial(story, waited_s=waited_s), ME, D) for waited_s in (PATIENCE_S / 2, 2 * PATIENCE_S)]
 
 
+def silence_of_one_that_copies() -> object:
+    """Who copies a stage falls silent, and the only holder dies: whether it is called for, and the
+    iteration of what it holds once it answers; where it was told to copy nothing, too.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, copies: bool) -> tuple[bool, int]:
+        copier = roster.admit(SIBLING, Hello(False, False, ""), 1)
+        if copies:
+            copier.begin_build(copies=1)
+        await roster.judge(copier, PeerSilent("nothing"))
+        roster.fence(ME.member, "nobody listens")
+        called = roster.get(SIBLING.member)
+        if called is None:
+            return False, -1
+        called.hear(replace(beat_answer(1), iteration=3), alone.context.now_s())
+        return True, called.held(1)
+
+    return [_roster(partial(story, copies=copies), ME, D) for copies in (True, False)]
+
+
 def higher_term_without_a_vote() -> object:
     """A participant without a vote has promised a higher term: whether this coordinator leads
     still, and whether that one is told to join anew.

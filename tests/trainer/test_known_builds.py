@@ -146,7 +146,7 @@ def test_who_has_told_what_it_built_is_in_no_doubt_any_more() -> None:
     participant = Participant(
         SIBLING, Hello(can_feed=False, standby=False, corpus_hash=""), 1, 0, built=True, built_at=1, is_ours=True
     )
-    participant.doubt(keeps=False)
+    participant.doubt(replace(participant, keeps=False))
     participant.hear(heartbeat(1, iteration=2), 0.0)
     assert not participant.built
     participant.hold(2, is_ours=False)

@@ -42,7 +42,8 @@ class Absent:
         """A participant is about to be fenced though its life may go on; what it holds may be a
         step behind.
         """
-        if participant.stage != NO_STAGE and (participant.built or participant.held(participant.stage) >= 0):
+        may_hold = participant.built or participant.held(participant.stage) >= 0 or participant.copies == participant.stage
+        if participant.stage != NO_STAGE and may_hold:
             since_s = participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s)
             self._gone[participant.member.peer_id] = participant, since_s
             if len(self._gone) > ABSENT_MAX:

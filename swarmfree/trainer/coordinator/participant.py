@@ -147,9 +147,12 @@ class Participant:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps
 
-    def doubt(self, *, keeps: bool) -> None:
-        """It may have built its stage, or kept what it held, and nobody has heard that."""
-        self.may_have_built, self.keeps = True, keeps
+    def doubt(self, before: Participant) -> None:
+        """It may have built its stage, or kept what it held, as it was told `before`; nobody has
+        heard that.
+        """
+        self.may_have_built, self.keeps = True, before.keeps
+        self.copies, self.is_emptied = before.copies, before.is_emptied
 
     def forbid(self) -> None:
         """It forbids what this coordinator says."""

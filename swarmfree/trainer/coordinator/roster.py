@@ -216,7 +216,7 @@ class Roster(Participants):
                 participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
             )
             if not participant.built:
-                called.doubt(keeps=participant.keeps)
+                called.doubt(participant)
 
     def excuse(self, participant: Participant) -> None:
         """A participant cannot write its stage's weights: whoever was fenced while the stage had it
