@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import estimator, moves
+from benchmarks import estimator, moves, reactions
 from benchmarks.paced_fork_server import Pace
 from benchmarks.paced_swarm import BLOCK_S, HEAD_S, Knowledge, gaps_s, run_of
-from swarmfree.policy.planner.measured_fleet import MeasuredPeer
+from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
 
 
 def test_what_messages_take_in_the_first_shape_is_added_to_all_others() -> None:
@@ -77,6 +77,33 @@ def test_a_move_is_held_against_the_fastest_plan() -> None:
     assert found["of_best_plan"] == 0.95
     assert (found["best_plan_s"], found["plans"]) == (3.04, 2)
     assert found["longest_over_slowed"] == 1.1
+
+
+def test_what_is_predicted_is_held_against_what_was_measured() -> None:
+    """As a share of that; too little and too much count alike."""
+    costs = [
+        reactions.Cost(1.5, 1.0, 2.0, 4.0),
+        reactions.Cost(1.0, 2.0, 4.0, 4.0),
+        reactions.Cost(1.0, 1.0, 5.0, 4.0),
+    ]
+    assert reactions.Costs(costs, failed=1).figures("moves") == {
+        "moves_transition": 0.5,
+        "moves_transition_most": 0.5,
+        "moves_iteration": 0.25,
+        "moves_iteration_most": 0.5,
+        "moves_failed": 1,
+        "moves_times": 3,
+    }
+
+
+def test_a_head_takes_its_share_of_the_work() -> None:
+    """Else a source, of which only that is known, would count as another machine than the rest."""
+    manifest = reactions.manifest_of(3, 3, 1)
+    pace = reactions.pace_of(manifest, 0.1)
+    peers = [MeasuredPeer("source", 0, pace.head_s), *(MeasuredPeer(f"peer-{n}", n, pace.block_s) for n in (1, 2, 3))]
+    fleet = measured_fleet(peers, manifest)
+    assert fleet is not None
+    assert {round(peer.block_s, 9) for peer in fleet.peers} == {0.1}
 
 
 def test_a_pace_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
-from swarmfree.policy.planner.resplit import SplitOutlook, best_split
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes
 from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook
 from swarmfree.protocol.errors import RefusalKind, Refused
@@ -55,7 +55,8 @@ class World:
         self.lead = SimpleNamespace(present=self.present, term=term, iteration=1, attempt=0, cut_anew=self.take)
         self.context = context
         self.roster = SimpleNamespace(is_deposed=False, participants=list, holders=self.holders)
-        assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None)
+        self.copies = list[tuple[float, float]]()
+        assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None, copies=self.copies)
         self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self)))
 
     def holders(self, stage: int) -> tuple[Any, ...]:
@@ -129,6 +130,24 @@ def test_what_is_expected_is_said() -> None:
     assert "an iteration takes" in wish.reason
     assert wish.predicted_iteration_s < wish.iteration_s
     assert wish.predicted_s > 0
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is_prepared: bool) -> None:
+    """The next one is expected to take as long for as much."""
+    world, took_s = World("b", rate=2e6), 3.0
+
+    async def prepared(_: object, wish: BlockSplit) -> dict[int, str] | None:
+        world.now_s += took_s
+        changed = [stage for stage in (1, 2, 3) if wish.blocks_of(stage) != MANIFEST.split.blocks_of(stage)]
+        return dict.fromkeys(changed, "x") if is_prepared else None
+
+    world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
+    monkeypatch.setattr(world.cuts, "_prepared", prepared)
+    while not world.cut and world.now_s < 100.0:
+        world.now_s += 1.0
+        asyncio.run(world.cuts.consider())
+    assert world.copies == ([(block_state_bytes(MANIFEST), took_s)] if is_prepared else [])
 
 
 def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from swarmfree.policy.planner.adoption import predicted_iteration_s, predicted_seconds
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer
-from swarmfree.protocol.actions import Copy
+from swarmfree.protocol.actions import Copy, Fresh, Replay
 from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.events import AdoptionAsked
 from swarmfree.protocol.messages import Build, Built, Heartbeat, Hello, Request
@@ -205,6 +205,23 @@ def test_a_transfer_is_foreseen_by_the_last_large_one(size: int, *, is_measured:
         return here.asked().predicted_s
 
     assert scene(story) == predicted_seconds(MANIFEST, 1, size / 2.0 if is_measured else None)
+
+
+@pytest.mark.parametrize("is_replayed", [True, False])
+def test_what_the_guest_replays_is_foreseen(monkeypatch: pytest.MonkeyPatch, *, is_replayed: bool) -> None:
+    """Two iterations of two lost stages by its shadows, or nothing where it is
+    drawn anew.
+    """
+
+    async def story(here: Scene) -> float:
+        replay = Replay(1, 1, (A, A), here.lead.iteration - 2, (A,), (D,), "they are lost")
+        action = replay if is_replayed else Fresh(1, 0, "it is lost")
+        monkeypatch.setattr(here.choice, "choose", lambda *_: action)
+        here.look(1)
+        return here.asked().predicted_s
+
+    replayed_s = 2 * 2 * MANIFEST.batch.microbatches * D_S if is_replayed else 0.0
+    assert scene(story) == pytest.approx(predicted_seconds(MANIFEST, 1, None) + replayed_s)
 
 
 @pytest.mark.parametrize("is_adopted", [True, False])

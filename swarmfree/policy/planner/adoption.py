@@ -115,20 +115,23 @@ def choose_host(
     return ChosenHost(stage, best.member, f"stage {stage} is lost, and nobody comes: {best.member} {where}, and {room}")
 
 
-def predicted_seconds(manifest: Manifest, stage: int, bytes_per_s: float | None, split: BlockSplit | None = None) -> float:
+def predicted_seconds(
+    manifest: Manifest, stage: int, bytes_per_s: float | None, replay_s: float = 0.0, split: BlockSplit | None = None
+) -> float:
     """From the loss of a stage until a guest holds it: the wait for a newcomer, the start of the
-    guest, and the transfer of a state.
+    guest, the transfer of a state, and what is replayed from there.
 
     Args:
         manifest: of the run.
         stage: that is lost.
         bytes_per_s: at which states came in this run; None = not measured, and the transfer is left
             out.
+        replay_s: that the guest computes, from an older state to that which was lost.
         split: as for `guest_bytes`.
     """
     blocks = len((split or manifest.split).blocks_of(stage))
     size = STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, blocks)
-    return ADOPT_WAIT_S + GUEST_START_S + (size / bytes_per_s if bytes_per_s else 0.0)
+    return ADOPT_WAIT_S + GUEST_START_S + (size / bytes_per_s if bytes_per_s else 0.0) + replay_s
 
 
 def predicted_iteration_s(

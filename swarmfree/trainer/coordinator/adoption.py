@@ -147,7 +147,8 @@ class StageAdoption:
         iteration_s = predicted_iteration_s(
             manifest, self._choice.iteration_s(), peers, stage, host.peer_id, microbatches, self._split
         )
-        return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s, self._split), iteration_s)
+        replay_s = self._choice.replay_s(stage, self._roster)
+        return _ForeseenCost(since_s, predicted_seconds(manifest, stage, self._bytes_per_s, replay_s, self._split), iteration_s)
 
     @property
     def _split(self) -> BlockSplit:

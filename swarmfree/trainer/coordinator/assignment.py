@@ -80,7 +80,7 @@ class Assignment:
 
     Attributes:
         copied_s: when each member had copied its stage's state.
-        copies: the last copies of body stages: bytes, and seconds.
+        copies: the last copies of body stages, and of blocks for cuts: bytes, and seconds.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Assignment:
         self._gave: dict[int, Endpoint] = {}
         self._given = Counter[int]()
         self.copied_s: dict[Member, float] = {}
-        self.copies: deque[tuple[int, float]] = deque(maxlen=COPIES_MEASURED)
+        self.copies: deque[tuple[float, float]] = deque(maxlen=COPIES_MEASURED)
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit, and those that are

@@ -35,10 +35,13 @@ long.
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """How the model should be cut, why, and what is expected of that."""
+    """How the model should be cut, why, and what is expected of that; `copied_bytes` by the peer
+    that copies most.
+    """
 
     split: BlockSplit
     reason: str
+    copied_bytes: float = 0.0
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
@@ -89,7 +92,8 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        return _Wish(best.split, best.reason, best.transition_s, best.before_s, best.after_s)
+        copied_bytes = best.transition_s * outlook.copy_bytes_per_s
+        return _Wish(best.split, best.reason, copied_bytes, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -122,6 +126,8 @@ class ModelCuts:
         self._assignment.cut(digests)
         self._lead.cut_anew(new.counts)
         took_s = self._context.now_s() - begun_s
+        if wish.copied_bytes:
+            self._assignment.copies.append((wish.copied_bytes, took_s))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(new.counts), wish.reason, took_s, *expected))
 

@@ -78,6 +78,14 @@ class RecoveryChoice:
         present, timing = self._lead.iteration, self._context.timing
         return patience_s(action, present, self.iteration_s(), timing, held=min(held, present), is_over=is_over)
 
+    def replay_s(self, stage: int, there: Participants) -> float:
+        """How long a builder of a lost stage computes, where that is replayed; else 0."""
+        action = self.choose(stage, there)
+        if not isinstance(action, Replay):
+            return 0.0
+        iterations = self._lead.iteration - action.iteration
+        return iterations * (action.last - action.first + 1) * self._logs(there).stage_s
+
     def iteration_s(self) -> float:
         """What an iteration takes, by the last commits; 0 where none was measured."""
         gaps = [later - earlier for earlier, later in pairwise(self._commits_s)]

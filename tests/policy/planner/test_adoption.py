@@ -174,7 +174,7 @@ def test_a_stage_is_as_large_as_the_model_is_cut_now() -> None:
     assert found is not None, "a guest without blocks needs no memory"
     assert found.host == far.member, "who takes in none is not asked for one without blocks either"
     assert choose_host(2, [near], run, vacant) is None
-    copies_s = [predicted_seconds(run, 2, 1e6, cut) - start_s for cut in (None, split)]
+    copies_s = [predicted_seconds(run, 2, 1e6, split=cut) - start_s for cut in (None, split)]
     assert copies_s[1] / copies_s[0] == pytest.approx(5 / 2)
     as_begun_s, as_cut_s = (predicted_iteration_s(run, 1.0, EQUAL, 3, "b", 16, cut) for cut in (None, split))
     assert as_cut_s != as_begun_s

@@ -1,0 +1,208 @@
+"""What the coordinator says that an adoption, a move and a cut will cost, beside what they cost.
+
+``python -m benchmarks.reactions`` has a swarm of real processes do each of them ten times:
+
+- *adoptions*: a source and three body stages of one replica; the peer of one stage after the other
+  is killed, a guest serves the stage, and a peer that is started then takes its place;
+- *moves*: a source and two body stages of three replicas; the peers of one stage are slowed three
+  times, then those of the other one, until peers have moved that often;
+- *cuts*: a source and three body stages of one replica, six blocks; the peer of one stage after
+  the other is slowed three times, and blocks go to other stages.
+
+All processes run on this machine, with devices that sleep (see `paced_fork_server`); the state of
+a block is some forty MB, so that there is something to copy. Progress goes to stderr; the last line
+is one JSON object, for each kind:
+
+- *..._transition* and *..._iteration*: by how much what was predicted is off, as a share of what
+  was measured: of the seconds until a guest or the peer that moves holds the stage, or that the
+  swarm waits for a cut; and of the seconds of an iteration afterwards; the median, and *..._most*;
+- *..._failed*: moves that came to nothing; *..._times*: how many were measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.command import finish
+from benchmarks.live import LiveFailed
+from benchmarks.paced_fork_server import Pace
+from benchmarks.paced_swarm import SETTLED_COMMITS, PacedSwarm, paced, run_of
+from swarmfree.policy.planner.estimator import stage_work
+from swarmfree.protocol.events import ModelCut, MoveFailed, MoveMeasured, StageAdopted
+from swarmfree.protocol.manifest import Manifest, ModelSection, RecoverySection
+
+TIMES, ROUNDS = 10, 4
+SLOWED = 3.0
+BLOCK_S = 0.15
+BODY, REPLICAS, REPLICAS_MAX, BLOCKS = 3, 3, 5, 6
+WITHIN_S = 240.0
+CUT_AFTER_S = 5.0
+REPLAYED = RecoverySection(ends_copies=0, snapshot_every=0, shadow_every=2, shadow_kind="full", border_dtype="wire")
+"""A stage that is lost comes back bit for bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one reaction was expected to cost, and what it cost, in seconds."""
+
+    predicted_transition_s: float
+    transition_s: float
+    predicted_iteration_s: float
+    iteration_s: float
+
+    @property
+    def transition_off(self) -> float:
+        """As a share of what it took."""
+        return abs(self.predicted_transition_s - self.transition_s) / self.transition_s
+
+    @property
+    def iteration_off(self) -> float:
+        """The same of an iteration."""
+        return abs(self.predicted_iteration_s - self.iteration_s) / self.iteration_s
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return (
+            f"{self.transition_s:.2f} s ({self.predicted_transition_s:.2f} predicted), "
+            f"then {self.iteration_s:.2f} s an iteration ({self.predicted_iteration_s:.2f} predicted)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What all reactions of a kind cost, and how many came to nothing."""
+
+    costs: Sequence[Cost]
+    failed: int = 0
+
+    def figures(self, kind: str) -> dict[str, float]:
+        """By how much they are off."""
+        found: dict[str, float] = {}
+        for name in ("transition", "iteration"):
+            off = [getattr(cost, f"{name}_off") for cost in self.costs]
+            found |= {f"{kind}_{name}": round(statistics.median(off), 3), f"{kind}_{name}_most": round(max(off), 3)}
+        return found | {f"{kind}_failed": self.failed, f"{kind}_times": len(self.costs)}
+
+
+def manifest_of(blocks: int, body: int, replicas_max: int) -> Manifest:
+    """A run whose stages have something to copy."""
+    model = ModelSection(width=512, blocks=blocks, heads=8, kv_heads=8, mlp_width=1408, tokens_per_row=32)
+    return replace(run_of(blocks, body, replicas_max), model=model)
+
+
+def pace_of(manifest: Manifest, block_s: float, *, moves: bool = False) -> Pace:
+    """Devices on which the head takes as long as its share of the work says."""
+    ends, *_ = stage_work(manifest, (0, *manifest.split.counts))
+    return Pace(block_s, block_s * ends, moves=moves)
+
+
+def tell(kind: str, number: int, cost: Cost) -> None:
+    """Say what one came to."""
+    print(f"{kind} {number}: {cost.words}", file=sys.stderr, flush=True)
+
+
+async def measure_adoptions(times: int) -> Costs:
+    """Kill the only peer of one stage after the other; replace it once a guest has served it."""
+    costs: list[Cost] = []
+    manifest = replace(manifest_of(BODY, BODY, 1), recovery=REPLAYED)
+    async with paced(manifest, pace_of(manifest, BLOCK_S)) as world:
+        await world.start(1, BODY)
+        await world.swarm.commits(2 * SETTLED_COMMITS)
+        for number in range(times):
+            await world.kill(*world.of_stage(number % BODY + 1))
+            await world.swarm.until("a guest", lambda: len(list(world.swarm.told(StageAdopted))) > number, WITHIN_S)  # noqa: B023 - awaited here
+            adopted = list(world.swarm.told(StageAdopted))[-1][1]
+            await world.swarm.commits(2, WITHIN_S)
+            iteration_s = await world.iteration_s(ROUNDS)
+            costs.append(Cost(adopted.predicted_s, adopted.seconds, adopted.predicted_iteration_s, iteration_s))
+            tell("adoption", number + 1, costs[-1])
+            name = f"peer-{BODY + number + 1}"
+            await world.swarm.start(name, feeds=False)
+            await world.swarm.until(f"{name} is a member", lambda: world.swarm.is_member(name), WITHIN_S)  # noqa: B023 - awaited here
+            await world.swarm.commits(2 * SETTLED_COMMITS, WITHIN_S)
+    return Costs(costs)
+
+
+async def measure_moves(times: int) -> Costs:
+    """Slow one stage and then the other, until peers have moved so often."""
+    costs: list[Cost] = []
+    manifest = manifest_of(2, 2, REPLICAS_MAX)
+    async with paced(manifest, pace_of(manifest, BLOCK_S, moves=True)) as world:
+        await world.start(1, 2 * REPLICAS)
+        await world.swarm.commits(SETTLED_COMMITS)
+        for stage in itertools.cycle((2, 1)):
+            world.slow(dict.fromkeys(world.of_stage(stage), SLOWED))
+            before = len(costs) + _failed(world)
+            await world.swarm.until(
+                "a move is measured",
+                lambda: len(list(world.swarm.told(MoveMeasured))) + _failed(world) > before,  # noqa: B023 - awaited here
+                WITHIN_S,
+            )
+            for _, move in list(world.swarm.told(MoveMeasured))[len(costs) :]:
+                cost = Cost(move.predicted_transition_s, move.transition_s, move.predicted_iteration_s, move.iteration_s)
+                costs.append(cost)
+                tell("move", len(costs), cost)
+            if len(costs) >= times:
+                return Costs(costs, _failed(world))
+    raise AssertionError("cycles end never")
+
+
+def _failed(world: PacedSwarm) -> int:
+    return len(list(world.swarm.told(MoveFailed)))
+
+
+async def measure_cuts(times: int) -> Costs:
+    """Slow the peer of one stage after the other, and measure the cut that each leads to."""
+    costs: list[Cost] = []
+    manifest = manifest_of(BLOCKS, BODY, 1)
+    async with paced(manifest, pace_of(manifest, BLOCK_S / 2)) as world:
+        await world.start(1, BODY, ("--cut-after", f"{CUT_AFTER_S:g}"))
+        await world.swarm.commits(SETTLED_COMMITS)
+        for number in range(times):
+            world.slow(dict.fromkeys(world.of_stage(number % BODY + 1), SLOWED))
+            await world.swarm.until("a cut", lambda: len(list(world.swarm.told(ModelCut))) > number, WITHIN_S)  # noqa: B023 - awaited here
+            cut = list(world.swarm.told(ModelCut))[number][1]
+            await world.swarm.commits(2, WITHIN_S)
+            costs.append(Cost(cut.predicted_s, cut.seconds, cut.predicted_iteration_s, await world.iteration_s(ROUNDS)))
+            tell("cut", number + 1, costs[-1])
+            if len(list(world.swarm.told(ModelCut))) > number + 1:
+                raise LiveFailed("the model was cut again while an iteration was measured")
+    return Costs(costs)
+
+
+KINDS: dict[str, Callable[[int], Awaitable[Costs]]] = {
+    "adoptions": measure_adoptions,
+    "moves": measure_moves,
+    "cuts": measure_cuts,
+}
+
+
+async def measure(kinds: Sequence[str], times: int) -> dict[str, float]:
+    """All of them, one kind after the other."""
+    found: dict[str, float] = {}
+    for kind in kinds:
+        found |= (await KINDS[kind](times)).figures(kind)
+    return found
+
+
+def main() -> int:
+    """Run it; the exit code is 0, 1 when a swarm failed, 130 or 143 after a signal."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reactions", description=(__doc__ or "").split("\n\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--only", choices=tuple(KINDS), action="append", help="measure this alone; again for more")
+    parser.add_argument("--times", type=int, default=TIMES, metavar="N", help="how often each (default: %(default)s)")
+    asked = parser.parse_args()
+    if asked.times < 1:
+        parser.error("--times: must be 1 or more")
+    return finish("benchmarks.reactions", measure(asked.only or tuple(KINDS), asked.times))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
