@@ -298,7 +298,7 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
         child = await processes.start(newcomer, *peer, *folder(newcomer))
         assert await code_of(child, UP_WITHIN_S) == 3
         (line,) = processes.words(newcomer)
-        assert line.startswith("swarmfree: the run is over: its organiser says that all 3 iterations are done")
+        assert line.startswith("swarmfree: the run is over: its organiser says so, and nobody is left")
         if newcomer == "late":
             node.send(signal.SIGKILL)
             await node.wait()
