@@ -225,6 +225,7 @@ class Founding:
         named = NamingDirectory(directory, keep, manifest.timing.papers_lease_s)
         if not self._has_begun(manifest):
             await FoundersWatch(named, network, SystemClock(), manifest.timing, tell).keep()
+            tell("the run has begun")
             if (founder := await directory.founder()) is not None:
                 self._keep_founder(manifest, founder, begun=True)
         if not self._is_over(manifest):

@@ -178,7 +178,8 @@ def stage_finding(stage: int, serving: int, seconds: Sequence[float], taken: Tak
     if not seconds:
         text = f"none of {min(serving, STAGE_PEERS_CALLED)} that were called answers"
         return Finding(Grade.BAD, what, text, "See whether a firewall keeps this machine from calling out")
-    text = f"{peers}, {1e3 * min(seconds):.1f} to {1e3 * max(seconds):.1f} ms there and back, {taken}"
+    slowest = f" to {1e3 * max(seconds):.1f}" if len(seconds) > 1 else ""
+    text = f"{peers}, {1e3 * min(seconds):.1f}{slowest} ms there and back, {taken}"
     return Finding(Grade.GOOD, what, text)
 
 

@@ -128,9 +128,12 @@ def _given(ctx: typer.Context) -> frozenset[str]:
 
 
 def _begin(run: Path, changes: list[str], out: Path | None, typed: LocalOptions, *, is_json: bool, is_verbose: bool) -> int:
-    from swarmfree.cli.kept_run import Keeping, absolute  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.kept_run import Keeping, absolute, can_go_on, resume_command  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
 
+    if out is not None and can_go_on(out):
+        raise ConfigError(f"--out {out}: a run lies there that can go on: {resume_command(out)}; another one takes a new folder")
     config = load_run(run, changes)
     count = peers_of(config.manifest) if typed.peers is None else typed.peers
     options = dataclasses.replace(typed, peers=count, data=typed.data or absolute(config.data_path))

@@ -112,7 +112,7 @@ class PlainView:
         self._wait_s = wait_s
         self._by_clock = by_clock
         self._told_s: float | None = None
-        self._told_count = 0
+        self._told_count = self._told_evaluations = 0
         self._news_told: object = None
 
     def show(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = (), _me: str = "") -> None:
@@ -129,8 +129,8 @@ class PlainView:
             self._out.flush()
 
     def close(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = ()) -> None:
-        """Print the progress that was skipped."""
-        if state.committed_count > self._told_count:
+        """Print the progress that was skipped, and the loss held out after the last line."""
+        if state.committed_count > self._told_count or len(state.evaluations) > self._told_evaluations:
             self._out.write(self._progress(state, max(state.now_s, now_s or 0.0), own) + "\n")
         self._out.flush()
 
@@ -146,7 +146,7 @@ class PlainView:
         return found
 
     def _progress(self, state: SwarmState, now_s: float, own: Sequence[Text]) -> str:
-        self._told_s, self._told_count = now_s, state.committed_count
+        self._told_s, self._told_count, self._told_evaluations = now_s, state.committed_count, len(state.evaluations)
         return self._stamp(state, now_s) + "; ".join(
             [progress_line(state, now_s), *(" ".join(line.plain.split()) for line in own)]
         )

@@ -240,8 +240,7 @@ def _opening(summary: dict[str, Any]) -> list[str]:
         lines.append(
             f"{summary['iterations']:,} of {summary['iterations_planned']:,} iterations, {summary['stages']} stages, "
             f"{summary['processes']} processes; "
-            f"{summary['tokens']:,} tokens in {summary['training_seconds']:.1f} s of training{rate}, "
-            f"{summary['iteration_seconds_median']:.2f} s an iteration (median)"
+            f"{summary['tokens']:,} tokens in {summary['training_seconds']:.1f} s of training{rate}"
         )
     if summary["held_out_first"] is not None:
         first, final = summary["held_out_first_bits_per_byte"], summary["held_out_final_bits_per_byte"]

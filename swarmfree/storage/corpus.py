@@ -261,7 +261,7 @@ def require_text(data_path: str, bytes_min: int, vocabulary: int = 0, init_from:
         raise DataError(f"{name}: {len(files)} file{'s' * (len(files) != 1)} without a single byte; text to learn from expected")
     strange = [path for path, _ in files if not _is_text(path)]
     if strange:
-        which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files are, {strange[0]} first,"
+        which = f"{strange[0]} is" if len(files) == 1 else f"{len(strange)} of {len(files)} files, {strange[0]} first, are"
         raise DataError(f"{which} no text in UTF-8; to take its bytes as they are, add --data-is-bytes")
     if sum(sizes.values()) < bytes_min:
         raise DataError(f"{name}: too short: {sum(sizes.values()):,} bytes; one iteration alone needs {bytes_min:,}")

@@ -75,6 +75,7 @@ class FoundersWatch:
         self._directory, self._network, self._clock, self._timing = directory, network, clock, timing
         self._tell, self._said = tell, ""
         self._seen: dict[str, Announcement] = {}
+        self._have_answered: set[str] = set()
         self._named, self._calls = Counter[str](), Counter[str]()
         self._present: Founder | None = None
         self._answered_s = self._led_s = 0.0
@@ -90,6 +91,7 @@ class FoundersWatch:
         announced = {a.endpoint.member.peer_id: a for a in await self._directory.announcements()}
         known = [peer for peer in self._seen if peer in announced]
         self._seen = {peer: announced[peer] for peer in (*known, *announced)}
+        self._have_answered &= self._seen.keys()
         if any(a.iteration > 0 for a in announced.values()):
             return True
         present, now_s = await self._directory.founder(), self._clock.now_s()
@@ -138,10 +140,13 @@ class FoundersWatch:
     async def _ask(self, peers: Iterable[str]) -> dict[str, PlanAnswer]:
         """What those of these say that answer."""
         announced = [self._seen[peer] for peer in peers if peer in self._seen]
-        return await ask_plans(self._network, announced, self._timing.silence_s / 2)
+        answers = await ask_plans(self._network, announced, self._timing.silence_s / 2)
+        self._have_answered |= answers.keys()
+        return answers
 
     def _waits_for(self, feeders: Iterable[str]) -> str:
-        silent = [self._seen[peer].endpoint for peer in feeders][:SHOWN_MAX]
+        """Who has answered once can be called, and has left or died since."""
+        silent = [self._seen[peer].endpoint for peer in feeders if peer not in self._have_answered][:SHOWN_MAX]
         if not silent:
             return "waits for a peer that can feed"
         shown = ", ".join(f"{endpoint.member} at {endpoint.where}" for endpoint in silent)

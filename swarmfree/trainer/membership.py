@@ -508,8 +508,7 @@ class Membership:
             and not self._are_led
             and await self._context.ports.directory.is_over()
         ):
-            iterations = self._context.manifest.run.iterations
-            raise RunEnded(f"the run is over: its organiser says that all {iterations:,} iterations are done, and nobody is left")
+            raise RunEnded("the run is over: its organiser says so, and nobody is left")
 
     def _waits_for(self, founder: Founder, others: Sequence[Announcement]) -> str:
         """Who is waited for, and what is known of it."""

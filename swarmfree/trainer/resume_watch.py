@@ -109,7 +109,7 @@ class ResumeWatch:
         lost = f"; nobody has stage {', '.join(map(str, point.missing))} of it" if point.missing else ""
         who = f"{len(point.holders)} peer{'s' * (len(point.holders) != 1)}"
         self._say(
-            f"all have died: the run goes on with iteration {point.iteration}, from snapshots of {who}{lost}, "
+            f"nobody trained any more: the run goes on with iteration {point.iteration}, from snapshots of {who}{lost}, "
             f"under {announced[chosen].endpoint.member} (genesis {number})"
         )
         # Else an order to pause that was obeyed after that set was written would be so again; one
@@ -125,7 +125,7 @@ class ResumeWatch:
     def _waits_for(self, point: SnapshotSet) -> str:
         stages = f"{'s' * (len(point.missing) != 1)} {', '.join(map(str, point.missing))}" if point.missing else ""
         lost = f"nobody has come back with stage{stages} of iteration {point.iteration}" if stages else "others may come back"
-        return f"all have died; some have snapshots on their disks; {lost}: waits a while"
+        return f"nobody trains any more; some have snapshots on their disks; {lost}: waits a while"
 
     async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:
         return await ask_plans(self._network, announced, self._manifest.timing.silence_s / 2)

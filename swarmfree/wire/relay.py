@@ -182,8 +182,9 @@ class _Arrival(asyncio.Protocol):
         self._is_known()
 
     def refuse(self, why: str, farewell: bytes = b"") -> None:
-        """Say no, and end the connection."""
-        self._relay.log(why, self.host)
+        """Say no, and end the connection; without a reason nothing is told of it."""
+        if why:
+            self._relay.log(why, self.host)
         self._is_known()
         transport = self.transport
         if transport is not None and not transport.is_closing():
@@ -374,7 +375,7 @@ class Relay:
             peer.lines.abort()
             peer = None
         if peer is None:
-            opening.refuse("a caller asked for a peer that is not registered", UNRECOGNIZED_NAME)
+            opening.refuse("", UNRECOGNIZED_NAME)  # who has left is called until its announcement ends
             return
         to_peer = [source for called, source in calls if called.proven.peer_id == peer.proven.peer_id]
         if len(calls) >= limits.calls_max:

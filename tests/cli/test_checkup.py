@@ -59,3 +59,5 @@ def test_a_stage_is_bad_only_where_nobody_of_it_answers() -> None:
     assert stage_finding(2, 3, (), Taken()).grade is Grade.BAD
     found = stage_finding(2, 3, (0.0123, 0.004), Taken(1_000_000, 0.5)).line()
     assert found == "ok    stage 2    3 peers, 4.0 to 12.3 ms there and back, 16 Mbit/s from the nearest"
+    alone = stage_finding(2, 1, (0.004,), Taken(1_000_000, 0.5)).line()
+    assert alone == "ok    stage 2    1 peer, 4.0 ms there and back, 16 Mbit/s from the nearest"

@@ -291,7 +291,7 @@ def test_one_strange_file_among_texts_is_named(tmp_path: Path) -> None:
     """Of a folder the line says how many files are no text, and names the first."""
     for name, content in (("a.txt", b"text" * 900), ("b.gz", b"\x1f\x8b\x08\x00" * 900), ("c.txt", "ä".encode() * 900)):
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"1 of 3 files are, .*b\.gz first, no text in UTF-8"):
+    with pytest.raises(DataError, match=r"1 of 3 files, .*b\.gz first, are no text in UTF-8"):
         require_text(str(tmp_path), 100)
     (tmp_path / "b.gz").unlink()
     require_text(str(tmp_path), 100)

@@ -165,7 +165,7 @@ def test_eval_takes_bytes_that_are_no_text_only_where_it_is_told_to(exported: Pa
     folder.mkdir()
     (folder / "a.txt").write_text("text " * 900)
     (folder / "b.gz").write_bytes(b"\x1f\x8b\x08\x00" * 900)
-    for data, words in ((folder / "b.gz", "b.gz is no text in UTF-8; "), (folder, "1 of 2 files are, ")):
+    for data, words in ((folder / "b.gz", "b.gz is no text in UTF-8; "), (folder, "1 of 2 files, ")):
         done = invoke("eval", str(exported), "--data", str(data))
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert words in done.stderr

@@ -23,6 +23,7 @@ from swarmfree.cli.kept_run import (
     is_worth_its_room,
     newest,
     open_kept,
+    resume_command,
     why_not_on,
 )
 from swarmfree.cli.local_run import LocalRun
@@ -77,6 +78,14 @@ def test_what_cannot_go_on_is_told_in_one_line(tmp_path: Path, small_manifest: M
     assert "the run has come to its end, as" in _told("--resume", str(over))
     (over / "peers").rename(over / "gone")
     assert "nothing is left there to go on from" in _told("--resume", str(over))
+
+
+def test_who_repeats_the_first_command_is_told_how_it_goes_on(tmp_path: Path, small_manifest: Manifest) -> None:
+    """A report with a run that can go on is not merely a folder that is not empty."""
+    folder = keep(tmp_path / "first", small_manifest)
+    told = _told("--out", str(folder))
+    assert f"a run lies there that can go on: {resume_command(folder)}" in told
+    assert "the folder is not empty" in _told("--out", str(keep(tmp_path / "none", small_manifest, sets=())))
 
 
 def test_options_that_contradict_the_kept_run_are_told(tmp_path: Path, small_manifest: Manifest) -> None:

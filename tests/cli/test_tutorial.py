@@ -19,6 +19,14 @@ SMALLER = {"VOCABULARY": "300", "ITERATIONS": "3", "PEERS": "4"}
 """Of what the page says that it may be smaller."""
 
 
+def test_what_the_tutorial_makes_in_a_clone_is_ignored() -> None:
+    """Git sees neither the reader's books nor the folders that its commands make."""
+    made = {place.partition("/")[0] for place in re.findall(r"--out (\S+)", PAGE)}
+    assert "books-model" in made
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()}
+    assert made | {"books"} <= ignored
+
+
 @pytest.mark.timeout(900)
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path) -> None:
     """All its commands, in one shell, with smaller numbers where the page says that they may be

@@ -54,6 +54,23 @@ def test_plain_lines_tell_news_and_progress() -> None:
     assert lines[-1].endswith("iteration 6 of 6, loss 4.328 bits per byte, held out 2.800")
 
 
+def test_the_last_plain_line_has_the_loss_held_out_last() -> None:
+    """An evaluation that came after the last progress line is told at the end; nothing is told
+    twice.
+    """
+    out, state = io.StringIO(), fold_all(whole_story())
+    view = PlainView(out, interval_s=0.0)
+    before = dataclasses.replace(state, evaluations=state.evaluations[:-1])
+    view.show(before)
+    view.show(dataclasses.replace(before, now_s=before.now_s + 1))
+    assert "held out 2.800" not in out.getvalue()
+    view.close(state)
+    assert out.getvalue().splitlines()[-1].endswith("iteration 6 of 6, loss 4.328 bits per byte, held out 2.800")
+    told = out.getvalue()
+    view.close(state)
+    assert out.getvalue() == told
+
+
 def test_plain_lines_never_fall_silent() -> None:
     """While nothing moves, a line every so many seconds says what is waited for."""
     out, state = io.StringIO(), fold_all(h for h in beginning() if h.time_s < START_S + 5)

@@ -76,6 +76,7 @@ def test_a_window_gets_the_outcome_first_and_little_more() -> None:
     lines = brief.splitlines()
     assert lines[0].startswith("made-up: stage 2 was lost at iteration 3")
     assert "7.21 before, 5.05 after: it did not rise" in brief
+    assert brief.count("tokens/s") == 1 and " s an iteration" not in brief
     assert lines[-1] == "report: reports/made-up/report.html; details: summary.txt beside it"
     assert len(lines) <= 6
     without = summary_brief(summarise(fold_all(whole_story()), 0, ""), "reports/made-up", has_page=False)

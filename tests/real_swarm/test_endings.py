@@ -292,12 +292,13 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
     assert [await code_of(child, UP_WITHIN_S) for child in peers] == [0, 0, 0]
     knows = lambda name: "the run is over" in str(processes.told(name, "Note"))  # noqa: E731 - said once
     await processes.waiters.until(lambda: knows("bootstrap"), "the bootstrap node has seen the end")
-    assert "3 stages, so training begins with 3 peers" in str(processes.told("bootstrap", "Note"))
+    notes = str(processes.told("bootstrap", "Note"))
+    assert "3 stages, so training begins with 3 peers" in notes and "the run has begun" in notes
     for newcomer in ("late", "later"):
         child = await processes.start(newcomer, *peer, *folder(newcomer))
         assert await code_of(child, UP_WITHIN_S) == 3
         (line,) = processes.words(newcomer)
-        assert line.startswith("swarmfree: the run is over: its organiser says that all 3 iterations are done")
+        assert line.startswith("swarmfree: the run is over: its organiser says so, and nobody is left")
         if newcomer == "late":
             node.send(signal.SIGKILL)
             await node.wait()

@@ -43,7 +43,8 @@ class World:
         self.named: list[Founder] = []
         self.time_s = 0.0
         here = cast("Any", self)
-        self._watch = FoundersWatch(here, here, here, TimingSection(), lambda _: None)
+        self.said: list[str] = []
+        self._watch = FoundersWatch(here, here, here, TimingSection(), self.said.append)
 
     async def announcements(self) -> tuple[Announcement, ...]:
         """Who is announced."""
@@ -151,3 +152,20 @@ async def test_who_has_a_snapshot_of_the_run_is_a_sign_that_it_has_begun() -> No
     assert not world.named
     world.named.append(Founder(1, "second"))  # down from then until all had died: it waits no longer to see that
     assert await world._watch._look()
+
+
+async def test_who_has_answered_once_is_not_told_to_open_a_port() -> None:
+    """A peer that was called and has left is waited for without advice; one that never answered
+    gets it.
+    """
+    world = World()
+    world.there = [announced("Leaver", can_feed=True)]
+    world.answers["Leaver"] = IDLE
+    await world.look(1)
+    world.answers.clear()
+    await world.look(60)
+    assert world.said == ["Leaver.000 is the founder (genesis 1)", "waits for a peer that can feed"]
+    world.there.append(announced("Closed", can_feed=True))
+    await world.look(1)
+    assert "nobody answers for Closed.000 at " in world.said[-1] and "its port is closed" in world.said[-1]
+    assert "Leaver" not in world.said[-1]

@@ -72,9 +72,10 @@ async def test_a_server_name_is_a_dns_label_for_each_peer() -> None:
     assert name == name.lower() != server_name_of(identity("caller").peer_id)
 
 
-async def test_who_is_not_registered_is_unreachable() -> None:
+async def test_who_is_not_registered_is_unreachable(caplog: pytest.LogCaptureFixture) -> None:
     """The relay says at once that it leads to nobody; the caller is not told that the peer's life
-    is over, since that is a stranger's word.
+    is over, since that is a stranger's word. Whoever watches the node reads nothing: all who left
+    are called so for a while.
     """
     async with relay() as one, network("caller") as caller:
         there = Endpoint(Member(identity("gone").peer_id, LIFE), (f"{one.address}/p2p-circuit/p2p/{identity('gone').peer_id}",))
@@ -82,6 +83,7 @@ async def test_who_is_not_registered_is_unreachable() -> None:
             await caller.call(there, GetPlan(), silence_s=5)
         assert not caught.value.refused
         assert one.call_count == 0
+    assert not [record for record in caplog.records if record.name.startswith("swarmfree")]
 
 
 async def test_a_dead_peer_is_noticed_at_once() -> None:
