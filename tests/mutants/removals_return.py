@@ -714,6 +714,22 @@ def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "require_following", lambda self, iteration, lineage, forced: None)
 
 
+def lineage_before_the_term(patch: pytest.MonkeyPatch) -> None:
+    """Who leads the beginning of what a member holds, in a term before the one that it promised,
+    hears that the term is too low, and has the member leave its lineage (3.4).
+    """
+    require = StageMember._require_following
+
+    def careless(
+        self: StageMember, term: Term, iteration: int, lineage: str, forced: tuple[int, ...], *, hears_another: bool
+    ) -> None:
+        promised = self.replica_state.promised
+        if promised is None or term > promised.term:
+            require(self, term, iteration, lineage, forced, hears_another=hears_another)
+
+    patch.setattr(StageMember, "_require_following", careless)
+
+
 def hope_that_was_given_up(patch: pytest.MonkeyPatch) -> None:
     """Who said hello as one that hopes for its lineage no more refuses all the same to build
     another one's state (3.4).

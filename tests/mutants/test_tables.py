@@ -347,6 +347,11 @@ ROWS = (
             ("HeartbeatAnswer", "a"),
         ],
     ),
+    Row(
+        removals_return.lineage_before_the_term,
+        tables_copies.earlier_term_of_one_left_behind,
+        [("past", "past"), ("behind", "behind"), ("past", "past"), *[("behind", "behind")] * 3],
+    ),
     Row(removals_return.hope_that_was_given_up, tables_copies.build_of_another_lineage, ["past", "Built"]),
     Row(removals_return.state_of_a_leaver, tables_return.leaver_that_cannot_step, ("c", "Stay")),
     Row(removals_return.left_out_for_ever, tables_return.candidate_that_was_left_out, [False, True, False, False]),

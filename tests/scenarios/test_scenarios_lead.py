@@ -136,6 +136,41 @@ def test_what_a_majority_committed_never_gives_way_to_what_was_forced(has_lost: 
     assert len(unforced) == 20, "no iteration was committed forced alone"
 
 
+def test_who_leads_a_beginning_has_nobody_leave_what_majorities_decided() -> None:
+    """A source is parted, and goes on by force where it was, in a term before the one of the
+    majority, of which two are left that came later and have no vote there: they choose among
+    themselves.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        alone = next(member for member in director.members(0) if member != director.coordinator)
+        first = set(director.peers())
+        director.partition([alone], duration_s=44.0)
+        director.kill(director.members(1)[0], director.members(2)[0])
+        for _kind in range(2):
+            director.join()
+
+        def fall() -> None:
+            assert director.coordinator is not None, "somebody leads"
+            director.kill(director.coordinator)
+
+        def join() -> None:
+            for _kind in range(6):
+                director.join()
+
+        for late_s in (2.0, 20.0):
+            director.after(late_s, fall)
+        director.after(43.5, lambda: director.kill(*sorted(first - {alone})))
+        director.after(63.5, join)
+
+    setup = unhurried(swarm(sources=4, standbys=0, faults=NOBODY_COMES), iterations=20)
+    result = play(setup, Once(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    assert lines(result, "MemberLost", "why='past: lineage")
+    assert not lines(result, "MemberLost", "it promised a higher term")
+    (dropped,) = lines(result, "LineageDropped")
+    assert "by_iterations=11 " in dropped, "what majorities decided is gone on from"
+
+
 # ---- a lead that gets nowhere (finding 20) -------------------------------------------------------
 
 

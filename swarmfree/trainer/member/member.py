@@ -330,7 +330,9 @@ class StageMember:
 
     def promised_build(self, sender: Endpoint, request: Build) -> Promises:
         """Return the promises after this Build is accepted; see `policy.promises.build`."""
-        return promises.build(self.replica_state.promises, sender, request, hears_another=self.hears_another(sender))
+        forced, hears_another = request.record.forced if request.record is not None else (), self.hears_another(sender)
+        self._require_following(request.position.term, request.iteration, request.lineage, forced, hears_another=hears_another)
+        return promises.build(self.replica_state.promises, sender, request, hears_another=hears_another)
 
     async def heartbeat(self, sender: Endpoint, request: Heartbeat) -> Reply:
         """Answer how this member stands: at once if there is news, else after `hold_s`.
@@ -342,10 +344,9 @@ class StageMember:
         """
         replica_state, before = self.replica_state, self.replica_state.coordinator
         hears_another = self.hears_another(sender) and not self._may_lead_here(sender, request)
-        after = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
-        if promises.is_new_term(replica_state.promises, request.position):
-            replica_state.require_following(request.position.iteration, request.lineage, request.forced)
-        replica_state.promises = after
+        where = request.position.iteration, request.lineage, request.forced
+        self._require_following(request.position.term, *where, hears_another=hears_another)
+        replica_state.promises = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
         self.context.forget_asked()
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
@@ -385,6 +386,17 @@ class StageMember:
             host=self.guest_room.host,
         )
         return Reply(answer)
+
+    def _require_following(
+        self, term: Term, iteration: int, lineage: str, forced: tuple[int, ...], *, hears_another: bool
+    ) -> None:
+        """Refuse a coordinator that is not followed yet, and that leads what gives way to the state
+        held here: before its term is looked at, since whoever only hears that it is too low has
+        this member leave its lineage. Where another coordinator is heard, that one's word counts.
+        """
+        promised = self.replica_state.promised
+        if promised is None or (term != promised.term and not hears_another):
+            self.replica_state.require_following(iteration, lineage, forced)
 
     def _may_lead_here(self, sender: Endpoint, request: Heartbeat) -> bool:
         """Whether this member has just asked this coordinator for a place, or a majority has
