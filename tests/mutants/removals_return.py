@@ -107,6 +107,62 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "hopes", property(hopes))
 
 
+def hope_without_a_plan(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has no plan hopes for its lineage for ever, which it cannot lead (3.4)."""
+    campaign = Election.campaign
+
+    async def careless(self: Election) -> Takeover | None:
+        if self._stage_member.replica_state.known_plan is None:
+            return None
+        return await campaign(self)
+
+    patch.setattr(Election, "campaign", careless)
+
+
+def plan_that_was_left(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to join a coordinator claims no more, also where that one has died since, and
+    all that it knows were told so (3.4).
+    """
+    patch.setattr(ReplicaState, "left_plan", property(lambda self: None, lambda self, plan: None), raising=False)
+
+
+def wait_for_the_successor(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to join a coordinator claims by the plan that it has left as soon as it does not
+    find that one (3.4).
+    """
+    campaign = Election.campaign
+
+    async def hasty(self: Election) -> Takeover | None:
+        state = self._stage_member.replica_state
+        if state.known_plan is None and state.left_plan is not None:
+            state.known_plan = state.left_plan
+        return await campaign(self)
+
+    patch.setattr(Election, "campaign", hasty)
+
+
+def term_that_was_renounced(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to rejoin, and claims again, asks for a term in which it may not vote (3.4)."""
+
+    def careless(self: Election) -> int:
+        promised = self._stage_member.replica_state.promised
+        return (promised.term.number if promised is not None else 0) + 1
+
+    patch.setattr(Election, "_next_number", careless)
+
+
+def plan_of_another_state(patch: pytest.MonkeyPatch) -> None:
+    """Who has built another state since claims by the plan that it had left before (3.4)."""
+    install = ReplicaState.install
+
+    def careless(self: ReplicaState, *args: Any, **kwargs: Any) -> None:
+        left = self.left_plan
+        install(self, *args, **kwargs)
+        self.left_plan = left
+
+    patch.setattr(ReplicaState, "install", careless)
+
+
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
     """A member that cannot vouch for its state goes over to any lineage, and is led there when its
     own chooses a coordinator (3.4).

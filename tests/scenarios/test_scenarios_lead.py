@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Claim, Commit, Request, Train
+from swarmfree.protocol.messages import Claim, Commit, Goodbye, Request, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.memory_call import Question
@@ -134,6 +135,37 @@ def test_what_a_majority_committed_never_gives_way_to_what_was_forced(has_lost: 
     assert not lines(result, "LineageDropped", "forced=0")
     unforced = {line.split("iteration=")[1].split()[0] for line in lines(result, "IterationCommitted", "forced=0")}
     assert len(unforced) == 20, "no iteration was committed forced alone"
+
+
+def test_a_side_that_has_given_way_goes_on_where_the_other_one_is_out_of_reach() -> None:
+    """The forced half of a split is told to join the other one, and is parted again in that moment:
+    it goes on from where it was within `split_wait_s` and a little more, and gives way once more.
+    """
+    far: list[Member] = []
+    left: list[float] = []
+
+    class GivesWay(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            match moment:
+                case Moment(request=Goodbye(rejoin=True), outcome=Reply()) if not left:
+                    left.append(director.now_s)
+                    director.partition(far, duration_s=40.0)
+                case _:
+                    pass
+
+    def strike(director: Director, _: Moment) -> None:
+        other = next(member for member in director.members(0) if member != director.coordinator)
+        far.extend([other, *(director.members(stage)[0] for stage in (1, 2, 3))])
+        director.partition(far, duration_s=30.0)
+
+    setup = unhurried(swarm(sources=2, standbys=0, faults=NOBODY_COMES), iterations=30)
+    result = play(setup, GivesWay(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    (at_s,) = left
+    (took,) = [line for line in lines(result, "TookOver") if told_s(line) > at_s]
+    assert told_s(took) - at_s < setup.manifest.timing.split_wait_s + 5.0
+    assert "forced=False" in took
+    assert len(lines(result, "LineageDropped", "forced=1 ")) == 2
 
 
 def test_who_leads_a_beginning_has_nobody_leave_what_majorities_decided() -> None:

@@ -233,7 +233,9 @@ class StageMember:
         async def act() -> Reply:
             rejoined()  # whoever is heard by now keeps the work
             await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
+            left = replica_state.known_plan or replica_state.left_plan
             replica_state.promises, replica_state.plan, replica_state.known_plan = rejoined(), None, None
+            replica_state.left_plan = left
             self.silent_ticks, self.successor = SILENT_FOR_LONG, None
             replica_state.moved.tell()
             return Reply(Committed(replica_state.iteration))
