@@ -163,6 +163,18 @@ def plan_of_another_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "install", careless)
 
 
+def candidate_without_a_stage(patch: pytest.MonkeyPatch) -> None:
+    """Who has let its stage go claims nothing, though nobody else can step to where it stood
+    (3.2).
+    """
+    patch.setattr(Membership, "_may_claim", property(lambda self: self._stage_member.replica_state.stage != NO_STAGE))
+
+
+def asked_from_behind(patch: pytest.MonkeyPatch) -> None:
+    """Who holds nothing claims as well where nobody that holds a stage has asked it (3.2)."""
+    patch.setattr(StageMember, "is_asked_from_behind", property(lambda self: True, lambda self, value: None), raising=False)
+
+
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
     """A member that cannot vouch for its state goes over to any lineage, and is led there when its
     own chooses a coordinator (3.4).

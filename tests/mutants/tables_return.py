@@ -440,6 +440,29 @@ def candidate_that_was_told_to_rejoin() -> object:
     return [_campaign(_promising, partial(judge, builds=builds)) for builds in (False, True)]
 
 
+def candidate_that_holds_nothing() -> object:
+    """A member of iteration 5 has let its stage go, and hears no coordinator: whether it may claim
+    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, and when
+    it has heard a coordinator since.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        async def lead(inherited: object) -> None:
+            raise AssertionError(inherited)
+
+        member, membership = alone.stage_member, Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        await member.let_go()
+        found = [membership._may_claim]
+        for iteration in (5, 4):
+            await member.claim(D, Claim(at(1, LATER, iteration=iteration), only_asking=True))
+            found.append(membership._may_claim)
+        await member.heartbeat(A, Heartbeat(at(2, iteration=5), 0, 0.0, lineage=LINEAGE))
+        return [*found, membership._may_claim]
+
+    return play(story)
+
+
 def state_that_is_not_vouched_for() -> object:
     """What a peer says that was told to build a stage, before an Open and after it; whether its
     state counts where it says so.

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Claim, Commit, Goodbye, Request, Train
+from swarmfree.protocol.messages import Build, Claim, Commit, Goodbye, Request, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -201,6 +201,44 @@ def test_who_leads_a_beginning_has_nobody_leave_what_majorities_decided() -> Non
     assert not lines(result, "MemberLost", "it promised a higher term")
     (dropped,) = lines(result, "LineageDropped")
     assert "by_iterations=11 " in dropped, "what majorities decided is gone on from"
+
+
+def test_who_has_let_its_stage_go_leads_where_all_others_stand_further_back() -> None:
+    """A member lets its stage go to build a lost one, and all others die but two that slept: these
+    cannot step to where it stood, so it leads from there, and they keep what they have.
+    """
+    slept: list[Member] = []
+    builders: list[Member] = []
+
+    class Builds(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if builders or moment.outcome is not None or not isinstance(moment.request, Build):
+                return
+            if director.now_s > 12.0 and moment.receiver.member not in slept:
+                builders.append(moment.receiver.member)
+                director.after(0.02, lambda: fall(director))
+
+    def fall(director: Director) -> None:
+        director.kill(*sorted(set(director.peers()) - {*builders, *slept}))
+        for member in slept:
+            director.thaw(member)
+        director.after(20.0, lambda: [director.join() for _kind in range(6)] and None)
+
+    def strike(director: Director, _: Moment) -> None:
+        other = next(member for member in director.members(0) if member != director.coordinator)
+        slept.extend([director.members(1)[0], other])
+        for member in slept:
+            director.freeze(member, 90.0)
+        director.after(12.0, lambda: director.kill(*director.members(2)))
+
+    setup = unhurried(swarm(sources=2, standbys=0, faults=NOBODY_COMES), iterations=8)
+    result = play(setup, Builds(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    (took,) = lines(result, "TookOver")
+    assert builders[0].peer_id.removeprefix("Qm") in took
+    assert "iteration=4 " in took
+    assert lines(result, "StageBuilt stage=1 ", "action=Stay")
+    assert not lines(result, "LineageDropped")
 
 
 # ---- a lead that gets nowhere (finding 20) -------------------------------------------------------
