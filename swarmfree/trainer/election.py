@@ -104,10 +104,13 @@ class Election:
         Returns None if another coordinator is heard, or if this member cannot lead.
         """
         replica_state, timing = self._stage_member.replica_state, self._context.timing
-        longest_s = FORCED_WITHOUT_ALL * timing.split_wait_s
-        self.led = ()
-        self._has_waited = not self._is_led() and self._context.now_s() - self._alone_since_s >= longest_s
-        plan = replica_state.known_plan
+        self.led, is_new = (), self._is_led()
+        if is_new:  # else this peer goes on with a campaign that it only interrupted
+            self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
+        alone_s = self._context.now_s() - self._alone_since_s
+        self._has_waited = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s
+        # Whom it was told to follow may be gone, and only those that were told so are left
+        plan = replica_state.known_plan or (replica_state.left_plan if alone_s >= timing.split_wait_s else None)
         if plan is None or not self._may_lead(plan, Poll()):
             # A joiner that no Open has made a member would only keep the members from it
             return None
@@ -116,8 +119,7 @@ class Election:
         gone |= self._context.incarnations.ended(self._electorate(plan))
         successor = self._stage_member.successor
         place = 0 if successor == self._context.me else rank(plan, self._electorate(plan), self._context.me, gone)
-        if self._is_led():  # else this peer goes on with a campaign that it only interrupted
-            self._beats_before = self._stage_member.heartbeat_count
+        if is_new:
             is_fenced = place > 0 and await self._waits(place * timing.silence_s / 2)
             self._alone_since_s = self._context.now_s()
             if is_fenced:
@@ -182,7 +184,8 @@ class Election:
         return founder is not None and plan.position.term.number < founders_term(founder.number)
 
     def _next_number(self) -> int:
-        promised = self._stage_member.replica_state.promised
+        # Who was told to rejoin votes in no lower term than it had promised
+        promised = self._stage_member.replica_state.promised or self._stage_member.replica_state.promises.renounced
         return (promised.term.number if promised is not None else 0) + 1
 
     async def _waits(self, wait_s: float) -> bool:

@@ -132,7 +132,7 @@ class Membership:
         while True:
             if await self._ask_for_place():
                 await self._listen()
-            if self._stage_member.replica_state.stage != NO_STAGE:
+            if self._may_claim:
                 inheritance = await self._election.campaign()
                 # Who leads no longer asks who does before it claims again
                 if inheritance is not None:
@@ -171,8 +171,15 @@ class Membership:
             pause_s = wait_s * (0.5 + 0.5 * self._context.rng.random())
             await asyncio.sleep(pause_s)
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
-            if self._stage_member.replica_state.stage != NO_STAGE and silent_s >= self._context.timing.silence_s:
+            if self._may_claim and silent_s >= self._context.timing.silence_s:
                 return False
+
+    @property
+    def _may_claim(self) -> bool:
+        """Whether this peer may try to lead: it holds a stage, or it let one go to build another,
+        and who stands further back, and so may not lead itself, has asked it.
+        """
+        return self._stage_member.replica_state.stage != NO_STAGE or self._stage_member.is_asked_from_behind
 
     async def _load_snapshot(self, founder: Founder | None) -> None:
         if self._load is not None:

@@ -48,6 +48,8 @@ class ReplicaState:
             from there.
         plan: in force, None before the first Open, and after the state was built anew.
         founders_plan: the newest one of a founder, which alone decides on the first record.
+        left_plan: the newest one that was known when this peer was told to rejoin, None since
+            another one is, and once another state is held.
         base: of the work under way; empty while it changes.
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
@@ -82,6 +84,7 @@ class ReplicaState:
         self.plan: Plan | None = None
         self._known_plan: Plan | None = None
         self.founders_plan: Plan | None = None
+        self.left_plan: Plan | None = None
         self.base = ""
         self.opened = ""
         self.promises = Promises()
@@ -106,7 +109,7 @@ class ReplicaState:
     @known_plan.setter
     def known_plan(self, plan: Plan | None) -> None:
         """A newer plan was seen, or all are dropped."""
-        self._known_plan, founders = plan, self.founders_plan
+        self._known_plan, self.left_plan, founders = plan, None, self.founders_plan
         if plan is None or is_founders(plan.position.term.number):
             self.founders_plan = plan
         elif founders is not None and plan.position.term.number >= founders.position.term.number + TERMS_OF_A_GENESIS:
@@ -216,7 +219,7 @@ class ReplicaState:
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
         self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up, self.is_from_disk = None, "", "", False, False
-        self.is_paused = False
+        self.is_paused, self.left_plan = False, None
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.split = split_after(record, self._context.manifest)

@@ -107,6 +107,74 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "hopes", property(hopes))
 
 
+def hope_without_a_plan(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has no plan hopes for its lineage for ever, which it cannot lead (3.4)."""
+    campaign = Election.campaign
+
+    async def careless(self: Election) -> Takeover | None:
+        if self._stage_member.replica_state.known_plan is None:
+            return None
+        return await campaign(self)
+
+    patch.setattr(Election, "campaign", careless)
+
+
+def plan_that_was_left(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to join a coordinator claims no more, also where that one has died since, and
+    all that it knows were told so (3.4).
+    """
+    patch.setattr(ReplicaState, "left_plan", property(lambda self: None, lambda self, plan: None), raising=False)
+
+
+def wait_for_the_successor(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to join a coordinator claims by the plan that it has left as soon as it does not
+    find that one (3.4).
+    """
+    campaign = Election.campaign
+
+    async def hasty(self: Election) -> Takeover | None:
+        state = self._stage_member.replica_state
+        if state.known_plan is None and state.left_plan is not None:
+            state.known_plan = state.left_plan
+        return await campaign(self)
+
+    patch.setattr(Election, "campaign", hasty)
+
+
+def term_that_was_renounced(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to rejoin, and claims again, asks for a term in which it may not vote (3.4)."""
+
+    def careless(self: Election) -> int:
+        promised = self._stage_member.replica_state.promised
+        return (promised.term.number if promised is not None else 0) + 1
+
+    patch.setattr(Election, "_next_number", careless)
+
+
+def plan_of_another_state(patch: pytest.MonkeyPatch) -> None:
+    """Who has built another state since claims by the plan that it had left before (3.4)."""
+    install = ReplicaState.install
+
+    def careless(self: ReplicaState, *args: Any, **kwargs: Any) -> None:
+        left = self.left_plan
+        install(self, *args, **kwargs)
+        self.left_plan = left
+
+    patch.setattr(ReplicaState, "install", careless)
+
+
+def candidate_without_a_stage(patch: pytest.MonkeyPatch) -> None:
+    """Who has let its stage go claims nothing, though nobody else can step to where it stood
+    (3.2).
+    """
+    patch.setattr(Membership, "_may_claim", property(lambda self: self._stage_member.replica_state.stage != NO_STAGE))
+
+
+def asked_from_behind(patch: pytest.MonkeyPatch) -> None:
+    """Who holds nothing claims as well where nobody that holds a stage has asked it (3.2)."""
+    patch.setattr(StageMember, "is_asked_from_behind", property(lambda self: True, lambda self, value: None), raising=False)
+
+
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
     """A member that cannot vouch for its state goes over to any lineage, and is led there when its
     own chooses a coordinator (3.4).
@@ -727,6 +795,22 @@ def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     beginning of it, or another lineage (3.4).
     """
     patch.setattr(ReplicaState, "require_following", lambda self, iteration, lineage, forced: None)
+
+
+def lineage_before_the_term(patch: pytest.MonkeyPatch) -> None:
+    """Who leads the beginning of what a member holds, in a term before the one that it promised,
+    hears that the term is too low, and has the member leave its lineage (3.4).
+    """
+    require = StageMember._require_following
+
+    def careless(
+        self: StageMember, term: Term, iteration: int, lineage: str, forced: tuple[int, ...], *, hears_another: bool
+    ) -> None:
+        promised = self.replica_state.promised
+        if promised is None or term > promised.term:
+            require(self, term, iteration, lineage, forced, hears_another=hears_another)
+
+    patch.setattr(StageMember, "_require_following", careless)
 
 
 def hope_that_was_given_up(patch: pytest.MonkeyPatch) -> None:

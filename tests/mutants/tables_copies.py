@@ -147,6 +147,26 @@ def heartbeat_of_one_left_behind() -> object:
     return [*found, play(partial(story, lineage=LED, forced=(), led=(), term=TERM))]
 
 
+def earlier_term_of_one_left_behind() -> object:
+    """The same member has promised a later term, which it hears no more, and A leads in an earlier
+    one from iteration 1, for each of the sides: the answers to its heartbeat and its build; last,
+    the first side where the later coordinator is heard still.
+    """
+
+    async def story(alone: Alone, lineage: str, forced: tuple[int, ...], led: tuple[int, ...], *, hears: bool) -> tuple[str, str]:
+        _standing(alone, 5, forced, lineage)
+        own = Heartbeat(at(1, LATER, iteration=5), 0, 0.0, lineage=alone.replica_state.lineage, forced=forced)
+        await alone.stage_member.heartbeat(D, own)
+        if not hears:
+            alone.stage_member.lose_coordinator()
+        beat = Heartbeat(at(2, iteration=1), 0, 0.0, lineage=LED, forced=led)
+        build = Build(at(3, iteration=1), Fresh(1, 0, "draw it"), 1, LED, record(forced=led), (GENESIS_LINEAGE,))
+        return await word(alone.stage_member.heartbeat(A, beat)), await word(alone.builder.build(A, build))
+
+    found = [play(partial(story, lineage=one, forced=forced, led=led, hears=False)) for one, forced, led in SIDES]
+    return [*found, play(partial(story, lineage=LED, forced=(), led=(), hears=True))]
+
+
 def build_of_another_lineage() -> object:
     """A member at iteration 5 is to build for iteration 1 of another lineage, that was forced
     sooner: the answer where it hopes for its own, and where it has said that it does not.

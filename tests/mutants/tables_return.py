@@ -16,6 +16,7 @@ from typing import TypeVar
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
+from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -390,26 +391,76 @@ def coordinator_that_follows_another() -> object:
 
 def lineage_that_nobody_leads() -> object:
     """What a peer that nobody leads tells of forced records: early, late between two campaigns,
-    after the next; a member, and one without a place.
+    after the next; a member, one that the plan does not name, and one without a plan.
     """
 
-    async def judge(alone: Alone, election: Election, *, is_member: bool) -> list[tuple[int, ...]]:
+    async def judge(alone: Alone, election: Election, kind: str) -> list[tuple[int, ...]]:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
         wait_s, membership = alone.context.timing.split_wait_s, Membership(alone.context, alone.stage_member, alone.tasks, lead)
         membership._election, alone.replica_state.is_committed_state, told = election, True, []
+        if kind == "without":
+            alone.replica_state.known_plan = None
         while alone.context.now_s() < 2 * wait_s:
             await election.campaign()
+            await asyncio.sleep(0.1)
         told.append(membership.hello().forced)
-        if not is_member:
+        if kind == "left out":
             alone.replica_state.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
         await asyncio.sleep(2 * wait_s)
         told.append(membership.hello().forced)
         await election.campaign()
         return [*told, membership.hello().forced]
 
-    return [_campaign(_silent, partial(judge, is_member=is_member)) for is_member in (True, False)]
+    return [_campaign(_silent, partial(judge, kind=kind)) for kind in ("member", "left out", "without")]
+
+
+def candidate_that_was_told_to_rejoin() -> object:
+    """A member that has promised term 7 is told to join a coordinator that says nothing, and the
+    others would promise: the term in which it leads before `split_wait_s`, and after it, None where
+    it does not; the same where it has built another state since.
+    """
+
+    async def judge(alone: Alone, election: Election, *, builds: bool) -> list[int | None]:
+        state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
+        state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
+        await alone.stage_member.rejoin(A, D)
+        if builds:
+            state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        found = list[int | None]()
+        for until_s in (0.8 * wait_s, 1.5 * wait_s):
+            takeover: Takeover | None = None
+            while takeover is None and alone.context.now_s() < until_s:
+                takeover = await election.campaign()
+                await asyncio.sleep(1.0)
+            found.append(takeover.term.number if takeover is not None else None)
+        return found
+
+    return [_campaign(_promising, partial(judge, builds=builds)) for builds in (False, True)]
+
+
+def candidate_that_holds_nothing() -> object:
+    """A member of iteration 5 has let its stage go, and hears no coordinator: whether it may claim
+    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, and when
+    it has heard a coordinator since.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        async def lead(inherited: object) -> None:
+            raise AssertionError(inherited)
+
+        member, membership = alone.stage_member, Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        await member.let_go()
+        found = [membership._may_claim]
+        for iteration in (5, 4):
+            await member.claim(D, Claim(at(1, LATER, iteration=iteration), only_asking=True))
+            found.append(membership._may_claim)
+        await member.heartbeat(A, Heartbeat(at(2, iteration=5), 0, 0.0, lineage=LINEAGE))
+        return [*found, membership._may_claim]
+
+    return play(story)
 
 
 def state_that_is_not_vouched_for() -> object:

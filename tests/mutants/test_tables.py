@@ -331,7 +331,19 @@ ROWS = (
     Row(removals_return.word_of_who_is_led, tables_return.hello_of_a_refused_candidate, "c"),
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
-    Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 2),
+    Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
+    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
+    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
+    Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
+    *(
+        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None]])
+        for rule in (
+            removals_return.plan_that_was_left,
+            removals_return.wait_for_the_successor,
+            removals_return.term_that_was_renounced,
+            removals_return.plan_of_another_state,
+        )
+    ),
     Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
@@ -349,6 +361,11 @@ ROWS = (
             ("HeartbeatAnswer", "d"),
             ("HeartbeatAnswer", "a"),
         ],
+    ),
+    Row(
+        removals_return.lineage_before_the_term,
+        tables_copies.earlier_term_of_one_left_behind,
+        [("past", "past"), ("behind", "behind"), ("past", "past"), *[("behind", "behind")] * 3],
     ),
     Row(removals_return.hope_that_was_given_up, tables_copies.build_of_another_lineage, ["past", "Built"]),
     Row(removals_return.state_of_a_leaver, tables_return.leaver_that_cannot_step, ("c", "Stay")),

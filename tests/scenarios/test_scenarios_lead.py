@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Claim, Commit, Request, Train
+from swarmfree.protocol.messages import Build, Claim, Commit, Goodbye, Request, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.memory_call import Question
@@ -134,6 +135,110 @@ def test_what_a_majority_committed_never_gives_way_to_what_was_forced(has_lost: 
     assert not lines(result, "LineageDropped", "forced=0")
     unforced = {line.split("iteration=")[1].split()[0] for line in lines(result, "IterationCommitted", "forced=0")}
     assert len(unforced) == 20, "no iteration was committed forced alone"
+
+
+def test_a_side_that_has_given_way_goes_on_where_the_other_one_is_out_of_reach() -> None:
+    """The forced half of a split is told to join the other one, and is parted again in that moment:
+    it goes on from where it was within `split_wait_s` and a little more, and gives way once more.
+    """
+    far: list[Member] = []
+    left: list[float] = []
+
+    class GivesWay(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            match moment:
+                case Moment(request=Goodbye(rejoin=True), outcome=Reply()) if not left:
+                    left.append(director.now_s)
+                    director.partition(far, duration_s=40.0)
+                case _:
+                    pass
+
+    def strike(director: Director, _: Moment) -> None:
+        other = next(member for member in director.members(0) if member != director.coordinator)
+        far.extend([other, *(director.members(stage)[0] for stage in (1, 2, 3))])
+        director.partition(far, duration_s=30.0)
+
+    setup = unhurried(swarm(sources=2, standbys=0, faults=NOBODY_COMES), iterations=30)
+    result = play(setup, GivesWay(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    (at_s,) = left
+    (took,) = [line for line in lines(result, "TookOver") if told_s(line) > at_s]
+    assert told_s(took) - at_s < setup.manifest.timing.split_wait_s + 5.0
+    assert "forced=False" in took
+    assert len(lines(result, "LineageDropped", "forced=1 ")) == 2
+
+
+def test_who_leads_a_beginning_has_nobody_leave_what_majorities_decided() -> None:
+    """A source is parted, and goes on by force where it was, in a term before the one of the
+    majority, of which two are left that came later and have no vote there: they choose among
+    themselves.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        alone = next(member for member in director.members(0) if member != director.coordinator)
+        first = set(director.peers())
+        director.partition([alone], duration_s=44.0)
+        director.kill(director.members(1)[0], director.members(2)[0])
+        for _kind in range(2):
+            director.join()
+
+        def fall() -> None:
+            assert director.coordinator is not None, "somebody leads"
+            director.kill(director.coordinator)
+
+        def join() -> None:
+            for _kind in range(6):
+                director.join()
+
+        for late_s in (2.0, 20.0):
+            director.after(late_s, fall)
+        director.after(43.5, lambda: director.kill(*sorted(first - {alone})))
+        director.after(63.5, join)
+
+    setup = unhurried(swarm(sources=4, standbys=0, faults=NOBODY_COMES), iterations=20)
+    result = play(setup, Once(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    assert lines(result, "MemberLost", "why='past: lineage")
+    assert not lines(result, "MemberLost", "it promised a higher term")
+    (dropped,) = lines(result, "LineageDropped")
+    assert "by_iterations=11 " in dropped, "what majorities decided is gone on from"
+
+
+def test_who_has_let_its_stage_go_leads_where_all_others_stand_further_back() -> None:
+    """A member lets its stage go to build a lost one, and all others die but two that slept: these
+    cannot step to where it stood, so it leads from there, and they keep what they have.
+    """
+    slept: list[Member] = []
+    builders: list[Member] = []
+
+    class Builds(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if builders or moment.outcome is not None or not isinstance(moment.request, Build):
+                return
+            if director.now_s > 12.0 and moment.receiver.member not in slept:
+                builders.append(moment.receiver.member)
+                director.after(0.02, lambda: fall(director))
+
+    def fall(director: Director) -> None:
+        director.kill(*sorted(set(director.peers()) - {*builders, *slept}))
+        for member in slept:
+            director.thaw(member)
+        director.after(20.0, lambda: [director.join() for _kind in range(6)] and None)
+
+    def strike(director: Director, _: Moment) -> None:
+        other = next(member for member in director.members(0) if member != director.coordinator)
+        slept.extend([director.members(1)[0], other])
+        for member in slept:
+            director.freeze(member, 90.0)
+        director.after(12.0, lambda: director.kill(*director.members(2)))
+
+    setup = unhurried(swarm(sources=2, standbys=0, faults=NOBODY_COMES), iterations=8)
+    result = play(setup, Builds(is_asked(Train, key__iteration=1, key__stage=1), strike))
+    (took,) = lines(result, "TookOver")
+    assert builders[0].peer_id.removeprefix("Qm") in took
+    assert "iteration=4 " in took
+    assert lines(result, "StageBuilt stage=1 ", "action=Stay")
+    assert not lines(result, "LineageDropped")
 
 
 # ---- a lead that gets nowhere (finding 20) -------------------------------------------------------

@@ -81,6 +81,8 @@ class StageMember:
             `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         successor: whom a coordinator that leaves has named, None otherwise.
+        is_asked_from_behind: since a coordinator was heard, a candidate has asked that stands
+            further back than what this peer has last stepped with.
         activation_log: this peer's activation log.
         after_step: called in the same device work as a step, right after it.
         guest_room: what it offers a guest.
@@ -122,6 +124,7 @@ class StageMember:
         self.heartbeat_count = 0
         self.admitted: Mapping[Member, float] = {}
         self.successor: Member | None = None
+        self.is_asked_from_behind = False
         self.donors: tuple[Endpoint, ...] = ()
         self._stalled_ticks = 0
         self._progress = 0
@@ -233,7 +236,9 @@ class StageMember:
         async def act() -> Reply:
             rejoined()  # whoever is heard by now keeps the work
             await self._end_work(Refused(RefusalKind.STALE, "another lineage won"))
+            left = replica_state.known_plan or replica_state.left_plan
             replica_state.promises, replica_state.plan, replica_state.known_plan = rejoined(), None, None
+            replica_state.left_plan = left
             self.silent_ticks, self.successor = SILENT_FOR_LONG, None
             replica_state.moved.tell()
             return Reply(Committed(replica_state.iteration))
@@ -330,7 +335,9 @@ class StageMember:
 
     def promised_build(self, sender: Endpoint, request: Build) -> Promises:
         """Return the promises after this Build is accepted; see `policy.promises.build`."""
-        return promises.build(self.replica_state.promises, sender, request, hears_another=self.hears_another(sender))
+        forced, hears_another = request.record.forced if request.record is not None else (), self.hears_another(sender)
+        self._require_following(request.position.term, request.iteration, request.lineage, forced, hears_another=hears_another)
+        return promises.build(self.replica_state.promises, sender, request, hears_another=hears_another)
 
     async def heartbeat(self, sender: Endpoint, request: Heartbeat) -> Reply:
         """Answer how this member stands: at once if there is news, else after `hold_s`.
@@ -342,17 +349,16 @@ class StageMember:
         """
         replica_state, before = self.replica_state, self.replica_state.coordinator
         hears_another = self.hears_another(sender) and not self._may_lead_here(sender, request)
-        after = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
-        if promises.is_new_term(replica_state.promises, request.position):
-            replica_state.require_following(request.position.iteration, request.lineage, request.forced)
-        replica_state.promises = after
+        where = request.position.iteration, request.lineage, request.forced
+        self._require_following(request.position.term, *where, hears_another=hears_another)
+        replica_state.promises = promises.heartbeat(replica_state.promises, sender, request, hears_another=hears_another)
         self.context.forget_asked()
         if request.progress != self._progress or request.waiting_for or before != sender:
             self._stalled_ticks = 0
         self._progress = request.progress
         now_s, lease_s = self.context.now_s(), self.context.timing.lease_s
         self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
-        self.silent_ticks, self.successor = 0, None
+        self.silent_ticks, self.successor, self.is_asked_from_behind = 0, None, False
         self.heartbeat_count += 1
         self.guest_room.ask(request.adopted)
         if request.waiting_for != self.waiting_for:
@@ -385,6 +391,17 @@ class StageMember:
             host=self.guest_room.host,
         )
         return Reply(answer)
+
+    def _require_following(
+        self, term: Term, iteration: int, lineage: str, forced: tuple[int, ...], *, hears_another: bool
+    ) -> None:
+        """Refuse a coordinator that is not followed yet, and that leads what gives way to the state
+        held here: before its term is looked at, since whoever only hears that it is too low has
+        this member leave its lineage. Where another coordinator is heard, that one's word counts.
+        """
+        promised = self.replica_state.promised
+        if promised is None or (term != promised.term and not hears_another):
+            self.replica_state.require_following(iteration, lineage, forced)
 
     def _may_lead_here(self, sender: Endpoint, request: Heartbeat) -> bool:
         """Whether this member has just asked this coordinator for a place, or a majority has
@@ -422,6 +439,7 @@ class StageMember:
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
+        self.is_asked_from_behind |= request.position.iteration < replica_state.iteration
         if sender.member != self.context.me and not request.only_asking:
             replica_state.take_back()  # its own claim is made from where it stands
         last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
