@@ -436,7 +436,7 @@ class Cast:
         Enough sound peers for every stage must be left, one of which can feed data; where another
         founder may begin the run, as many as it begins with. If every dead peer is replaced, the
         answer is always yes. Once all iterations are done nobody is waited for longer than
-        `join_wait_s`, so that who stands still may be back too late.
+        `join_wait_s`, so that who stands still or is cut off in the last one may be back too late.
         """
         setup = self._stage.setup
         if setup.faults.replaced_share == 1:
@@ -444,10 +444,11 @@ class Cast:
         left = [life for life in self.lives.values() if life.is_alive and life not in falling]
         sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
-        if self._stage.checks.is_complete:
-            sound = [life for life in sound if not self._stage.hub.is_frozen(life.member)]
+        newest = self._stage.checks.newest
+        if newest is not None and newest.iteration + 2 >= setup.manifest.run.iterations:
+            sound = [life for life in sound if self.hindered_s.get(life.member.peer_id) != math.inf]
         feeders = sum(life.can_feed for life in sound)
-        if self._stage.checks.newest is None:
+        if newest is None:
             if setup.room_share:
                 return False  # nobody adopts before the run begins, and feeders that are left may be sources
             if setup.faults.strikes_ends or setup.opening is not None:

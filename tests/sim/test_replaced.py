@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,18 +24,14 @@ class Scene:
     Attributes:
         started: after how long somebody comes.
         told: of whom something is told.
-        frozen: names of those that stand still.
-        is_complete: all iterations are done.
+        newest: the last record.
     """
 
     def __init__(self, others: int) -> None:
         """The dead one and so many others."""
         self.started, self.told = list[float](), list[str]()
-        self.frozen, self.is_complete = set[str](), False
         self.newest: object = None
-        hub = SimpleNamespace(
-            later=lambda delay_s, start: self.started.append(delay_s), is_frozen=lambda member: member.peer_id in self.frozen
-        )
+        hub = SimpleNamespace(later=lambda delay_s, start: self.started.append(delay_s))
         liars = SimpleNamespace(is_liar=lambda peer_id: False)
         stage = SimpleNamespace(setup=Setup(MANIFEST, replace(CALM, replaced_share=0.0)), hub=hub, checks=self, liars=liars)
         transcript = SimpleNamespace(tell=lambda who, what: self.told.append(what))
@@ -98,20 +95,20 @@ def test_somebody_comes_for_whoever_another_founder_needs_to_begin(
     stages = replace(MANIFEST.stages, replicas_min=2, replicas_max=2, sources_max=2)
     faults = replace(setup.faults, coordinator_crash_rate=0.5 if strikes_ends else 0.0)
     scene.troupe._stage.setup = replace(setup, manifest=replace(MANIFEST, stages=stages), faults=faults)  # type: ignore[misc]
-    scene.newest = object() if has_begun else None
+    scene.newest = SimpleNamespace(iteration=0) if has_begun else None
     scene.troupe._replace(scene.lives[0])
     assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
 
 
-def test_who_stands_still_is_counted_on_until_all_iterations_are_done() -> None:
+@pytest.mark.parametrize(("more", "is_enough"), [(0, False), (1, True)])
+def test_who_stands_still_or_is_cut_off_is_counted_on_until_the_last_iteration(*, more: int, is_enough: bool) -> None:
     """A run waits for whoever is missing, but not at its end: there the rest have to be as many as
-    there are stages.
+    there are stages; so have they in the last iteration, after which it may be too late.
     """
-    found = []
-    for others in (MANIFEST.stage_count, MANIFEST.stage_count + 1):
-        scene = Scene(others)
-        scene.frozen = {"1"}
-        before = scene.troupe.leaves_enough([])
-        scene.is_complete = True
-        found.append((before, scene.troupe.leaves_enough([])))
-    assert found == [(True, False), (True, True)]
+    scene, last = Scene(MANIFEST.stage_count + more), MANIFEST.run.iterations - 1
+    scene.troupe.hindered_s = {"1": math.inf, "2": 10.0}  # the second one is back
+    found = list[bool]()
+    for decided in (last - 2, last - 1, last):
+        scene.newest = SimpleNamespace(iteration=decided)
+        found.append(scene.troupe.leaves_enough([]))
+    assert found == [True, is_enough, is_enough]
