@@ -1023,6 +1023,22 @@ def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_had_place", lambda self, sender: True)
 
 
+def rebuilt_state_for_a_word(patch: pytest.MonkeyPatch) -> None:
+    """What was made in place of a lost state is given up for the word of whoever says that it has
+    that, also where it is not believed (3.3).
+    """
+    welcome = Assignment._welcome_back
+
+    def careless(self: Assignment, sender: Endpoint, hello: Hello) -> Participant | None:
+        if hello.stage in self._rebuilt:
+            del self._rebuilt[hello.stage]
+            for other in self._roster.of_stage(hello.stage):
+                other.lose()
+        return welcome(self, sender, hello)
+
+    patch.setattr(Assignment, "_welcome_back", careless)
+
+
 def voucher_of_an_inherited_one(patch: pytest.MonkeyPatch) -> None:
     """A successor that has a newcomer by its claim does not hear what that says it holds (3.3)."""
     patch.setattr(Participant, "vouch_again", lambda self, hello: None)

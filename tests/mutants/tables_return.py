@@ -589,6 +589,21 @@ def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINE
 MERGED = Rebuilt(1, "merged", rate_scaled=True)
 
 
+def stranger_after_a_rebuild() -> object:
+    """Stage 1 was merged, and one says hello with the state that was lost: whether who holds what
+    was made holds it still; where that one is in no record and no plan, and where it is.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, who: Endpoint) -> bool:
+        assignment._lead.decide(record())
+        assignment._rebuilt = {1: MERGED}
+        assignment.hello(who, _hello(1))
+        holder = roster.get(SIBLING.member)
+        return holder is not None and holder.built
+
+    return [_assignment(partial(story, who=who)) for who in (endpoint("stranger"), ME)]
+
+
 def back_after_a_rebuild() -> object:
     """Its stage was merged meanwhile, and nothing was sealed yet."""
     return _back(MERGED)

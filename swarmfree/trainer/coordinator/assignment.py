@@ -200,14 +200,15 @@ class Assignment:
         iteration = self._lead.iteration
         if self._lead.present.record is None and (holders or self._is_to_feed(hello)):
             return None  # first weights are the same whoever draws them
-        built = hello.iteration >= iteration - 1 and rebuilt is None
-        if rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration and not self._lead.is_sealing:
+        may_hold, built = not holders or self._had_place(sender), hello.iteration >= iteration - 1 and rebuilt is None
+        is_better = rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration
+        if is_better and may_hold and not self._lead.is_sealing:
             del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
             for other in self._roster.of_stage(stage):
                 other.lose()
                 other.begin_build()
             built = True
-        if holders and not (built and self._had_place(sender)):
+        if holders and not (built and may_hold):
             return None
         held = hello.iteration if built else -1
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
