@@ -266,8 +266,10 @@ async def open_node(
             visible = [str(multiaddr) for multiaddr in await node.get_visible_maddrs()]
             addresses = _tcp_addresses(visible)
             made = DhtNode(p2p, node, validator, addresses, port or (addresses[0].port if addresses else 0))
-    except (*_FAULTS, TimeoutError) as error:
-        raise DhtFault(f"p2pd did not start: {error or repr(error)}") from error
+    except TimeoutError as error:
+        raise DhtFault(f"p2pd did not start within {_START_LIMIT_S:g} s") from error
+    except _FAULTS as error:
+        raise DhtFault(f"p2pd did not start: {str(error) or repr(error)}") from error
     finally:
         if made is None:  # also when this call was cancelled
             for half_open in opened:

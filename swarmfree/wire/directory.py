@@ -178,7 +178,7 @@ class DhtDirectory:
 
         Raises:
             ConfigError: the folder is in use or cannot be used, or p2pd does not start.
-        SwarmfreeError: the port is taken.
+            SwarmfreeError: the port is taken, or p2pd is not up in time.
             InviteError: nobody answers at the entry points.
         """
         self._sockets = SocketFolder(self._settings.folder)
@@ -558,7 +558,10 @@ class DhtDirectory:
         if isinstance(answer, SwarmfreeError):
             raise answer
         if isinstance(answer, BaseException):
-            raise ConfigError(f"the directory does not start on {self._settings.host}: {answer or repr(answer)}") from answer
+            told = f"the directory does not start on {self._settings.host}: {str(answer) or repr(answer)}"
+            if isinstance(answer, TimeoutError) or isinstance(answer.__cause__, TimeoutError):
+                raise SwarmfreeError(f"{told}; where this machine is busy with other work, try again") from answer
+            raise ConfigError(told) from answer
         return answer
 
     async def _join(self, keeper: DhtKeeper) -> None:

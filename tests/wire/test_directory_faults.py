@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
-from swarmfree.protocol.errors import InviteError, NobodyAnswers
+from swarmfree.cli.shutdown import exit_code_of
+from swarmfree.protocol.errors import InviteError, NobodyAnswers, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.wire import dht_keeper
+from swarmfree.wire import dht_keeper, dht_node
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.dht_values import DhtFault, Listening
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings
@@ -113,6 +114,15 @@ async def test_killed_p2pd_is_replaced(world: World) -> None:
     for one in (other, bootstrap, late):
         assert [a.stage for a in await one.announcements() if a.endpoint.member.peer_id == identity.peer_id] == [3]
         assert len(await one.announcements()) == 2
+
+
+async def test_slow_p2pd_is_no_bad_input(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine p2pd may take too long: units start a peer again after exit code 1."""
+    monkeypatch.setattr(dht_node, "_START_LIMIT_S", 0.0)
+    peer, _ = world.unstarted("peer", ())
+    with pytest.raises(SwarmfreeError, match="p2pd did not start within 0 s; where this machine is busy") as told:
+        await peer.start()
+    assert exit_code_of(told.value) == 1
 
 
 async def test_frozen_p2pd_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
