@@ -365,6 +365,19 @@ def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Absent, "add", lambda self, participant: add(self, participant) if participant.built else None)
 
 
+def copy_of_what_made_do(patch: pytest.MonkeyPatch) -> None:
+    """A copy is taken from a holder out of reach that was told to make do with an older state, as
+    if it held the present one (3.3).
+    """
+    calls_for = Roster._calls_for
+
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        participant.may_have_built = False
+        return calls_for(self, participant, error)
+
+    patch.setattr(Roster, "_calls_for", careless)
+
+
 def silent_copier(patch: pytest.MonkeyPatch) -> None:
     """A peer that falls silent as it copies a stage is forgotten, though it may hold it by now
     (3.3).

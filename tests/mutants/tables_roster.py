@@ -328,6 +328,27 @@ def silence_until_a_sibling_comes() -> object:
     return [_roster(partial(story, waited_s=waited_s), ME, D) for waited_s in (PATIENCE_S / 2, 2 * PATIENCE_S)]
 
 
+def silence_of_one_that_makes_do() -> object:
+    """The only holder of a stage is called for in vain: whether somebody is to copy from it; where
+    it was told to make do with what it has, and stands one step behind, and where only one of these
+    holds.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, is_told: bool, behind: int) -> bool:
+        found = roster.get(ME.member)
+        assert found is not None
+        found.hold(roster._lead.iteration - behind, is_ours=True)
+        if is_told:
+            found.doubt(found)
+        await roster.judge(found, PeerSilent("nothing"))
+        found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
+        await roster.judge(found, PeerSilent("nothing"))
+        return 1 in roster.out_of_reach
+
+    cases = ((True, 1), (True, 0), (False, 1))
+    return [_roster(partial(story, is_told=is_told, behind=behind), ME, D) for is_told, behind in cases]
+
+
 def silence_of_one_that_copies() -> object:
     """Who copies a stage falls silent, and the only holder dies: whether it is called for, and the
     iteration of what it holds once it answers; where it was told to copy nothing, too.

@@ -527,7 +527,9 @@ class Roster(Participants):
             )
         if self._patience_left_s(participant):
             return True
-        self.out_of_reach[participant.stage] = participant.endpoint
+        # Who was told to make do with an older state, or to build another, may have done so since
+        if not participant.may_have_built or participant.iteration >= self._lead.iteration:
+            self.out_of_reach[participant.stage] = participant.endpoint
         self.given_up.append(participant.endpoint)
         return False
 
