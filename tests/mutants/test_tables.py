@@ -336,11 +336,12 @@ ROWS = (
     Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
     Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
-        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None]])
+        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, 8]])
         for rule in (
             removals_return.plan_that_was_left,
             removals_return.wait_for_the_successor,
             removals_return.term_that_was_renounced,
+            removals_return.term_of_the_one_to_join,
             removals_return.plan_of_another_state,
         )
     ),
