@@ -205,6 +205,7 @@ ROWS = (
     Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
+    Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
