@@ -184,9 +184,12 @@ class Election:
         return founder is not None and plan.position.term.number < founders_term(founder.number)
 
     def _next_number(self) -> int:
-        # Who was told to rejoin votes in no lower term than it had promised
-        promised = self._stage_member.replica_state.promised or self._stage_member.replica_state.promises.renounced
-        return (promised.term.number if promised is not None else 0) + 1
+        replica_state = self._stage_member.replica_state
+        promised, renounced = replica_state.promised, replica_state.promises.renounced
+        terms = [promised.term.number] if promised is not None else []
+        # Who was told to rejoin votes in no lower term than it had promised in its lineage
+        terms += [renounced.term.number] if renounced is not None and renounced.lineage == replica_state.lineage else []
+        return max(terms, default=0) + 1
 
     async def _waits(self, wait_s: float) -> bool:
         """Let those claim that are before this peer in rank; whether somebody leads, or the last

@@ -454,11 +454,11 @@ class DhtDirectory:
         """All live announcements of those who may take part, one per peer, sorted by member; those
         seen last where the directory does not answer.
         """
-        found, before, seen = await self._read((self._key("peers"),), _CALL_LIMIT_S), self._seen, dict(self._seen)
+        found = await self._read((self._key("peers"),), _CALL_LIMIT_S)
         for number, record in enumerate(found.get(self._key("peers"), ())):
             if number % _LOOKED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # others have their turn, however many tickets strangers show
-            held = seen.get(record.owner)
+            held = self._seen.get(record.owner)
             if held is not None and held.announcement.expires_s >= record.expires_s:
                 continue
             try:
@@ -466,17 +466,17 @@ class DhtDirectory:
             except ValueError as error:
                 _log.debug("the announcement of %s is passed over: %s", record.owner, error)
                 continue
-            if self._is_admitted(record.owner, one.ticket):
-                seen[record.owner] = one
+            if not self._is_admitted(record.owner, one.ticket):
+                continue
+            self._seen[record.owner] = one  # at once: another call may have found others meanwhile
+            if held is None or held.announcement.endpoint != one.announcement.endpoint:
+                self._hear(one.announcement.endpoint)
         now_s = time.time()
         self._seen = {
             owner: one
-            for owner, one in seen.items()
+            for owner, one in self._seen.items()
             if one.announcement.expires_s > now_s and self._is_admitted(owner, one.ticket)
         }
-        for owner, one in self._seen.items():
-            if owner not in before or before[owner].announcement.endpoint != one.announcement.endpoint:
-                self._hear(one.announcement.endpoint)
         self._learn(entry for owner in sorted(self._seen) for entry in self._seen[owner].entry_points[:1])
         return tuple(sorted((seen.announcement for seen in self._seen.values()), key=lambda a: a.endpoint.member))
 

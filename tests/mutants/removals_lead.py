@@ -19,7 +19,7 @@ from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
-from swarmfree.trainer.coordinator import broadcast, leadership, meetings, rounds
+from swarmfree.trainer.coordinator import absent, broadcast, leadership, meetings, rounds
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
@@ -389,6 +389,13 @@ def silent_copier(patch: pytest.MonkeyPatch) -> None:
             add(self, participant)
 
     patch.setattr(Absent, "add", careless)
+
+
+def copiers_go_first(patch: pytest.MonkeyPatch) -> None:
+    """Of many that fell silent those that went first are forgotten, also where they held a stage
+    and later ones only began to copy it (3.3).
+    """
+    patch.setattr(absent, "_has_held", lambda _: True)
 
 
 def barred_and_alone(patch: pytest.MonkeyPatch) -> None:

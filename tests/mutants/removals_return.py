@@ -151,6 +151,19 @@ def term_that_was_renounced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_next_number", careless)
 
 
+def term_of_the_one_to_join(patch: pytest.MonkeyPatch) -> None:
+    """Who was told to rejoin, and has heard the coordinator that it was to follow, claims above
+    that one's term alone (3.4).
+    """
+
+    def careless(self: Election) -> int:
+        state = self._stage_member.replica_state
+        promised = state.promised or state.promises.renounced
+        return (promised.term.number if promised is not None else 0) + 1
+
+    patch.setattr(Election, "_next_number", careless)
+
+
 def plan_of_another_state(patch: pytest.MonkeyPatch) -> None:
     """Who has built another state since claims by the plan that it had left before (3.4)."""
     install = ReplicaState.install

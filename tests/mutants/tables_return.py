@@ -419,15 +419,19 @@ def lineage_that_nobody_leads() -> object:
 def candidate_that_was_told_to_rejoin() -> object:
     """A member that has promised term 7 is told to join a coordinator that says nothing, and the
     others would promise: the term in which it leads before `split_wait_s`, and after it, None where
-    it does not; the same where it has built another state since.
+    it does not; the same where it has built another state since, and where that coordinator, of
+    term 5, was heard once.
     """
 
-    async def judge(alone: Alone, election: Election, *, builds: bool) -> list[int | None]:
+    async def judge(alone: Alone, election: Election, *, builds: bool, hears: bool) -> list[int | None]:
         state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
         state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
         await alone.stage_member.rejoin(A, D)
         if builds:
             state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        if hears:
+            await alone.stage_member.heartbeat(D, Heartbeat(at(1, Term(5, D.member)), 0, 0.0, lineage=OTHER_LINEAGE))
+            alone.stage_member.lose_coordinator()
         found = list[int | None]()
         for until_s in (0.8 * wait_s, 1.5 * wait_s):
             takeover: Takeover | None = None
@@ -437,7 +441,8 @@ def candidate_that_was_told_to_rejoin() -> object:
             found.append(takeover.term.number if takeover is not None else None)
         return found
 
-    return [_campaign(_promising, partial(judge, builds=builds)) for builds in (False, True)]
+    cases = ((False, False), (True, False), (False, True))
+    return [_campaign(_promising, partial(judge, builds=builds, hears=hears)) for builds, hears in cases]
 
 
 def candidate_that_holds_nothing() -> object:

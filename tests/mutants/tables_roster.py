@@ -32,6 +32,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, Record, float64_bits
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import partition_merge
+from swarmfree.trainer.coordinator.absent import ABSENT_MAX
 from swarmfree.trainer.coordinator.bars import FIRST_S
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.handoff import end_run
@@ -347,6 +348,25 @@ def silence_of_one_that_makes_do() -> object:
 
     cases = ((True, 1), (True, 0), (False, 1))
     return [_roster(partial(story, is_told=is_told, behind=behind), ME, D) for is_told, behind in cases]
+
+
+def holder_beside_many_copiers() -> object:
+    """A replica falls silent, then as many newcomers that began to copy its stage as are remembered
+    in all, then its sibling dies: whether the replica is called for.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> bool:
+        holder = roster.get(SIBLING.member)
+        assert holder is not None
+        await roster.judge(holder, PeerSilent("nothing"))
+        for number in range(ABSENT_MAX):
+            copier = roster.admit(endpoint(f"newcomer {number}"), Hello(False, False, ""), 1)
+            copier.begin_build(copies=1)
+            await roster.judge(copier, PeerSilent("nothing"))
+        roster.fence(ME.member, "nobody listens")
+        return roster.get(SIBLING.member) is not None
+
+    return _roster(story, ME, SIBLING, D)
 
 
 def silence_of_one_that_copies() -> object:

@@ -206,6 +206,7 @@ ROWS = (
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
     Row(removals_lead.copy_of_what_made_do, tables_roster.silence_of_one_that_makes_do, [False, True, True]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
+    Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
@@ -337,11 +338,12 @@ ROWS = (
     Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
     Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
-        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None]])
+        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, 8]])
         for rule in (
             removals_return.plan_that_was_left,
             removals_return.wait_for_the_successor,
             removals_return.term_that_was_renounced,
+            removals_return.term_of_the_one_to_join,
             removals_return.plan_of_another_state,
         )
     ),

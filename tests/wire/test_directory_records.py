@@ -4,20 +4,23 @@ network.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import fcntl
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
-from directory_world import announcement_of
+from directory_world import World, announcement_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.announcement_record import (
     PeerRecord,
@@ -30,6 +33,8 @@ from swarmfree.wire.announcement_record import (
     run_record_from_bytes,
     run_record_to_bytes,
 )
+from swarmfree.wire.dht_values import SignedRecord
+from swarmfree.wire.directory import Records
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.known_peers import KNOWN_PEERS_FILE, read_known_peers, write_known_peers
 from swarmfree.wire.socket_folder import SocketFolder
@@ -329,3 +334,32 @@ def test_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
         SocketFolder(tmp_path / "file")
+
+
+async def test_two_calls_at_once_keep_what_each_has_found(small_manifest: Manifest, tmp_path: Path) -> None:
+    """Of two reads the longer one began first, and found an older announcement of one peer and none
+    of another: both are known as they were last read, also where the directory answers no more.
+    """
+    world = World(tmp_path, small_manifest)
+    directory, _ = world.unstarted("reader", ())
+    directory._manifest = world.manifest
+    moved, newcomer = (load_or_create_identity(tmp_path / name) for name in ("moved", "newcomer"))
+
+    def found(identity: Identity, lease_s: float) -> SignedRecord:
+        said = announcement_of(identity, lease_s=lease_s)
+        value = peer_record_to_bytes(PeerRecord(said, (), world.ticket.shown_by(identity.peer_id)))
+        return SignedRecord(identity.peer_id, value, said.expires_s)
+
+    long = (found(moved, 60.0), *(SignedRecord(f"stranger{number}", b"{}", 1.0) for number in range(40)))
+    answers = [long, (found(moved, 90.0), found(newcomer, 90.0))]
+
+    async def read(keys: tuple[str, ...], limit_s: float) -> Records:
+        return {keys[0]: answers.pop(0)} if answers else {}
+
+    directory._read = read  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(directory.announcements())
+    known = await directory.announcements()
+    assert {a.endpoint.member.peer_id for a in known} == {moved.peer_id, newcomer.peer_id}
+    assert min(a.expires_s for a in known) > time.time() + 70.0

@@ -30,7 +30,7 @@ def is_over(error: CallFailed) -> bool:
 
 class Absent:
     """Them by peer, and since when each has been missing; those that went first are forgotten
-    first.
+    first, and before all who only began to copy.
     """
 
     def __init__(self, context: Context) -> None:
@@ -42,12 +42,13 @@ class Absent:
         """A participant is about to be fenced though its life may go on; what it holds may be a
         step behind.
         """
-        may_hold = participant.built or participant.held(participant.stage) >= 0 or participant.copies == participant.stage
-        if participant.stage != NO_STAGE and may_hold:
+        if participant.stage != NO_STAGE and (_has_held(participant) or participant.copies == participant.stage):
             since_s = participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s)
             self._gone[participant.member.peer_id] = participant, since_s
             if len(self._gone) > ABSENT_MAX:
-                del self._gone[next(iter(self._gone))]
+                # Newcomers may come, begin to copy and go as often as they like
+                copiers = (peer_id for peer_id, (gone, _) in self._gone.items() if not _has_held(gone))
+                del self._gone[next(copiers, next(iter(self._gone)))]
 
     def vouch(self, base: str) -> None:
         """A record of this base is decided: who worked on it holds what that begins with, also
@@ -78,6 +79,11 @@ class Absent:
             self.discard(participant.member.peer_id)
         ended = self._context.incarnations.ended([participant.member for participant, _ in found])
         return [(participant, since_s) for participant, since_s in found if participant.member not in ended]
+
+
+def _has_held(participant: Participant) -> bool:
+    """Whether it is known to have held its stage's state."""
+    return participant.built or participant.held(participant.stage) >= 0
 
 
 def _keeps(answer: HeartbeatAnswer | None, past: Mapping[int, str]) -> bool:
