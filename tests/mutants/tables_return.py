@@ -1220,24 +1220,26 @@ def copy_whose_answer_is_lost() -> object:
 
 def copies_that_come_to_nothing() -> object:
     """A newcomer's copies of stage 1 fail, one after the other, since nothing comes: as the holder
-    is heard, is only called for, or is gone; or since its own device fails, as the holder is called
-    for: whether it is barred.
+    is heard, is only called for, says that it is not there yet before that, or is gone; since its
+    own device fails, as the holder is called for; or as another donor is heard: whether it is
+    barred.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> bool:
-        newcomer, kind = roster.admit(ME, Hello(False, False, ""), 1), RefusalKind.FAILED
-        if how == "own":
-            kind = RefusalKind.EXHAUSTED
-        if how in {"silent", "own"}:
-            roster.holders(1)[0].silent_since_s = alone.context.now_s()
+        newcomer, copy = roster.admit(ME, Hello(False, False, ""), 1), Copy(1, (SIBLING,), "copy it")
+        kind = {"own": RefusalKind.EXHAUSTED, "not yet": RefusalKind.NOT_YET}.get(how, RefusalKind.FAILED)
+        if how == "another":
+            copy = replace(copy, donors=(SIBLING, D))
         if how == "gone":
             roster.fence(SIBLING.member, "nobody listens")
-        request = Build(at(2), Copy(1, (SIBLING,), "copy it"), 5, LINEAGE, record())
+        elif how != "heard":
+            roster.holders(1)[0].silent_since_s = alone.context.now_s()
         for _ in range(9):
-            await assignment._refused(newcomer, request, Refused(kind, "x"))
+            await assignment._refused(newcomer, Build(at(2), copy, 5, LINEAGE, record()), Refused(kind, "x"))
         return roster.is_barred(ME.member)
 
-    return [_assignment(partial(story, how=how)) for how in ("heard", "silent", "gone", "own")]
+    ways = ("heard", "silent", "not yet", "gone", "own", "another")
+    return [_assignment(partial(story, how=how)) for how in ways]
 
 
 def builder_that_does_not_answer() -> object:

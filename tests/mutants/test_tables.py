@@ -318,7 +318,7 @@ ROWS = (
     Row(removals_return.rebuild_put_off_but_for_a_while, tables_return.rivals_one_after_the_other, [True, True, False, True]),
     Row(removals_return.second_look_after_all_waits, tables_return.second_look_that_is_due, [True, False]),
     Row(removals_return.patience_for_what_is_held, tables_return.patience_with_an_old_state, ([0.0, 3.0], True)),
-    Row(removals_return.copies_of_who_is_silent, tables_return.copies_that_come_to_nothing, [True, False, False, True]),
+    Row(removals_return.copies_of_who_is_silent, tables_return.copies_that_come_to_nothing, [True, *[False] * 3, True, True]),
     Row(removals_return.builder_that_may_hold_its_stage, tables_return.builder_that_is_silent, [True, True]),
     Row(removals_return.state_before_a_copy, tables_return.copy_whose_answer_is_lost, [5, -1, 5, -1, -1, 5]),
     Row(removals_return.build_that_was_overtaken, tables_return.builder_that_does_not_answer, [False, True]),
