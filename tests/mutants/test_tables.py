@@ -542,8 +542,12 @@ ROWS = (
     Row(removals_lead.lead_of_a_stranger, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_names_its_leader, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_of_the_claim, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
-    Row(removals_evidence.ticket_of_an_announcement, tables_evidence.announced_with_and_without_a_ticket, [["right"], []]),
-    Row(removals_evidence.announced_with_a_revoked_ticket, tables_evidence.announced_with_and_without_a_ticket, [["right"], []]),
+    Row(removals_evidence.ticket_of_an_announcement, tables_evidence.announced_with_and_without_a_ticket, [["right"], [], []]),
+    Row(
+        removals_evidence.announced_with_a_revoked_ticket,
+        tables_evidence.announced_with_and_without_a_ticket,
+        [["right"], [], []],
+    ),
     Row(removals_evidence.turns_between_tickets, tables_evidence.turns_beside_many_tickets, 8),
     # a stage that nobody comes for
     Row(removals_adoption.time_for_a_newcomer, tables_adoption.asked_after_a_while, [[], ["d"]]),
