@@ -360,6 +360,7 @@ ROWS = (
             ("HeartbeatAnswer", "d"),
             ("HeartbeatAnswer", "d"),
             ("HeartbeatAnswer", "a"),
+            ("past", ""),
         ],
     ),
     Row(
