@@ -390,8 +390,8 @@ def coordinator_that_follows_another() -> object:
 
 
 def lineage_that_nobody_leads() -> object:
-    """What a peer that nobody leads tells of forced records: early, late between two campaigns,
-    after the next; a member, one that the plan does not name, and one without a plan.
+    """What a peer that nobody leads any more tells of forced records: early, late between two
+    campaigns, after the next; a member, one that the plan does not name, and one without a plan.
     """
 
     async def judge(alone: Alone, election: Election, kind: str) -> list[tuple[int, ...]]:
@@ -402,7 +402,9 @@ def lineage_that_nobody_leads() -> object:
         membership._election, alone.replica_state.is_committed_state, told = election, True, []
         if kind == "without":
             alone.replica_state.known_plan = None
-        while alone.context.now_s() < 2 * wait_s:
+        await asyncio.sleep(4 * wait_s)
+        alone.stage_member.heartbeat_count += 1
+        while alone.context.now_s() < 6 * wait_s:
             await election.campaign()
             await asyncio.sleep(0.1)
         told.append(membership.hello().forced)
@@ -419,14 +421,19 @@ def lineage_that_nobody_leads() -> object:
 def candidate_that_was_told_to_rejoin() -> object:
     """A member that has promised term 7 is told to join a coordinator that says nothing, and the
     others would promise: the term in which it leads before `split_wait_s`, and after it, None where
-    it does not; the same where it has built another state since.
+    it does not; the same where it has built another state since, where another founder has been
+    named, and where it is told so twice.
     """
 
-    async def judge(alone: Alone, election: Election, *, builds: bool) -> list[int | None]:
+    async def judge(alone: Alone, election: Election, then: str) -> list[int | None]:
         state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
         state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
         await alone.stage_member.rejoin(A, D)
-        if builds:
+        if then == "again":
+            await alone.stage_member.rejoin(D, A)
+        if then == "another founder":
+            await alone.stage_member.forget_plan()
+        if then == "builds":
             state.install(1, 5, LINEAGE, replace(record(), iteration=4))
         found = list[int | None]()
         for until_s in (0.8 * wait_s, 1.5 * wait_s):
@@ -437,13 +444,13 @@ def candidate_that_was_told_to_rejoin() -> object:
             found.append(takeover.term.number if takeover is not None else None)
         return found
 
-    return [_campaign(_promising, partial(judge, builds=builds)) for builds in (False, True)]
+    return [_campaign(_promising, partial(judge, then=then)) for then in ("", "builds", "another founder", "again")]
 
 
 def candidate_that_holds_nothing() -> object:
     """A member of iteration 5 has let its stage go, and hears no coordinator: whether it may claim
-    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, and when
-    it has heard a coordinator since.
+    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, when the
+    first has once more, and when it has heard a coordinator since.
     """
 
     async def story(alone: Alone) -> list[bool]:
@@ -454,7 +461,7 @@ def candidate_that_holds_nothing() -> object:
         alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
         await member.let_go()
         found = [membership._may_claim]
-        for iteration in (5, 4):
+        for iteration in (5, 4, 5):
             await member.claim(D, Claim(at(1, LATER, iteration=iteration), only_asking=True))
             found.append(membership._may_claim)
         await member.heartbeat(A, Heartbeat(at(2, iteration=5), 0, 0.0, lineage=LINEAGE))

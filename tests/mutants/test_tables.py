@@ -332,11 +332,11 @@ ROWS = (
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
     Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
-    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
-    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
+    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
+    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
     Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
-        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None]])
+        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, None], [None, 8]])
         for rule in (
             removals_return.plan_that_was_left,
             removals_return.wait_for_the_successor,
