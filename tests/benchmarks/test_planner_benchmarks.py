@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +15,7 @@ from benchmarks import estimator, moves, reactions
 from benchmarks.paced_fork_server import Pace
 from benchmarks.paced_swarm import BLOCK_S, HEAD_S, Knowledge, gaps_s, run_of
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
+from swarmfree.protocol.events import MoveFailed, MoveMeasured
 
 
 def test_what_messages_take_in_the_first_shape_is_added_to_all_others() -> None:
@@ -94,6 +98,33 @@ def test_what_is_predicted_is_held_against_what_was_measured() -> None:
         "moves_failed": 1,
         "moves_times": 3,
     }
+
+
+async def test_each_move_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where two are measured at once, and where one between them comes to nothing."""
+    measured = [MoveMeasured("peer-1", 2, 1, 9, float(number), 2.0, 3.0, 4.0) for number in range(1, 4)]
+    failed = MoveFailed("peer-1", 2, 1, 9, "it has died")
+    coming, slowed, told = [[measured[0]], [failed], measured[1:]], list[str](), list[MoveMeasured | MoveFailed]()
+
+    async def until(_: str, is_so: Callable[[], bool], __: float) -> None:
+        assert not is_so()
+        told.extend(coming.pop(0))
+        assert is_so()
+
+    async def nothing(*_: object) -> None:
+        """The swarm goes on."""
+
+    @contextlib.asynccontextmanager
+    async def paced(*_: object) -> AsyncIterator[SimpleNamespace]:
+        swarm = SimpleNamespace(
+            commits=nothing, until=until, told=lambda kind: (("peer-0", one) for one in told if isinstance(one, kind))
+        )
+        yield SimpleNamespace(swarm=swarm, start=nothing, of_stage=lambda stage: (f"stage {stage}",), slow=slowed.extend)
+
+    monkeypatch.setattr(reactions, "paced", paced)
+    costs = await reactions.measure_moves(3)
+    assert costs == reactions.Costs([reactions.Cost(2.0, one.transition_s, 4.0, 3.0) for one in measured], failed=1)
+    assert slowed == ["stage 2", "stage 1", "stage 2"]
 
 
 def test_a_head_takes_its_share_of_the_work() -> None:

@@ -109,6 +109,15 @@ def test_a_ticket_that_names_the_host_is_for_nobody_else(tmp_path: Path) -> None
     assert guests_of(tmp_path, make_ticket(organiser, run, until_s, holder=identity.peer_id)).room_bytes == 0
 
 
+def test_a_guest_announces_itself_with_its_host_s_ticket(tmp_path: Path) -> None:
+    """Else nobody would find it."""
+    ticket, identity = (
+        make_ticket(draw_organiser(), Manifest().fingerprint(), int(time.time()) + 600),
+        load_or_create_identity(tmp_path),
+    )
+    assert guests_of(tmp_path, ticket)._directory(identity, tmp_path)._ticket == ticket.shown_by(identity.peer_id)
+
+
 def test_a_guest_is_brought_back_with_the_stage_that_it_left(tmp_path: Path) -> None:
     """Each slot is known by the newest snapshot in its folder, until the guest has left."""
     guests, run = guests_of(tmp_path), Manifest().fingerprint()

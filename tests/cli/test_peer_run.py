@@ -140,6 +140,15 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     assert ended
 
 
+def test_a_peer_announces_itself_with_its_ticket(tmp_path: Path, manifest: Manifest, organiser: OrganiserKey) -> None:
+    """Else nobody would find it."""
+    run, identity = manifest.fingerprint(), load_or_create_identity(tmp_path)
+    ticket = make_ticket(organiser, run, int(time.time()) + 3600)
+    order = PeerOrder(Invite(run, (), ticket), LocalConfig(str(tmp_path)), Log.JSON, EngineKind.INTEGER, is_watched=False)
+    directory = peer_run.PeerLife(order)._directory(identity, TextJournal(io.StringIO()))
+    assert directory._ticket == ticket.shown_by(identity.peer_id)
+
+
 @pytest.mark.parametrize("adopts", [False, True])
 def test_snapshots_of_guests_that_nobody_uses_are_named(tmp_path: Path, manifest: Manifest, *, adopts: bool) -> None:
     """A host that comes back with `--no-adopt` says what its guests kept, once; one that takes in

@@ -112,6 +112,7 @@ def build_of_what_is_decided() -> object:
     return [play(partial(story, iteration=i, forced=forced)) for i, forced in ((0, ()), (0, (0,)), (1, (1,)))]
 
 
+LATEST = Term(3, D.member)
 LED = "1" * 64
 """What another coordinator leads stands on, at iteration 1."""
 SIDES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
@@ -129,13 +130,14 @@ forced later; forced alike; forced sooner."""
 def heartbeat_of_one_left_behind() -> object:
     """A member at iteration 5 hears its coordinator no more, and another one heartbeats in a higher
     term that stands at iteration 1, for each of the sides: the answer, and who is followed then.
-    Last, the same as at first in a term that is promised already.
+    Then, the same as at first in a term that is promised already; last, where none is promised.
     """
 
     async def story(alone: Alone, lineage: str, forced: tuple[int, ...], led: tuple[int, ...], term: Term) -> tuple[str, str]:
         _standing(alone, 5, forced, lineage)
         own = Heartbeat(at(1, iteration=5), 0, 0.0, lineage=alone.replica_state.lineage, forced=forced)
-        await alone.stage_member.heartbeat(A, own)
+        if term != LATEST:
+            await alone.stage_member.heartbeat(A, own)
         if term != TERM:
             alone.stage_member.lose_coordinator()
         other = Heartbeat(at(2, term, iteration=1), 0, 0.0, lineage=LED, forced=led)
@@ -144,7 +146,7 @@ def heartbeat_of_one_left_behind() -> object:
         return said, coordinator.member.peer_id if coordinator is not None else ""
 
     found = [play(partial(story, lineage=one, forced=forced, led=led, term=LATER)) for one, forced, led in SIDES]
-    return [*found, play(partial(story, lineage=LED, forced=(), led=(), term=TERM))]
+    return [*found, *(play(partial(story, lineage=LED, forced=(), led=(), term=term)) for term in (TERM, LATEST))]
 
 
 def earlier_term_of_one_left_behind() -> object:

@@ -466,7 +466,8 @@ def _directory(folder: str, manifest: Manifest, shown: Mapping[str, bytes]) -> D
 
 def announced_with_and_without_a_ticket() -> object:
     """Peers are announced without a ticket, with that of another peer, with one of another
-    organiser, and with one of the run's: who is found, and who once that one is revoked.
+    organiser, and with one of the run's: who is found, who once that one is revoked, and who after
+    a restart.
     """
     organiser, until_s = draw_organiser(), int(time.time()) + 3600
     manifest = replace(MANIFEST, organiser=organiser.peer_id)
@@ -477,7 +478,8 @@ def announced_with_and_without_a_ticket() -> object:
         directory = _directory(folder, manifest, shown)
         first = await directory.announcements()
         await directory.publish_bans(longer_ban_list(organiser, manifest, None, peers=(), tickets=(ticket.ticket_id,)), 60.0)
-        return [[a.endpoint.member.peer_id for a in found] for found in (first, await directory.announcements())]
+        found = first, await directory.announcements(), await _directory(folder, manifest, shown).announcements()
+        return [[a.endpoint.member.peer_id for a in one] for one in found]
 
     with tempfile.TemporaryDirectory() as folder:
         return run_virtual(story)

@@ -390,8 +390,8 @@ def coordinator_that_follows_another() -> object:
 
 
 def lineage_that_nobody_leads() -> object:
-    """What a peer that nobody leads tells of forced records: early, late between two campaigns,
-    after the next; a member, one that the plan does not name, and one without a plan.
+    """What a peer that nobody leads any more tells of forced records: early, late between two
+    campaigns, after the next; a member, one that the plan does not name, and one without a plan.
     """
 
     async def judge(alone: Alone, election: Election, kind: str) -> list[tuple[int, ...]]:
@@ -402,7 +402,9 @@ def lineage_that_nobody_leads() -> object:
         membership._election, alone.replica_state.is_committed_state, told = election, True, []
         if kind == "without":
             alone.replica_state.known_plan = None
-        while alone.context.now_s() < 2 * wait_s:
+        await asyncio.sleep(4 * wait_s)
+        alone.stage_member.heartbeat_count += 1
+        while alone.context.now_s() < 6 * wait_s:
             await election.campaign()
             await asyncio.sleep(0.1)
         told.append(membership.hello().forced)
@@ -419,17 +421,21 @@ def lineage_that_nobody_leads() -> object:
 def candidate_that_was_told_to_rejoin() -> object:
     """A member that has promised term 7 is told to join a coordinator that says nothing, and the
     others would promise: the term in which it leads before `split_wait_s`, and after it, None where
-    it does not; the same where it has built another state since, and where that coordinator, of
-    term 5, was heard once.
+    it does not; the same where it has built another state since, where another founder has been
+    named, where it is told so twice, and where that coordinator, of term 5, was heard once.
     """
 
-    async def judge(alone: Alone, election: Election, *, builds: bool, hears: bool) -> list[int | None]:
+    async def judge(alone: Alone, election: Election, then: str) -> list[int | None]:
         state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
         state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
         await alone.stage_member.rejoin(A, D)
-        if builds:
+        if then == "again":
+            await alone.stage_member.rejoin(D, A)
+        if then == "another founder":
+            await alone.stage_member.forget_plan()
+        if then == "builds":
             state.install(1, 5, LINEAGE, replace(record(), iteration=4))
-        if hears:
+        if then == "hears":
             await alone.stage_member.heartbeat(D, Heartbeat(at(1, Term(5, D.member)), 0, 0.0, lineage=OTHER_LINEAGE))
             alone.stage_member.lose_coordinator()
         found = list[int | None]()
@@ -441,14 +447,14 @@ def candidate_that_was_told_to_rejoin() -> object:
             found.append(takeover.term.number if takeover is not None else None)
         return found
 
-    cases = ((False, False), (True, False), (False, True))
-    return [_campaign(_promising, partial(judge, builds=builds, hears=hears)) for builds, hears in cases]
+    cases = ("", "builds", "another founder", "again", "hears")
+    return [_campaign(_promising, partial(judge, then=then)) for then in cases]
 
 
 def candidate_that_holds_nothing() -> object:
     """A member of iteration 5 has let its stage go, and hears no coordinator: whether it may claim
-    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, and when
-    it has heard a coordinator since.
+    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, when the
+    first has once more, and when it has heard a coordinator since.
     """
 
     async def story(alone: Alone) -> list[bool]:
@@ -459,7 +465,7 @@ def candidate_that_holds_nothing() -> object:
         alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
         await member.let_go()
         found = [membership._may_claim]
-        for iteration in (5, 4):
+        for iteration in (5, 4, 5):
             await member.claim(D, Claim(at(1, LATER, iteration=iteration), only_asking=True))
             found.append(membership._may_claim)
         await member.heartbeat(A, Heartbeat(at(2, iteration=5), 0, 0.0, lineage=LINEAGE))
@@ -1240,24 +1246,26 @@ def copy_whose_answer_is_lost() -> object:
 
 def copies_that_come_to_nothing() -> object:
     """A newcomer's copies of stage 1 fail, one after the other, since nothing comes: as the holder
-    is heard, is only called for, or is gone; or since its own device fails, as the holder is called
-    for: whether it is barred.
+    is heard, is only called for, says that it is not there yet before that, or is gone; since its
+    own device fails, as the holder is called for; or as another donor is heard: whether it is
+    barred.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, how: str) -> bool:
-        newcomer, kind = roster.admit(ME, Hello(False, False, ""), 1), RefusalKind.FAILED
-        if how == "own":
-            kind = RefusalKind.EXHAUSTED
-        if how in {"silent", "own"}:
-            roster.holders(1)[0].silent_since_s = alone.context.now_s()
+        newcomer, copy = roster.admit(ME, Hello(False, False, ""), 1), Copy(1, (SIBLING,), "copy it")
+        kind = {"own": RefusalKind.EXHAUSTED, "not yet": RefusalKind.NOT_YET}.get(how, RefusalKind.FAILED)
+        if how == "another":
+            copy = replace(copy, donors=(SIBLING, D))
         if how == "gone":
             roster.fence(SIBLING.member, "nobody listens")
-        request = Build(at(2), Copy(1, (SIBLING,), "copy it"), 5, LINEAGE, record())
+        elif how != "heard":
+            roster.holders(1)[0].silent_since_s = alone.context.now_s()
         for _ in range(9):
-            await assignment._refused(newcomer, request, Refused(kind, "x"))
+            await assignment._refused(newcomer, Build(at(2), copy, 5, LINEAGE, record()), Refused(kind, "x"))
         return roster.is_barred(ME.member)
 
-    return [_assignment(partial(story, how=how)) for how in ("heard", "silent", "gone", "own")]
+    ways = ("heard", "silent", "not yet", "gone", "own", "another")
+    return [_assignment(partial(story, how=how)) for how in ways]
 
 
 def builder_that_does_not_answer() -> object:

@@ -320,7 +320,7 @@ ROWS = (
     Row(removals_return.rebuild_put_off_but_for_a_while, tables_return.rivals_one_after_the_other, [True, True, False, True]),
     Row(removals_return.second_look_after_all_waits, tables_return.second_look_that_is_due, [True, False]),
     Row(removals_return.patience_for_what_is_held, tables_return.patience_with_an_old_state, ([0.0, 3.0], True)),
-    Row(removals_return.copies_of_who_is_silent, tables_return.copies_that_come_to_nothing, [True, False, False, True]),
+    Row(removals_return.copies_of_who_is_silent, tables_return.copies_that_come_to_nothing, [True, *[False] * 3, True, True]),
     Row(removals_return.builder_that_may_hold_its_stage, tables_return.builder_that_is_silent, [True, True]),
     Row(removals_return.state_before_a_copy, tables_return.copy_whose_answer_is_lost, [5, -1, 5, -1, -1, 5]),
     Row(removals_return.build_that_was_overtaken, tables_return.builder_that_does_not_answer, [False, True]),
@@ -334,11 +334,11 @@ ROWS = (
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
     Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
-    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
-    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, False]),
+    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
+    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
     Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
-        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, 8]])
+        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, None], [None, 8], [None, 8]])
         for rule in (
             removals_return.plan_that_was_left,
             removals_return.wait_for_the_successor,
@@ -363,6 +363,7 @@ ROWS = (
             ("HeartbeatAnswer", "d"),
             ("HeartbeatAnswer", "d"),
             ("HeartbeatAnswer", "a"),
+            ("past", ""),
         ],
     ),
     Row(
@@ -546,8 +547,12 @@ ROWS = (
     Row(removals_lead.lead_of_a_stranger, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_names_its_leader, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
     Row(removals_evidence.record_of_the_claim, tables_evidence.rivals_after_a_forced_record, [False, True, False, False]),
-    Row(removals_evidence.ticket_of_an_announcement, tables_evidence.announced_with_and_without_a_ticket, [["right"], []]),
-    Row(removals_evidence.announced_with_a_revoked_ticket, tables_evidence.announced_with_and_without_a_ticket, [["right"], []]),
+    Row(removals_evidence.ticket_of_an_announcement, tables_evidence.announced_with_and_without_a_ticket, [["right"], [], []]),
+    Row(
+        removals_evidence.announced_with_a_revoked_ticket,
+        tables_evidence.announced_with_and_without_a_ticket,
+        [["right"], [], []],
+    ),
     Row(removals_evidence.turns_between_tickets, tables_evidence.turns_beside_many_tickets, 8),
     # a stage that nobody comes for
     Row(removals_adoption.time_for_a_newcomer, tables_adoption.asked_after_a_while, [[], ["d"]]),

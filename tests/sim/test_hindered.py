@@ -13,16 +13,23 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.policy.election import founders_term
-from swarmfree.protocol.messages import Claim, GetPlan, Goodbye, Redo
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.events import Placed
+from swarmfree.protocol.messages import Claim, GetPlan, Goodbye, Hello, Redo
 from swarmfree.protocol.names import Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim import partitions
 from swarmfree.sim.fault_injector import Mischief
 from swarmfree.sim.faults import CALM
+from swarmfree.sim.hardships import draw_setup
+from swarmfree.sim.loop import VirtualLoop
 from swarmfree.sim.population import Cast
+from swarmfree.sim.rehearsal import Factories, _Rehearsal
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.simulated_peer import Life
 from swarmfree.sim.startup_faults import Opening
+from tests.mutants.alone import beat_answer
 from tests.sim.test_liveness import MANIFEST, Scene
 
 
@@ -145,6 +152,23 @@ def test_who_begins_with_a_later_founder_may_forbid_what_the_first_one_planned(n
         found.append(mischief.may_not_forbid(leader, one, Claim(position, only_asking=False)))
     assert found == [True, True, number == founders_term(2)]
     scene.loop.close()
+
+
+def test_who_has_or_gives_a_place_before_anything_is_committed_may_leave_its_plan() -> None:
+    """Not who is refused one, nor anybody once a record is committed."""
+    loop, placed = VirtualLoop(), list[str]()
+    stage = _Rehearsal(1, draw_setup(1), Factories(), None, loop, full=False)
+    stage._mischief = cast("Any", SimpleNamespace(placed=lambda member, _: placed.append(member.peer_id)))
+    stage.checks = checks = cast("Any", SimpleNamespace(committed={}, told=lambda _: None, answered=lambda *_: None))
+    a, b, c = (Endpoint(Member(name, "1"), ()) for name in "abc")
+    for committed in ({}, {0: "1" * 64}):
+        checks.committed = committed
+        stage._told(a.member, Placed("b.1", 1))
+        stage.answered(b, a, Hello(False, False, ""), Reply(beat_answer(1)))
+        stage.answered(c, a, Hello(False, False, ""), Refused(RefusalKind.NOT_YET, "it waits"))
+        stage.answered(c, a, GetPlan(), Reply(beat_answer(1)))
+    assert placed == ["a", "b"]
+    loop.close()
 
 
 def test_the_last_that_know_of_a_plan_live_where_nobody_names_another_founder() -> None:

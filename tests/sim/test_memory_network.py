@@ -153,9 +153,32 @@ def test_the_history_knows_of_heartbeats_without_an_answer(plan: FaultPlan) -> N
                 await a.call(b.here, request, silence_s=2.0)
             silent_s.append(world.hub.history.unheard_s(a.here.member, b.here.member, 60.0))
         assert silent_s == [0.0, 0.0 if plan is HARMLESS else pytest.approx(2.0, abs=0.1)]
+        assert not world.hub.history.unheard_s(b.here.member, a.here.member, 60.0)
         assert not world.hub.history.out_s(a.here.member, b.here.member, 60.0)
 
     in_world(story, plan)
+
+
+def test_a_heartbeat_is_answered_though_its_sender_stands_still_before_it_reads_that() -> None:
+    """Only the time in which the sender stood is silence, not the one before the answer."""
+
+    async def story(world: World) -> None:
+        async def one(_: Header, __: Request, ___: Incoming) -> Reply:
+            await asyncio.sleep(1.0)
+            (call,) = world.hub.open_calls.values()
+            call._succeed(Reply(beat_answer(1)))
+            world.hub.freeze(a.here.member)
+            world.hub.later(3.0, world.hub.thaw, a.here.member)
+            return Reply(beat_answer(1))
+
+        async def ask() -> None:
+            await a.call(b.here, Heartbeat(at(1), 0, 0.0), silence_s=2.0)
+
+        a, b = world.peer("a"), world.peer("b", one)
+        await world.as_peer("a", ask)
+        assert world.hub.history.unheard_s(a.here.member, b.here.member, 60.0) == pytest.approx(3.0)
+
+    in_world(story, HARMLESS)
 
 
 def test_a_lost_response_is_silence_after_the_handler_ran() -> None:

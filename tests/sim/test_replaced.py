@@ -80,23 +80,28 @@ def test_the_first_is_gone_for_good_only_where_others_can_feed(*, can_feed: bool
 
 
 @pytest.mark.parametrize(
-    ("has_begun", "strikes_ends", "is_left_out"),
-    [(True, True, True), (False, True, False), (False, False, True)],
-    ids=["goes-on", "another-founder", "one-founder"],
+    ("has_begun", "strikes_ends", "opening", "is_left_out"),
+    [(True, True, None, True), (False, True, None, False), (False, False, Opening(), False), (False, False, None, True)],
+    ids=["goes-on", "another-founder", "odd-opening", "one-founder"],
 )
+@pytest.mark.parametrize(("per_stage", "feeders"), [(1, 4), (2, 1), (2, 2)], ids=["few", "few-feed", "enough"])
 def test_somebody_comes_for_whoever_another_founder_needs_to_begin(
-    *, has_begun: bool, strikes_ends: bool, is_left_out: bool
+    *, has_begun: bool, strikes_ends: bool, opening: Opening | None, is_left_out: bool, per_stage: int, feeders: int
 ) -> None:
     """A run begins with two replicas of each stage, and goes on with one: another founder, where
     the first may fall as well, has nothing to go on from.
     """
-    scene = Scene(MANIFEST.stage_count)
+    scene = Scene(per_stage * MANIFEST.stage_count)
+    for life in scene.lives[1 + feeders :]:
+        life.can_feed = False
     setup = scene.troupe._stage.setup
     stages = replace(MANIFEST.stages, replicas_min=2, replicas_max=2, sources_max=2)
     faults = replace(setup.faults, coordinator_crash_rate=0.5 if strikes_ends else 0.0)
-    scene.troupe._stage.setup = replace(setup, manifest=replace(MANIFEST, stages=stages), faults=faults)  # type: ignore[misc]
+    manifest = replace(MANIFEST, stages=stages)
+    scene.troupe._stage.setup = replace(setup, manifest=manifest, faults=faults, opening=opening)  # type: ignore[misc]
     scene.newest = SimpleNamespace(iteration=0) if has_begun else None
     scene.troupe._replace(scene.lives[0])
+    is_left_out |= per_stage == feeders == 2
     assert (bool(scene.told), bool(scene.started)) == (is_left_out, not is_left_out)
 
 

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from swarmfree.policy.promises import Promises, Renounced
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -274,6 +275,19 @@ def test_a_candidate_claims_above_what_anybody_has_promised() -> None:
     assert inheritance is not None
     assert inheritance.term.number == 8
     assert sorted(set(asked)) == [1, 8]
+
+
+def test_who_was_told_to_rejoin_claims_above_what_it_has_promised_since() -> None:
+    """What it had promised in the lineage that it left counts where it has promised nothing
+    since.
+    """
+    world, found = World((ME, A, B), {}), []
+    election = Election(world.context, world)  # type: ignore[arg-type]
+    left, since = Renounced("l", Term(7, A.member)), Position(Term(9, B.member), 1, 0, 1)
+    for promised in (None, since):
+        world.replica_state.promises = Promises(promised=promised, renounced=left)
+        found.append(election._next_number())
+    assert found == [8, 10]
 
 
 def test_a_stranger_that_reaches_the_end_of_the_run_asks_for_a_place() -> None:

@@ -132,10 +132,14 @@ def test_what_is_expected_is_said() -> None:
     assert wish.predicted_s > 0
 
 
-@pytest.mark.parametrize("is_prepared", [True, False])
-def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is_prepared: bool) -> None:
-    """The next one is expected to take as long for as much."""
+@pytest.mark.parametrize(("is_prepared", "is_told"), [(True, False), (False, False), (True, True)])
+def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is_prepared: bool, is_told: bool) -> None:
+    """The next one is expected to take as long for as much; of a cut that a rehearsal asks for it
+    is not known how much is copied.
+    """
     world, took_s = World("b", rate=2e6), 3.0
+    if is_told:
+        world.context.ports.cuts = ((1, (3, 1, 2)),)
 
     async def prepared(_: object, wish: BlockSplit) -> dict[int, str] | None:
         world.now_s += took_s
@@ -147,7 +151,8 @@ def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is
     while not world.cut and world.now_s < 100.0:
         world.now_s += 1.0
         asyncio.run(world.cuts.consider())
-    assert world.copies == ([(block_state_bytes(MANIFEST), took_s)] if is_prepared else [])
+    assert bool(world.cut) is is_prepared
+    assert world.copies == ([(block_state_bytes(MANIFEST), took_s)] if is_prepared and not is_told else [])
 
 
 def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:

@@ -5,6 +5,7 @@ network.
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import fcntl
 import os
@@ -38,6 +39,7 @@ from swarmfree.wire.directory import Records
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.known_peers import KNOWN_PEERS_FILE, read_known_peers, write_known_peers
 from swarmfree.wire.socket_folder import SocketFolder
+from swarmfree.wire.ticket import SHOWN_SIZE_BYTES_MAX
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,9 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 @pytest.fixture(scope="module")
 def record(identity: Identity) -> PeerRecord:
     """What it may publish."""
-    return PeerRecord(announcement_of(identity), (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",), bytes(172))
+    return PeerRecord(
+        announcement_of(identity), (f"/ip4/127.0.0.1/tcp/4002/p2p/{identity.peer_id}",), bytes(SHOWN_SIZE_BYTES_MAX)
+    )
 
 
 def test_record_is_read_as_it_was_written(record: PeerRecord, identity: Identity) -> None:
@@ -135,7 +139,7 @@ def test_the_directory_itself_is_not_reached_through_relays() -> None:
         ("ticket", "AAA"),
         ("ticket", "AA AA"),
         ("ticket", "\u00e4AAA"),
-        ("ticket", "AAAA" * 86),
+        ("ticket", base64.b64encode(bytes(SHOWN_SIZE_BYTES_MAX + 1)).decode()),
     ],
 )
 def test_record_with_a_wrong_field_is_refused(record: PeerRecord, identity: Identity, key: str, value: object) -> None:
