@@ -217,6 +217,8 @@ class Checks:
         # Coordinators may have sealed records that differ in their electorates alone: it was one
         # that is decided, and rather one stored here.
         votes, member = self._votes, step.member
+        for twin, _ in found:  # a copy is right after any of them
+            self._rebuilds.add(twin, step.stage, step.after)
         lineage, record = max(found, key=lambda pair: (votes.is_decided(pair[0]), member in votes.holders(pair[0])))
         self._check_step(step, record, lineage)
         return True
@@ -232,7 +234,6 @@ class Checks:
         self._ready[step.member] = record.iteration + 1
         if self._stepped.setdefault((lineage, step.stage), step.after) != step.after:
             self.violated("I2", f"{who} has other bytes after record {record.iteration} than its siblings")
-        self._rebuilds.add(lineage, step.stage, step.after)
         self._votes.stepped(step.member, lineage)
         self._holdings.stepped(step.member, step.stage, lineage, self._now_s())
         first = record.iteration * self._manifest.batch.most

@@ -272,6 +272,19 @@ def test_a_rebuild_with_wrong_bytes_is_found() -> None:
     assert (story.the_one().invariant, "by fresh: wrong bytes" in story.the_one().text) == ("I2", True)
 
 
+def test_a_step_counts_for_all_records_that_differ_in_their_electorates_alone() -> None:
+    """Whoever copies it afterwards may do so under any of them."""
+    story = Story()
+    record = story.record(0)
+    twin = replace(record, electorate=MEMBERS[:2])
+    story.seal(twin, voters=(0, 1))
+    story.seal(record)
+    story.commit(record)
+    assert story.found == []
+    for each in (record, twin):
+        assert story.checks._rebuilds.states_of(each.lineage(), 2) == [story.states[2]]
+
+
 @pytest.mark.parametrize("is_rebuilt", [False, True])
 def test_a_copy_with_wrong_bytes_is_found_where_it_counts(*, is_rebuilt: bool) -> None:
     """Its donors may have died and the stage been rebuilt meanwhile: then it is given up, but no
