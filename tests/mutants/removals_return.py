@@ -1036,6 +1036,22 @@ def place_of_who_holds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_had_place", lambda self, sender: True)
 
 
+def rebuilt_state_of_who_leaves(patch: pytest.MonkeyPatch) -> None:
+    """What was made in place of a lost state stays with who is about to leave, once the lost state
+    is there again, and is decided on (3.3).
+    """
+    welcome = Assignment._welcome_back
+
+    def careless(self: Assignment, sender: Endpoint, hello: Hello) -> Participant | None:
+        leaving = [participant for participant in self._roster.participants() if participant.leaving and participant.built]
+        found = welcome(self, sender, hello)
+        for participant in leaving:
+            participant.built = True
+        return found
+
+    patch.setattr(Assignment, "_welcome_back", careless)
+
+
 def rebuilt_state_for_a_word(patch: pytest.MonkeyPatch) -> None:
     """What was made in place of a lost state is given up for the word of whoever says that it has
     that, also where it is not believed (3.3).

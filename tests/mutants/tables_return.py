@@ -615,6 +615,23 @@ def stranger_after_a_rebuild() -> object:
     return [_assignment(partial(story, who=who)) for who in (endpoint("stranger"), ME)]
 
 
+def back_after_a_rebuild_by_one_that_leaves() -> object:
+    """Stage 1 was merged by one that is about to leave, and a member says hello with the state that
+    was lost: whether the one that leaves holds what was made still.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> bool:
+        assignment._lead.decide(record())
+        assignment._rebuilt = {1: MERGED}
+        holder = roster.get(SIBLING.member)
+        assert holder is not None
+        holder.leave()
+        assignment.hello(ME, _hello(1))
+        return holder.built
+
+    return _assignment(story)
+
+
 def back_after_a_rebuild() -> object:
     """Its stage was merged meanwhile, and nothing was sealed yet."""
     return _back(MERGED)

@@ -428,6 +428,7 @@ ROWS = (
         [("Built", True), ("Built", False), ("Built", False)],
     ),
     Row(removals_return.places_of_holders, tables_return.standbys_that_hold_a_lost_stage, [["second"], ["newcomer", "second"]]),
+    Row(removals_return.rebuilt_state_of_who_leaves, tables_return.back_after_a_rebuild_by_one_that_leaves, False),
     Row(removals_return.rebuilt_state_for_a_word, tables_return.stranger_after_a_rebuild, [True, False]),
     Row(removals_return.place_of_who_holds, tables_return.stranger_that_says_it_holds, [True, True, False, True]),
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing, [(5, True), (6, False), (6, False)]),

@@ -204,9 +204,10 @@ class Assignment:
         is_better = rebuilt is not None and not rebuilt.disputes and hello.iteration == iteration
         if is_better and may_hold and not self._lead.is_sealing:
             del self._rebuilt[stage]  # its bytes are better than whatever was made in their place
-            for other in self._roster.of_stage(stage):
-                other.lose()
-                other.begin_build()
+            for other in self._roster.participants():
+                if other.stage == stage:  # who is about to leave, too
+                    other.lose()
+                    other.begin_build()
             built = True
         if holders and not (built and may_hold):
             return None
