@@ -365,6 +365,19 @@ def older_state_of_the_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Absent, "add", lambda self, participant: add(self, participant) if participant.built else None)
 
 
+def call_before_it_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """Who was fenced for its silence long ago is given up as it is called for, before it can have
+    answered (3.3).
+    """
+    patience_left_s = Roster._patience_left_s
+
+    def careless(self: Roster, participant: Participant) -> float | None:
+        participant.called_s = -math.inf
+        return patience_left_s(self, participant)
+
+    patch.setattr(Roster, "_patience_left_s", careless)
+
+
 def copy_of_what_made_do(patch: pytest.MonkeyPatch) -> None:
     """A copy is taken from a holder out of reach that was told to make do with an older state, as
     if it held the present one (3.3).

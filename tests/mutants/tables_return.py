@@ -1418,6 +1418,7 @@ def last_holder_of_a_lost_stage() -> object:
         called = roster.get(SIBLING.member)
         assert called is not None
         called.miss(alone.context.now_s() - 1000)
+        called.called_s = alone.context.now_s() - 1000
         await roster.judge(called, PeerSilent("it does not answer"))
         alone.tasks.start(assignment.fill(), "fill")
         await asyncio.sleep(8.0)

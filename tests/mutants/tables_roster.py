@@ -318,7 +318,7 @@ def silence_until_a_sibling_comes() -> object:
         found = roster.get(ME.member)
         assert found is not None
         await roster.judge(found, PeerSilent("nothing"))
-        found.silent_since_s = alone.context.now_s() - waited_s
+        found.called_s = found.silent_since_s = alone.context.now_s() - waited_s
         if waited_s > PATIENCE_S:
             await roster.judge(found, PeerSilent("nothing"))
         roster.admit(SIBLING, Hello(False, False, ""), 1, built=True).opened = at(1)
@@ -327,6 +327,35 @@ def silence_until_a_sibling_comes() -> object:
         return roster.get(ME.member) is not None
 
     return [_roster(partial(story, waited_s=waited_s), ME, D) for waited_s in (PATIENCE_S / 2, 2 * PATIENCE_S)]
+
+
+def silence_long_before_it_is_called_for() -> object:
+    """A replica was fenced for its silence long ago, and its last sibling dies: whether it is given
+    up before the first call to it may have been answered, and after that.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> list[bool]:
+        found = roster.get(ME.member)
+        assert found is not None
+        found.heard_s = alone.context.now_s() - 10 * PATIENCE_S
+        before = alone.line.answer
+
+        def without(to: Endpoint, request: Request) -> Reply:
+            if to == ME:
+                raise PeerSilent("nothing")
+            return before(to, request)
+
+        alone.line.answer = without
+        await roster.judge(found, PeerSilent("nothing"))
+        roster.fence(SIBLING.member, "nobody listens")
+        given_up = list[bool]()
+        for wait_s in (0.0, 2 * alone.context.timing.silence_s):
+            await asyncio.sleep(wait_s)
+            await roster.look_who_is_silent()
+            given_up.append(roster.get(ME.member) is None)
+        return given_up
+
+    return _roster(story, ME, SIBLING, D)
 
 
 def silence_of_one_that_makes_do() -> object:
@@ -342,7 +371,7 @@ def silence_of_one_that_makes_do() -> object:
         if is_told:
             found.doubt(found)
         await roster.judge(found, PeerSilent("nothing"))
-        found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
+        found.called_s = found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
         await roster.judge(found, PeerSilent("nothing"))
         return 1 in roster.out_of_reach
 
@@ -463,7 +492,7 @@ def higher_term_of_a_sole_holder() -> object:
             return False, roster.must_replan, False, False
         await roster.yield_to(ME.member, higher)
         is_called_for = roster.get(ME.member) is not None
-        found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
+        found.called_s = found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
         await roster.yield_to(ME.member, higher)
         return True, roster.must_replan, is_called_for, roster.get(ME.member) is not None
 

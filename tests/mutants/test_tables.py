@@ -204,6 +204,7 @@ ROWS = (
     Row(removals_lead.refused_is_dead, tables_roster.end_of_the_last, False),
     Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
+    Row(removals_lead.call_before_it_is_given_up, tables_roster.silence_long_before_it_is_called_for, [False, True]),
     Row(removals_lead.copy_of_what_made_do, tables_roster.silence_of_one_that_makes_do, [False, True, True]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),

@@ -283,7 +283,7 @@ def test_who_was_told_to_rejoin_claims_above_what_it_has_promised_since() -> Non
     """
     world, found = World((ME, A, B), {}), []
     election = Election(world.context, world)  # type: ignore[arg-type]
-    left, since = Renounced("l", Term(7, A.member)), Position(Term(9, B.member), 1, 0, 1)
+    left, since = Renounced(world.replica_state.lineage, Term(7, A.member)), Position(Term(9, B.member), 1, 0, 1)
     for promised in (None, since):
         world.replica_state.promises = Promises(promised=promised, renounced=left)
         found.append(election._next_number())

@@ -43,6 +43,7 @@ class Participant:
         silent_since_s: it is its stage's only holder, does not answer since then, and is waited
             for.
         heard_s: when it answered a heartbeat last.
+        called_s: when it was called first, by this coordinator or after it was fenced.
         cannot_write: its stage's weights at the end; one that was fenced, or is silent, may be able
             to.
         forbids: this coordinator's words, since it answered last: it was away, or follows another.
@@ -72,6 +73,7 @@ class Participant:
     is_ours: bool = False
     silent_since_s: float | None = None
     heard_s: float = -math.inf
+    called_s: float = -math.inf
     cannot_write: bool = False
     forbids: bool = False
     may_have_built: bool = False

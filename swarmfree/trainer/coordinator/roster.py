@@ -176,6 +176,7 @@ class Roster(Participants):
             is_ours=is_ours,
             opened=opened,
             silent_since_s=silent_since_s,
+            called_s=self._context.now_s(),
         )
         self._admitted += 1
         self._participants[endpoint.member] = participant
@@ -534,11 +535,14 @@ class Roster(Participants):
         return False
 
     def _patience_left_s(self, participant: Participant) -> float | None:
-        """How much longer a silent participant is waited for; None for one that is heard."""
+        """How much longer a silent participant is waited for, for one call at least; None for one
+        that is heard.
+        """
         if participant.is_heard:
             return None
         patience_s = self._choice.patience_s(participant.stage, self, self._stands_at(participant))
-        return max(0.0, patience_s - participant.silent_s(self._context.now_s()))
+        now_s, timing = self._context.now_s(), self._context.timing
+        return max(0.0, patience_s - participant.silent_s(now_s), participant.called_s + timing.silence_s - now_s)
 
     def _stands_at(self, participant: Participant) -> int:
         """The iteration that its state is ready for: where the swarm stands, if it is a member."""
