@@ -16,7 +16,7 @@ is one JSON object, for each kind:
 - *..._transition* and *..._iteration*: by how much what was predicted is off, as a share of what
   was measured: of the seconds until a guest or the peer that moves holds the stage, or that the
   swarm waits for a cut; and of the seconds of an iteration afterwards; the median, and *..._most*;
-- *..._failed*: moves that came to nothing; *..._times*: how many were measured.
+- *..._times*: how many were measured; *moves_failed*: moves that came to nothing.
 """
 
 from __future__ import annotations
@@ -29,21 +29,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.command import finish
+from benchmarks.cuts import CUT_AFTER_S, REPLAYED, SLOWED
 from benchmarks.live import LiveFailed
 from benchmarks.paced_fork_server import Pace
 from benchmarks.paced_swarm import SETTLED_COMMITS, PacedSwarm, paced, run_of
 from swarmfree.policy.planner.estimator import stage_work
 from swarmfree.protocol.events import ModelCut, MoveFailed, MoveMeasured, StageAdopted
-from swarmfree.protocol.manifest import Manifest, ModelSection, RecoverySection
+from swarmfree.protocol.manifest import Manifest, ModelSection
 
 TIMES, ROUNDS = 10, 4
-SLOWED = 3.0
 BLOCK_S = 0.15
 BODY, REPLICAS, REPLICAS_MAX, BLOCKS = 3, 3, 5, 6
 WITHIN_S = 240.0
-CUT_AFTER_S = 5.0
-REPLAYED = RecoverySection(ends_copies=0, snapshot_every=0, shadow_every=2, shadow_kind="full", border_dtype="wire")
-"""A stage that is lost comes back bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +71,13 @@ class Cost:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What all reactions of a kind cost, and how many came to nothing."""
-
-    costs: Sequence[Cost]
-    failed: int = 0
-
-    def figures(self, kind: str) -> dict[str, float]:
-        """By how much they are off."""
-        found: dict[str, float] = {}
-        for name in ("transition", "iteration"):
-            off = [getattr(cost, f"{name}_off") for cost in self.costs]
-            found |= {f"{kind}_{name}": round(statistics.median(off), 3), f"{kind}_{name}_most": round(max(off), 3)}
-        return found | {f"{kind}_failed": self.failed, f"{kind}_times": len(self.costs)}
+def figures(kind: str, costs: Sequence[Cost]) -> dict[str, float]:
+    """By how much those of a kind are off."""
+    found: dict[str, float] = {}
+    for name in ("transition", "iteration"):
+        off = [getattr(cost, f"{name}_off") for cost in costs]
+        found |= {f"{kind}_{name}": round(statistics.median(off), 3), f"{kind}_{name}_most": round(max(off), 3)}
+    return found | {f"{kind}_times": len(costs)}
 
 
 def manifest_of(blocks: int, body: int, replicas_max: int) -> Manifest:
@@ -107,7 +97,7 @@ def tell(kind: str, number: int, cost: Cost) -> None:
     print(f"{kind} {number}: {cost.words}", file=sys.stderr, flush=True)
 
 
-async def measure_adoptions(times: int) -> Costs:
+async def measure_adoptions(times: int) -> dict[str, float]:
     """Kill the only peer of one stage after the other; replace it once a guest has served it."""
     costs: list[Cost] = []
     manifest = replace(manifest_of(BODY, BODY, 1), recovery=REPLAYED)
@@ -126,10 +116,10 @@ async def measure_adoptions(times: int) -> Costs:
             await world.swarm.start(name, feeds=False)
             await world.swarm.until(f"{name} is a member", lambda: world.swarm.is_member(name), WITHIN_S)  # noqa: B023 - awaited here
             await world.swarm.commits(2 * SETTLED_COMMITS, WITHIN_S)
-    return Costs(costs)
+    return figures("adoptions", costs)
 
 
-async def measure_moves(times: int) -> Costs:
+async def measure_moves(times: int) -> dict[str, float]:
     """Slow one stage and then the other, until peers have moved so often."""
     costs: list[Cost] = []
     manifest = manifest_of(2, 2, REPLICAS_MAX)
@@ -149,7 +139,7 @@ async def measure_moves(times: int) -> Costs:
                 costs.append(cost)
                 tell("move", len(costs), cost)
             if len(costs) >= times:
-                return Costs(costs, _failed(world))
+                return figures("moves", costs) | {"moves_failed": _failed(world)}
     raise AssertionError("cycles end never")
 
 
@@ -157,7 +147,7 @@ def _failed(world: PacedSwarm) -> int:
     return len(list(world.swarm.told(MoveFailed)))
 
 
-async def measure_cuts(times: int) -> Costs:
+async def measure_cuts(times: int) -> dict[str, float]:
     """Slow the peer of one stage after the other, and measure the cut that each leads to."""
     costs: list[Cost] = []
     manifest = manifest_of(BLOCKS, BODY, 1)
@@ -173,10 +163,10 @@ async def measure_cuts(times: int) -> Costs:
             tell("cut", number + 1, costs[-1])
             if len(list(world.swarm.told(ModelCut))) > number + 1:
                 raise LiveFailed("the model was cut again while an iteration was measured")
-    return Costs(costs)
+    return figures("cuts", costs)
 
 
-KINDS: dict[str, Callable[[int], Awaitable[Costs]]] = {
+KINDS: dict[str, Callable[[int], Awaitable[dict[str, float]]]] = {
     "adoptions": measure_adoptions,
     "moves": measure_moves,
     "cuts": measure_cuts,
@@ -187,7 +177,7 @@ async def measure(kinds: Sequence[str], times: int) -> dict[str, float]:
     """All of them, one kind after the other."""
     found: dict[str, float] = {}
     for kind in kinds:
-        found |= (await KINDS[kind](times)).figures(kind)
+        found |= await KINDS[kind](times)
     return found
 
 
