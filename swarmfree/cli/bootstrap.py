@@ -90,17 +90,8 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - takes seconds
     from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
 
-    founding = Founding(
-        config,
-        folder,
-        data,
-        listens,
-        port,
-        open_journal(log, sys.stderr),
-        announced,
-        organiser,
-        relay_port if relay else NO_RELAY,
-    )
+    journal, offered_port = open_journal(log, sys.stderr), relay_port if relay else NO_RELAY
+    founding = Founding(config, folder, data, listens, port, journal, announced, organiser, offered_port)
     founding.hint = HINT if log is Log.TEXT else ""
     if founding.hint and ip_address(listens).is_loopback and not announce:
         founding.hint += HERE_ONLY.format(listens)
