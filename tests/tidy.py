@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[set[str], ...]] = {
         {"planner"},
     ),
     "trainer": (
-        {"tasks", "device", "engine_probe", "incarnations"},
+        {"tasks", "device", "engine_probe", "incarnations", "other_lives"},
         {"context", "guest_room"},
         {"calls", "replica_state"},
         {"recovery"},

@@ -57,14 +57,13 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     as a line of its own, names the first peer that can feed data as founder, and serves the
     manifest until Ctrl-C or SIGTERM. Peers that are there need it no more; newcomers may join
     through any of them. Where all peers have died and are started again, it names who goes on from
-    their snapshots. Other lines go to stderr, with --log json to stdout.
+    their snapshots. Other lines go to stderr, with --log json to stdout. Exit code 130 after
+    Ctrl-C; 0 after SIGTERM, or where its terminal was closed, as of a peer.
     """
     bind_to_parent(parent)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else strangers that knock write into its log
-    from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - help is fast
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
-    from swarmfree.cli.shutdown import run_until_told  # noqa: PLC0415 - help is fast
+    from swarmfree.cli.shutdown import run_until_told, say  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_text, with_tokenizer  # noqa: PLC0415 - help is fast
     from swarmfree.storage.llama_folder import with_first_model  # noqa: PLC0415 - help is fast
@@ -84,19 +83,17 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     require_listening(listens, relay_port)
     if not data_is_bytes:
         require_text(text, config.manifest.tokens_per_iteration + 1, config.manifest.model.vocabulary, first)
-    founding = Founding(
-        config,
-        folder,
-        data,
-        listens,
-        port,
-        open_journal(log, sys.stderr),
-        announced,
-        organiser,
-        relay_port if relay else NO_RELAY,
-    )
+    if log is Log.TEXT:
+        say(
+            f"makes run {config.manifest.run.name}, or goes on with it: loads what it needs, reads the text, starts the directory"
+        )
+    from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - takes seconds
+    from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
+
+    journal, offered_port = open_journal(log, sys.stderr), relay_port if relay else NO_RELAY
+    founding = Founding(config, folder, data, listens, port, journal, announced, organiser, offered_port)
     founding.hint = HINT if log is Log.TEXT else ""
     if founding.hint and ip_address(listens).is_loopback and not announce:
         founding.hint += HERE_ONLY.format(listens)
     code = run_until_told(founding.run)
-    raise typer.Exit(0 if code in {129, 130, 143} else code)
+    raise typer.Exit(0 if code in {129, 143} else code)

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,7 @@ class ChaosRun:
             ending = await self._chaos.run()
             frames.cancel()
         with contextlib.suppress(OSError):
-            self._view.close(self._chaos.state)
+            self._view.close(replace(self._chaos.state, ends_by_clock=True))
         self._events.close()
         return await self._judge(ending)
 
@@ -199,7 +199,7 @@ class ChaosRun:
     def _show(self, state: SwarmState) -> None:
         if self._view is not None and self._code != OUTPUT_CLOSED:
             try:
-                self._view.show(state)
+                self._view.show(replace(state, ends_by_clock=True))
             except OSError:
                 self._close_output()
 

@@ -14,12 +14,13 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from swarmfree.cli.finished_run import FINISHED_FILE
-from swarmfree.lab.report import CONFIG_FILE, EVENTS_FILE, ReportError
+from swarmfree.lab.report import CONFIG_FILE, EVENTS_FILE, SUMMARY_FILE, ReportError
 from swarmfree.lab.swarm import BOOTSTRAP, PEERS
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.config import RunConfig, differences, load_run, manifest_from_bytes
@@ -32,6 +33,8 @@ from swarmfree.storage.regular_files import open_regular, read_regular
 from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 
 OPTIONS_FILE = "local.json"
+NOTHING_LEFT = "why_nothing_is_left"
+"""In the summary: why nothing goes on with the run, empty where something may."""
 REPORTS = Path("reports")
 LISTED_MAX = 4
 UNDER_WAY = "this run is under way: another `swarmfree local` works in the folder"
@@ -300,15 +303,19 @@ def open_kept(asked: str) -> KeptRun:
             )
         options, config = LocalOptions.read(folder), _config(folder)
         if not (folder / PEERS).is_dir():
-            raise ConfigError(
-                f"--resume {place}: the run has come to its end, or had no whole set of snapshots when it was ended, or was not named "
-                "with --out: nothing is left there to go on from"
-            )
+            raise ConfigError(f"--resume {place}: {_why_nothing_is_left(folder)}: nothing is left there to go on from")
         manifest = _manifest(folder)
         _require_own(folder, manifest, config)
         return KeptRun(folder, options, config, _point(folder, manifest))
     except OSError as error:
         raise ConfigError(f"--resume {place!s:.200}: cannot be looked at: {error.strerror}") from error
+
+
+def _why_nothing_is_left(folder: Path) -> str:
+    """As the summary of the run says; where it does not, all that may be."""
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        return str(json.loads(read_regular(folder / SUMMARY_FILE))[NOTHING_LEFT]) or f"{folder / PEERS} is gone"
+    return "the run has come to its end, or had no whole set of snapshots when it was ended, or was not named with --out"
 
 
 def absolute(data: str) -> str:

@@ -15,12 +15,13 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 import time
 from typing import IO, Any
 
-from swarmfree.cli.kept_run import Keeping, hold, is_worth_its_room, require_still, resume_command, why_not_on
+from swarmfree.cli.kept_run import NOTHING_LEFT, Keeping, hold, is_worth_its_room, require_still, resume_command, why_not_on
 from swarmfree.cli.peer_order import KEPT as SPILLED
-from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, end_soon, let_go_of_stdout, say
+from swarmfree.cli.shutdown import OUTPUT_CLOSED, SIGNALS, let_go_of_stdout, say
 from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.live import FRAME_S, RunView, open_view
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed, observed_event_to_json
@@ -43,6 +44,8 @@ from swarmfree.trainer.coordinator.pause import PAUSED
 
 FIGURE_S = 90.0
 INTERRUPTED_S = 4.2
+DRAWN_S = 0.6
+"""After that, a figure that is being drawn is left."""
 KEEP_AT_END_S = 0.8
 """How long a swarm that is interrupted goes on for its weights: a moment, for a person waits."""
 KEEP_S = 5.0
@@ -94,6 +97,8 @@ class LocalRun:
         self._is_closed = False
         self._interrupted = 0
         self._interrupted_s = 0.0
+        self._asked_to_end = SwarmExit(0)
+        self._telling, self._is_told = threading.Lock(), False
         self._figure: Child | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._keeping: asyncio.Task[int | None] | None = None
@@ -133,6 +138,17 @@ class LocalRun:
         if keeping is None or not (keeping.is_named or self._has_paused):
             return False
         return is_worth_its_room(self._order.folder, has_gone_on=keeping.point is not None)
+
+    def _why_nothing_stays(self, state: SwarmState) -> str:
+        if state.is_over:
+            return "the run has come to its end"
+        keeping, every = self._keeping_for_others, self._manifest.recovery.snapshot_every
+        if keeping is not None and not keeping.is_named:
+            return "the run was not named with --out, and such a one is kept only where it was paused"
+        return (
+            "the run had no whole set of snapshots when it was ended: each peer writes one every "
+            f"{every} iterations (recovery.snapshot_every)"
+        )
 
     def run(self) -> int:
         """Run it to its end.
@@ -190,23 +206,38 @@ class LocalRun:
     def _interrupt(self, number: int) -> None:
         if not self._interrupted:
             self._interrupted, self._interrupted_s = 128 + number, time.monotonic()
-            end_soon(self._interrupted, within_s=INTERRUPTED_S + 0.6)
+            why = "interrupted" if number == signal.SIGINT else "told to end"
+            self._asked_to_end = SwarmExit(self._interrupted, why)
+            haste = threading.Timer(INTERRUPTED_S, self._end_in_haste)
+            haste.daemon = True
+            haste.start()
             if self._tasks is not None and self._swarm.state.commits:
-                self._tasks.create_task(self._end_with_weights(number))
+                self._tasks.create_task(self._end_with_weights())
                 return
-        self._stop(number)
+        self._swarm.stop(self._asked_to_end)
         if self._figure is not None:
             self._figure.send(signal.SIGKILL)
 
-    def _stop(self, number: int) -> None:
-        self._swarm.stop(SwarmExit(self._interrupted, "interrupted" if number == signal.SIGINT else "told to end"))
+    def _end_in_haste(self) -> None:
+        """End this process, and with it whoever has not ended yet, after the summary.
 
-    async def _end_with_weights(self, number: int) -> None:
+        In a thread of its own: on a busy machine processes take longer to end than a person waits.
+        """
+        try:
+            is_first, _ = self._tell_once(self._asked_to_end)
+            if is_first:
+                self._skip_figure()
+            else:
+                time.sleep(DRAWN_S)
+        finally:
+            os._exit(self._interrupted)
+
+    async def _end_with_weights(self) -> None:
         """End it, with the weights as they are now; a second signal does not wait for them."""
         if self._keeping is not None:
             self._keeping.cancel()
         self._kept = await keep_as(self._order.folder, "weights", self._swarm.ask_for_weights, KEEP_AT_END_S)
-        self._stop(number)
+        self._swarm.stop(self._asked_to_end)
 
     def _keep_around_losses(self, observed_event: ObservedEvent) -> None:
         """Keep a model before the first loss of the script and after the last rebuild, for the
@@ -285,11 +316,25 @@ class LocalRun:
     # ---- afterwards ------------------------------------------------------------------------------
 
     async def _report(self, ending: SwarmExit) -> int:
+        self._events.close()
+        _, code = self._tell_once(ending)
+        code = await self._draw() or code
+        drop_kept(self._order.folder)
+        remove_empty(self._order.folder / LOGS)
+        return self._interrupted or code
+
+    def _tell_once(self, ending: SwarmExit) -> tuple[bool, int]:
+        """Tell the summary, unless that was done: whether it is now, and the exit code."""
+        with self._telling:
+            is_first, self._is_told = not self._is_told, True
+            return is_first, self._tell(ending) if is_first else ending.code
+
+    def _tell(self, ending: SwarmExit) -> int:
         state = self._swarm.state
         if self._view is not None and not self._is_closed:
             with contextlib.suppress(OSError):
                 self._view.close(state)
-        self._events.close()
+            self._view = None
         code = ending.code or (1 if self._trouble else 0)
         summary = summarise(state, code, ending.line or self._trouble)
         if self._kept is not None:
@@ -300,6 +345,7 @@ class LocalRun:
         stays = self._may_go_on()
         refusal = why_not_on(self._order.folder) if stays else ""
         summary["resume"] = resume_command(self._order.folder) if stays and not refusal else None
+        summary[NOTHING_LEFT] = "" if stays else self._why_nothing_stays(state)
         try:
             write_summary(self._order.folder, summary)
         except ReportError as error:
@@ -312,10 +358,7 @@ class LocalRun:
             say(f"swarmfree: it is not over, and its snapshots are kept, but nothing goes on with it: {refusal}")
         if ending.code not in {0, OUTPUT_CLOSED, self._interrupted} and ending.line:
             say(f"swarmfree: {ending.line}")
-        code = await self._draw() or code
-        drop_kept(self._order.folder)
-        remove_empty(self._order.folder / LOGS)
-        return self._interrupted or code
+        return code
 
     def _summary_lines(self, summary: dict[str, Any]) -> str:
         folder = str(self._order.folder)

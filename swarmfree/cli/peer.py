@@ -88,7 +88,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     from swarmfree.wire.invite import decode_invite  # noqa: PLC0415 - help is fast
 
     decoded = decode_invite(invite)
-    _require_files(folder, data if feed else "", init_from)
+    _require_files(folder, weights, data if feed else "", init_from)
     reach = _reach(host, announce, relay, port, decoded.entry_points)
     from swarmfree.cli.peer_order import PeerOrder, local_config  # noqa: PLC0415 - help is fast
     from swarmfree.cli.peer_start import PeerStart  # noqa: PLC0415 - help is fast
@@ -124,9 +124,9 @@ def _run(start: PeerStart) -> int:
     return run_until_told(start.run, start.leave)
 
 
-def _require_files(folder: str, data: str, init_from: str) -> None:
-    """Nothing else uses the folder, and what was named is there, and can be used as far as that is
-    seen at once.
+def _require_files(folder: str, weights: str, data: str, init_from: str) -> None:
+    """Nothing else uses the folder, it and that of the weights can be written to, and what was
+    named is there, and can be used as far as that is seen at once.
     """
     from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.storage.corpus import require_files  # noqa: PLC0415 - help is fast
@@ -134,6 +134,8 @@ def _require_files(folder: str, data: str, init_from: str) -> None:
 
     own = Path(folder or "~/.swarmfree/peer").expanduser()
     require_folder("--folder", own)
+    if weights:
+        require_folder("--weights", Path(weights).expanduser())
     require_unused(own)
     require_files(data)
     if init_from:

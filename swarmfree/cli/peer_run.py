@@ -49,6 +49,7 @@ from swarmfree.storage.snapshots import SNAPSHOTS, FolderSnapshots
 from swarmfree.storage.tokens import CorpusTokens, tokens_of
 from swarmfree.storage.weights import FolderWeights
 from swarmfree.trainer.guest import run_with_guest
+from swarmfree.trainer.other_lives import life_that_answers
 from swarmfree.trainer.peer import Hooks
 from swarmfree.wire.address_updates import AddressUpdates
 from swarmfree.wire.admission import Admission
@@ -160,9 +161,9 @@ class PeerLife:
             papers_lease_s = manifest.timing.papers_lease_s
             admission = Admission(manifest, await directory.read_bans(papers_lease_s))
             self._require_ticket(admission, identity)
-            incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
-            network = await opened.enter_async_context(self._network(manifest, identity, incarnation, admission))
+            network = await opened.enter_async_context(self._network(manifest, identity, admission))
             directory.tell_where_peers_are(network.hear)
+            await self._require_alone(directory, network, identity)
             reach = await opened.enter_async_context(self._reach(network, directory, journal))
             if local.relay_port != NO_RELAY:
                 relay = self._relay(network)
@@ -237,8 +238,9 @@ class PeerLife:
         tell = lambda seconds: journal.tell(DirectoryReplaced(seconds))  # noqa: E731 - said once
         return DhtDirectory(settings, identity, invite.fingerprint, ticket=invite.ticket, on_replaced=tell)
 
-    def _network(self, manifest: Manifest, identity: Identity, incarnation: str, admission: Admission) -> GrpcNetwork:
+    def _network(self, manifest: Manifest, identity: Identity, admission: Admission) -> GrpcNetwork:
         local, invite = self._order.local, self._order.invite
+        incarnation = draw_incarnation(secrets.token_hex, next_life_number(local.folder, time.time()))
         network = GrpcNetwork(
             invite.fingerprint,
             identity,
@@ -263,6 +265,19 @@ class PeerLife:
         if why := admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
             how = f". A ticket is made by: swarmfree ticket INVITE --peer {identity.peer_id}"
             raise InviteError(why if why.startswith("banned") else why + how)
+
+    async def _require_alone(self, directory: DhtDirectory, network: GrpcNetwork, identity: Identity) -> None:
+        """No peer of this identity goes on elsewhere: it would lose its place to this one.
+
+        Raises:
+            ConfigError: one does.
+        """
+        other = await life_that_answers(directory, network, network.here.member)
+        if other is not None:
+            raise ConfigError(
+                f"another peer has the identity {identity.path} as well, and answers as {other.member} at {other.addresses[0]}: "
+                "each peer has one of its own; delete this copy and a new one is drawn, or end the other peer first"
+            )
 
     def _tell_tickets_end(self, journal: Journal) -> None:
         """A ticket that ends soon ends this peer's part, too."""

@@ -259,6 +259,7 @@ class SwarmState:
         invite_file: where the invite lies, empty where nobody has said so.
         doing: what whoever looks does before it knows of any peer, in words.
         are_standbys_known: nobody stands by who is not among `peers`.
+        ends_by_clock: it is ended long before its last iteration.
         news: the last lines, newest last.
     """
 
@@ -293,6 +294,7 @@ class SwarmState:
     invite_file: str = ""
     doing: str = ""
     are_standbys_known: bool = True
+    ends_by_clock: bool = False
     news: tuple[News, ...] = ()
 
     @property
@@ -401,10 +403,10 @@ class SwarmState:
         return self.iteration_seconds
 
     def remaining_s(self, now_s: float) -> float | None:
-        """Estimated seconds to the end at `now_s`; None before the first commit, and while nobody
-        can say since the run waits or rebuilds.
+        """Estimated seconds to the end at `now_s`; None before the first commit, where the last
+        iteration is not the end, and while nobody can say since the run waits or rebuilds.
         """
-        if self.pace_s is None or self.does_wait(now_s):
+        if self.pace_s is None or self.ends_by_clock or self.does_wait(now_s):
             return None
         since_s = self.since_commit_s(now_s)
         return self.pace_s * max(0, self.iterations - self.committed_count) - min(since_s, self.pace_s)

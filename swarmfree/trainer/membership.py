@@ -44,6 +44,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
+from swarmfree.trainer.other_lives import life_announced_since
 from swarmfree.trainer.tasks import Tasks, each
 
 ASK_AGAIN_S, ASK_AGAIN_S_MAX = 0.4, 1.5
@@ -95,6 +96,8 @@ class Membership:
         self._keeping = keeping
         self._election = Election(context, stage_member)
         self._said = ""
+        self._first_look_s: float | None = None
+        self._has_told_of_copy = False
         self._is_unknown = False
         self._has_begun = False
         self._all_answered = True
@@ -155,6 +158,7 @@ class Membership:
             announced = await self._context.ports.directory.announcements()
             self._context.incarnations.hear(a.endpoint.member for a in announced)
             self._election.announced = announced
+            self._tell_of_copy(announced)
             if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
                 return True
             is_by_all = not self._is_heard and self._all_answered
@@ -173,6 +177,23 @@ class Membership:
             wait_s, silent_s = min(ASK_AGAIN_S_MAX, 1.5 * wait_s), silent_s + pause_s
             if self._may_claim and silent_s >= self._context.timing.silence_s:
                 return False
+
+    def _tell_of_copy(self, announced: Sequence[Announcement]) -> None:
+        """Say once that another life of this peer goes on as well: who started them has to end
+        one.
+        """
+        me, lease_s = self._context.me, self._context.timing.lease_s
+        if self._first_look_s is None:
+            self._first_look_s = self._context.ports.clock.wall_s()
+        other = life_announced_since(announced, me, self._first_look_s, lease_s)
+        if other is not None and not self._has_told_of_copy:
+            self._has_told_of_copy = True
+            self._context.tell(
+                Note(
+                    f"another peer with this identity is up as {other}: end one of the two, and delete the copy of identity.key "
+                    "in its folder: each peer has one of its own"
+                )
+            )
 
     @property
     def _may_claim(self) -> bool:

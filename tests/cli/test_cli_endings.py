@@ -276,11 +276,13 @@ def test_who_leaves_when_its_terminal_is_closed_can_show_nothing_any_more(tmp_pa
     assert (tmp_path / "left").exists()
 
 
-@pytest.mark.parametrize(("ended", "code"), [(129, 0), (130, 0), (143, 0), (0, 0), (1, 1)])
+@pytest.mark.parametrize(("ended", "code"), [(129, 0), (130, 130), (143, 0), (0, 0), (1, 1)])
 def test_a_bootstrap_node_that_is_told_to_end_has_done_its_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int
 ) -> None:
-    """It serves until somebody ends it: by Ctrl-C, SIGTERM or a terminal that is closed."""
+    """It serves until somebody ends it: SIGTERM, or a terminal that is closed, is the end that it
+    has, and Ctrl-C is told as by any other command.
+    """
     monkeypatch.setattr(shutdown, "run_until_told", lambda _work: ended)
     arguments = ["bootstrap", "--run", "stdlib-small", "--folder", str(tmp_path)]
     assert CliRunner().invoke(app, arguments).exit_code == code

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from swarmfree.cli.finished_run import note_finished
 from swarmfree.cli.kept_run import (
+    NOTHING_LEFT,
     OPTIONS_FILE,
     Keeping,
     LocalOptions,
@@ -77,7 +78,10 @@ def test_what_cannot_go_on_is_told_in_one_line(tmp_path: Path, small_manifest: M
     note_finished(str(over / "peers" / "peer-2"), small_manifest.fingerprint())
     assert "the run has come to its end, as" in _told("--resume", str(over))
     (over / "peers").rename(over / "gone")
-    assert "nothing is left there to go on from" in _told("--resume", str(over))
+    assert "or was not named with --out: nothing is left there to go on from" in _told("--resume", str(over))
+    for why, shown in (("it has no whole set", "it has no whole set"), ("", f"{over / 'peers'} is gone")):
+        (over / SUMMARY_FILE).write_text(json.dumps({NOTHING_LEFT: why}))
+        assert _told("--resume", str(over)) == f"--resume {over}: {shown}: nothing is left there to go on from"
 
 
 def test_who_repeats_the_first_command_is_told_how_it_goes_on(tmp_path: Path, small_manifest: Manifest) -> None:

@@ -91,6 +91,7 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     assert load_run(tmp_path / "report" / "run.toml").manifest == small_manifest
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)
+    assert summary["why_nothing_is_left"] == "the run has come to its end"
     assert fold_all(read_events(tmp_path / "report")).committed_count == 2
 
 
@@ -184,8 +185,8 @@ def test_a_run_whose_events_are_lost_is_no_whole_success(
     assert (summary["exit_code"], summary["why"]) == (1, "events.jsonl cannot be written: No space left on device")
 
 
-def _start(tmp_path: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "report"), str(PROGRAM)]
+def _start(tmp_path: Path, script: str = SCRIPT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, str(tmp_path / "report"), str(PROGRAM)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -207,6 +208,26 @@ def test_ctrl_c_ends_with_a_summary(tmp_path: Path, lines_before: int) -> None:
     assert ": interrupted" in out
     assert json.loads((tmp_path / "report" / "summary.json").read_text())["why"] == "interrupted"
     assert not (tmp_path / "report" / "peers").exists()
+
+
+def test_ctrl_c_ends_with_a_summary_though_processes_do_not_end(tmp_path: Path) -> None:
+    """Where they take longer than a person waits, the summary is told without them, and they end
+    with the command.
+    """
+    _behaviour(tmp_path, **{"peer-1": [{"deaf": True}, _commit(0)], "*": [{"deaf": True}]})
+    script = SCRIPT.replace(
+        "leave(", "order = dataclasses.replace(order, stop_grace_s=600.0)\nlocal_run.INTERRUPTED_S = 1.5\nleave("
+    )
+    script = script.replace("from swarmfree.cli.local_run", "from swarmfree.cli import local_run\nfrom swarmfree.cli.local_run")
+    with _start(tmp_path, script) as process:
+        assert process.stdout is not None
+        while "iteration 1 of" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, words = process.communicate(timeout=20)
+    assert (process.returncode, words) == (130, "")
+    assert ": interrupted" in out and "no time for figure and page" in out
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())["why"] == "interrupted"
 
 
 def test_a_reader_that_goes_away_ends_the_swarm(tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def test_commits_give_speed_and_time_left() -> None:
     state = fold_all([*beginning(), *iteration(0, 10), *iteration(1, 14)])
     assert state.tokens_per_s == 8192
     assert state.remaining_s(START_S + 15) == 4 * 4.0
+    assert replace(state, ends_by_clock=True).remaining_s(START_S + 15) is None
     assert state.coordinator == "peer-1"
     assert (state.iteration, state.committed_count) == (1, 2)
 

@@ -305,7 +305,7 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
             node = await processes.start("bootstrap-again", *node_arguments)
             await processes.waiters.until(lambda: knows("bootstrap-again"), "it knows that from before")
     node.send(signal.SIGINT)
-    assert await code_of(node, 10) == 0
+    assert await code_of(node, 10) == 130
     # Nobody is left who knows of the end, but for who was there
     again = await processes.start("again", *peer, *folder("peer-1"))
     assert await code_of(again, UP_WITHIN_S) == 3
@@ -359,5 +359,5 @@ async def test_bad_input_that_takes_a_node_to_find(processes: Processes, tmp_pat
             ):
                 tasks.create_task(require_refused(processes, name, arguments, *words))
     node.send(signal.SIGINT)
-    assert await code_of(node, 10) == 0
+    assert await code_of(node, 10) == 130
     await processes.require_nothing_left()

@@ -139,7 +139,8 @@ class Coordinator:
         if self.roster.is_deposed:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
         if self.roster.is_superseded(sender.member):
-            raise Refused(RefusalKind.SUPERSEDED, f"a newer life of {sender.member.peer_id} is already here")
+            newer = f"a newer life of {sender.member.peer_id} is already here"
+            raise Refused(RefusalKind.SUPERSEDED, f"{newer}; if nobody has started it again, its folder was copied")
         if self._is_excluded(sender, hello):
             raise Refused(RefusalKind.EXCLUDED, "an audit has found that this peer computes wrongly; it has no place in this run")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
