@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from swarmfree.wire import record_judge
 from swarmfree.wire.addresses import Address
 from swarmfree.wire.dht_values import SignedRecord
 from swarmfree.wire.directory import DhtDirectory
@@ -59,6 +60,11 @@ def known_owners_first(patch: pytest.MonkeyPatch) -> None:
         return found
 
     patch.setattr(RecordJudge, "true", careless)
+
+
+def all_that_is_announced(patch: pytest.MonkeyPatch) -> None:
+    """Of many announcements some are looked at, too (who is let in)."""
+    patch.setattr(record_judge, "WHOLE", "")
 
 
 def judged_once(patch: pytest.MonkeyPatch) -> None:

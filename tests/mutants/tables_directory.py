@@ -45,17 +45,17 @@ UNTIL_S = time.time() + 3600.0
 SHOWN = {PEER: TICKET.shown_by(PEER), NODE: TICKET.shown_by(NODE), STRANGER: TICKET.shown_by(PEER)}
 
 
-def _address(owner: str) -> str:
-    return f"/ip4/127.0.0.1/tcp/4001/p2p/{owner}"
+def _address(owner: str, port: int = 4001) -> str:
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{owner}"
 
 
 def _record(owner: str, content: bytes) -> SignedRecord:
     return SignedRecord(owner, content, UNTIL_S)
 
 
-def _announced(owner: str, iteration: int = 1) -> SignedRecord:
+def _announced(owner: str) -> SignedRecord:
     who = Endpoint(Member(owner, f"{1:016x}"), ())
-    said = Announcement(who, PeerState.SERVING, 1, iteration, "", 0.0, 0.0, False, PROTOCOL_REVISION, UNTIL_S)
+    said = Announcement(who, PeerState.SERVING, 1, 1, "", 0.0, 0.0, False, PROTOCOL_REVISION, UNTIL_S)
     return _record(owner, peer_record_to_bytes(PeerRecord(said, (), SHOWN[owner])))
 
 
@@ -129,18 +129,23 @@ def what_belongs_to_a_run() -> object:
 
 
 def known_among_many() -> object:
-    """A peer renews its announcement nine times among those of twenty strangers, renewed as well,
-    and there is time for one: how often it is read.
+    """A peer says nine times where its relay is, each time elsewhere, among twenty strangers that
+    do so too, and there is time for one: how often it is read, and how often where it announces
+    itself among them once.
     """
 
-    async def story() -> int:
+    async def story() -> tuple[int, int]:
         judge, read = RecordJudge(RUN.fingerprint(), random.Random(0)), 0
-        await judge.true("peers", (_announced(PEER, 0),), RUN)
-        for number in range(1, 10):
+
+        def offer(port: int) -> SignedRecord:
+            return _record(PEER, relay_record_to_bytes((_address(PEER, port),), SHOWN[PEER]))
+
+        await judge.true("relays", (offer(1),), RUN)
+        for number in range(2, 11):
             strangers = tuple(_record(f"stranger {place}", b"%d" % number) for place in range(20))
-            read += len(await judge.true("peers", (*strangers, _announced(PEER, number)), RUN))
+            read += len(await judge.true("relays", (*strangers, offer(number)), RUN))
             await asyncio.sleep(1.0)
-        return read
+        return read, len(await judge.true("peers", (*strangers, _announced(PEER)), RUN))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_judge, "JUDGING_S", 0.0)

@@ -563,7 +563,8 @@ ROWS = (
     Row(removals_directory.copies_of_who_is_announced, tables_directory.copies_of_a_ban_list, 2),
     Row(removals_directory.run_of_whom_the_invite_names, tables_directory.strangers_run, ["none had it", "another run"]),
     Row(removals_directory.records_that_belong, tables_directory.what_belongs_to_a_run, [tables_directory.PEER]),
-    Row(removals_directory.known_owners_first, tables_directory.known_among_many, 9),
+    Row(removals_directory.known_owners_first, tables_directory.known_among_many, (9, 1)),
+    Row(removals_directory.all_that_is_announced, tables_directory.known_among_many, (9, 1)),
     Row(removals_directory.judged_once, tables_directory.judged_again, 1),
     # a stage that nobody comes for
     Row(removals_adoption.time_for_a_newcomer, tables_adoption.asked_after_a_while, [[], ["d"]]),
