@@ -63,8 +63,10 @@ class RecordJudge:
         """
         if manifest is None and what != "manifest":
             return records
-        known, owners = self._judged.get(what, ({}, frozenset()))
+        before, owners = self._judged.get(what, ({}, frozenset()))
         named = [(hashlib.sha256(record.owner.encode() + record.value).digest(), record) for record in records]
+        known = {digest: before[digest] for digest, _ in named if digest in before}
+        self._judged[what] = known, owners  # what follows counts also where it is broken off
         new = [one for one in named if one[0] not in known]
         self._rng.shuffle(new)
         new.sort(key=lambda one: one[1].owner not in owners)
@@ -76,8 +78,7 @@ class RecordJudge:
                 break
             await asyncio.sleep(0)
         true = tuple(record for digest, record in named if known.get(digest))
-        there = {digest: known[digest] for digest, _ in named if digest in known}
-        self._judged[what] = there, frozenset(record.owner for record in true)
+        self._judged[what] = known, frozenset(record.owner for record in true)
         return true
 
     def _is_true(self, what: str, record: SignedRecord, manifest: Manifest | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 import time
@@ -81,6 +82,21 @@ async def test_nothing_but_the_manifest_is_told_apart_without_it(small_manifest:
     assert await judge.true("manifest", (false, true), None) == (true,)
     assert await judge.true("peers", (false, true), None) == (false, true)
     assert await judge.true("peers", (false, true), small_manifest) == ()
+
+
+async def test_what_is_broken_off_goes_on_the_next_time(small_manifest: Manifest) -> None:
+    """A read that takes too long is broken off; the next one looks at what is left."""
+    judge, count = RecordJudge(small_manifest.fingerprint(), random.Random(0)), 50
+    records = tuple(SignedRecord(f"stranger {number}", b"", 0.0) for number in range(count))
+    for broken_off in range(1, 4):
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(judge.true("peers", records, small_manifest))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            reading.cancel()
+        assert len(judge._judged["peers"][0]) == 10 * broken_off
+    assert await judge.true("peers", records, small_manifest) == ()
+    assert len(judge._judged["peers"][0]) == count
 
 
 async def test_known_owners_come_first(monkeypatch: pytest.MonkeyPatch, small_manifest: Manifest, identity: Identity) -> None:
