@@ -377,7 +377,8 @@ class _Checkup:
         if not relays:
             fix = "A bootstrap node offers a relay unless it was started with --no-relay"
             return Finding(Grade.NOTE, "reach", f"nobody was found who could call {own.host_and_port} to try", fix)
-        client = RelayClient(self._invite.fingerprint, network.relay_context(), network.local_address, asyncio.TaskGroup())
+        run, context, here = self._invite.fingerprint, network.relay_context(), network.local_address
+        client = RelayClient(run, context, here, asyncio.TaskGroup(), refusal=network.refusal)
         async with client.group:
             try:
                 return await reach_finding(client, relays, own)

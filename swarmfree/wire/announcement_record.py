@@ -62,7 +62,7 @@ def peer_record_to_bytes(record: PeerRecord) -> bytes:
             "squared_norm": said.squared_norm,
             "stage": said.stage,
             "state": said.state.value,
-            "ticket": base64.b64encode(record.ticket).decode(),
+            "ticket": _shown(record.ticket),
         }
     )
 
@@ -93,10 +93,7 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
     )
     if announcement.expires_s != expires_s:
         raise ValueError(f"it expires at {announcement.expires_s}, but is kept until {expires_s}")
-    ticket = base64.b64decode(_text(values, "ticket"), validate=True)
-    if len(ticket) > SHOWN_SIZE_BYTES_MAX:
-        raise ValueError(f"ticket: {len(ticket)} bytes, at most {SHOWN_SIZE_BYTES_MAX} expected")
-    return PeerRecord(announcement, multiaddrs_of(values, "entry_points", owner), ticket)
+    return PeerRecord(announcement, multiaddrs_of(values, "entry_points", owner), _ticket(values))
 
 
 def run_record_to_bytes(run: str, entry_points: tuple[str, ...]) -> bytes:
@@ -138,18 +135,19 @@ def json_object(content: bytes, size_bytes_max: int) -> dict[str, Any]:
     return values
 
 
-def relay_record_to_bytes(addresses: tuple[str, ...]) -> bytes:
-    """What stands under a run's key for relays: where the owner offers one."""
-    return canonical_json({"relays": list(addresses)})
+def relay_record_to_bytes(addresses: tuple[str, ...], ticket: bytes) -> bytes:
+    """What stands under a run's key for relays: where the owner offers one, and its ticket."""
+    return canonical_json({"relays": list(addresses), "ticket": _shown(ticket)})
 
 
-def relay_record_from_bytes(content: bytes, owner: str) -> tuple[str, ...]:
-    """Where `owner` offers a relay, by a record that it signed.
+def relay_record_from_bytes(content: bytes, owner: str) -> tuple[tuple[str, ...], bytes]:
+    """Where `owner` offers a relay, by a record that it signed, and the ticket that it shows.
 
     Raises:
         ValueError: one sentence on what is wrong with it.
     """
-    return multiaddrs_of(json_object(content, ANNOUNCEMENT_SIZE_BYTES_MAX), "relays", owner)
+    values = json_object(content, ANNOUNCEMENT_SIZE_BYTES_MAX)
+    return multiaddrs_of(values, "relays", owner), _ticket(values)
 
 
 def multiaddrs_of(values: dict[str, Any], key: str, owner: str, *, relayed: bool = False) -> tuple[str, ...]:
@@ -169,6 +167,17 @@ def multiaddrs_of(values: dict[str, Any], key: str, owner: str, *, relayed: bool
         except ConfigError as error:
             raise ValueError(f"{key}: {error}") from error
     return tuple(listed)
+
+
+def _shown(ticket: bytes) -> str:
+    return base64.b64encode(ticket).decode()
+
+
+def _ticket(values: dict[str, Any]) -> bytes:
+    ticket = base64.b64decode(_text(values, "ticket"), validate=True)
+    if len(ticket) > SHOWN_SIZE_BYTES_MAX:
+        raise ValueError(f"ticket: {len(ticket)} bytes, at most {SHOWN_SIZE_BYTES_MAX} expected")
+    return ticket
 
 
 def _text(values: dict[str, Any], key: str) -> str:

@@ -19,12 +19,9 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]  # comes with hivemind
 
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
+from swarmfree.wire.dht_values import RECORD_BYTES_MIN, RECORDS_MAX
 from swarmfree.wire.hivemind_parts import DHTID, DictionaryDHTValue, MSGPackSerializer, dht_pb2
 
-_RECORD_BYTES_MIN = 744
-"""Of one record: its owner's key and the signature alone take as many."""
-RECORDS_MAX = StorageLimits().key_bytes // _RECORD_BYTES_MIN
-"""Under one key; no node holds more, and to look at one takes 0.15 ms."""
 _KEPT_PLACES_MAX = 4096
 _SILENT_MAX = 4096
 _REPLACEMENTS_MAX = 256
@@ -146,7 +143,7 @@ class _RecordSerializer(MSGPackSerializer):  # type: ignore[misc]  # hivemind ha
         if type_code != cls._ext_types[DictionaryDHTValue]:
             raise ValueError("no records")
         _, _, found = msgpack.unpackb(data, raw=False)
-        if len(found) > min(RECORDS_MAX, len(data) // _RECORD_BYTES_MIN):
+        if len(found) > min(RECORDS_MAX, len(data) // RECORD_BYTES_MIN):
             raise ValueError("too many records")
         with DictionaryDHTValue().freeze() as records:
             for owner, value, expires_s in found:

@@ -21,7 +21,7 @@ from typing import Any
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import Address, address_of, parse_address
-from swarmfree.wire.dht_bounds import RECORDS_MAX, bound
+from swarmfree.wire.dht_bounds import bound
 from swarmfree.wire.dht_calls import EndingHandlers, UnfinishedCalls
 from swarmfree.wire.dht_storage import RecordStorage, StorageLimits
 from swarmfree.wire.dht_validator import SignedRecordValidator
@@ -176,7 +176,7 @@ class DhtNode:
             owner = self._validator.owner_of(subkey)
             if owner is not None and isinstance(value, bytes):
                 records.append(SignedRecord(owner, value, float(expires_s)))
-        return tuple(sorted(records, key=lambda record: record.owner)[:RECORDS_MAX])
+        return tuple(sorted(records, key=lambda record: record.owner))
 
 
 def _p2p_in_folder(prefix: str, opened: list[Any]) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from swarmfree.wire.dht_values import KEY_BYTES_MAX
 from swarmfree.wire.hivemind_parts import DHTID, DHTLocalStorage, DictionaryDHTValue
 
 
@@ -22,15 +23,14 @@ class StorageLimits:
     """Bounds of what one node holds for others.
 
     Args:
-        key_bytes: of all records under one key. Two such keys fit an answer of libp2p's daemon,
-            which is 4 MiB at most: a key that holds more could not be read by anybody.
+        key_bytes: of all records under one key.
         asked_keys: so many keys that were asked for have room.
         other_keys: so many others.
         other_bytes: of all records under others.
         owner_records: of one owner under others.
     """
 
-    key_bytes: int = (2 << 20) - (64 << 10)
+    key_bytes: int = KEY_BYTES_MAX
     asked_keys: int = 16
     other_keys: int = 64
     other_bytes: int = 4 << 20

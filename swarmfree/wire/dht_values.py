@@ -6,6 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+KEY_BYTES_MAX = (2 << 20) - (64 << 10)
+"""Of all records under one key that a node holds. Two such keys fit an answer of libp2p's daemon,
+which is 4 MiB at most: a key that holds more could not be read by anybody.
+"""
+RECORD_BYTES_MIN = 744
+"""Of one record: its owner's key and the signature alone take as many."""
+RECORDS_MAX = KEY_BYTES_MAX // RECORD_BYTES_MIN
+"""Under one key; no node holds more, and to look at one takes 0.15 ms."""
+
 
 class DhtFault(Exception):
     """The directory could not do it now; the text says why. `answered` is True where the other side

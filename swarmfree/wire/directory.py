@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
 import ipaddress
 import logging
+import random
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -45,13 +46,14 @@ from swarmfree.wire.announcement_record import (
     run_record_to_bytes,
 )
 from swarmfree.wire.ban_list import BanList, keep_bans, newest_ban_list, read_ban_lists, read_kept_bans
-from swarmfree.wire.dht_values import DhtFault, DhtRecord, Listening, SignedRecord
+from swarmfree.wire.dht_values import RECORDS_MAX, DhtFault, DhtRecord, Listening, SignedRecord
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice
 from swarmfree.wire.genesis import Genesis, make_genesis, newest_genesis
 from swarmfree.wire.identity import Identity
 from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
 from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
+from swarmfree.wire.record_judge import JUDGING_S, RecordJudge
 from swarmfree.wire.signed_order import SignedOrder, keep_order, kept_orders, newest_order
 from swarmfree.wire.socket_folder import SocketFolder
 from swarmfree.wire.ticket import Ticket
@@ -149,8 +151,10 @@ class DhtDirectory:
         self._run = fingerprint
         self._manifest = manifest
         self._delegation = delegation
-        self._ticket = ticket.shown_by(identity.peer_id) if ticket is not None else b""
+        own = ticket or delegation
+        self._ticket = own.shown_by(identity.peer_id) if own is not None else b""
         self._admission: Admission | None = None
+        self._judge = RecordJudge(fingerprint, random.Random(secrets.randbits(64)))
         self._bans: BanList | None = None
         self._has_read_kept = False
         self._ban_lists: dict[bytes, BanList | None] = {}
@@ -242,15 +246,14 @@ class DhtDirectory:
         while True:
             found = await self._read((self._key("manifest"), RUNS_KEY), min(_CALL_LIMIT_S, patience_s))
             for record in found.get(self._key("manifest"), ()):
-                if hashlib.sha256(record.value).hexdigest() != self._run:
-                    _log.debug("a manifest that %s published is not the run's", record.owner)
-                    continue
                 try:
                     self._manifest = manifest_from_bytes(record.value)
                 except ConfigError as error:
                     raise InviteError(f"this swarmfree cannot read the manifest of run {self._run[:12]}: {error}") from error
                 return self._manifest
-            runs = {run for run, _ in self._run_records(found.get(RUNS_KEY, ()))}
+            # Anybody may say what it serves; the peers at the entry points are meant
+            led_by = [record for record in found.get(RUNS_KEY, ()) if record.owner in self._led_by]
+            runs = {run for run, _ in self._run_records(led_by)}
             waited_s = loop.time() - asked_s
             if runs and self._run not in runs and waited_s >= min(_WRONG_RUN_S, patience_s):
                 others = ", ".join(run[:12] for run in sorted(runs)[:3])
@@ -318,7 +321,7 @@ class DhtDirectory:
             return
         keys = self._key("genesis"), self._key("end")
         found = await self._read(keys, _CALL_LIMIT_S if self._genesis is None else _GENESIS_S)
-        copies, notices = ([record.value for record in found.get(key, ())] for key in keys)
+        copies, notices = (list({record.value for record in found.get(key, ())}) for key in keys)
         if self._end is not None:
             notices.append(self._end.canonical())
         self._genesis = newest_genesis(copies, self._manifest, self._genesis, time.time(), self.bans)
@@ -370,9 +373,8 @@ class DhtDirectory:
 
     async def keepers_of_bans(self, bans: BanList) -> int:
         """How many others publish this list, whom it does not name itself."""
-        found = await self._read((self._key("bans"),), _CALL_LIMIT_S)
-        copies = found.get(self._key("bans"), ())
         nobody = {self._identity.peer_id, *bans.peers}
+        (copies,) = await self._copies("bans")
         return sum(record.value == bans.canonical() and record.owner not in nobody for record in copies)
 
     def order(self) -> Order | None:
@@ -387,9 +389,8 @@ class DhtDirectory:
 
     async def keepers_of_order(self, order: SignedOrder) -> int:
         """How many others publish this order, the bootstrap node not counted: it trains nothing."""
-        found = await self._read((self._key("orders"),), _CALL_LIMIT_S)
-        copies = found.get(self._key("orders"), ())
-        nobody = {self._identity.peer_id, "" if self._genesis is None else self._genesis.delegation.holder}
+        (copies,) = await self._copies("orders")
+        nobody = {self._identity.peer_id, self._node}
         return sum(record.value == order.content and record.owner not in nobody for record in copies)
 
     async def publish_run(self, lease_s: float) -> None:
@@ -402,16 +403,10 @@ class DhtDirectory:
         expires_s = now_s + min(lease_s, LEASE_S_MAX)
         await self.founder()
         if not self._keeps_copies:
-            found = await self._read((self._key("manifest"), self._key("genesis"), self._key("bans")), _CALL_LIMIT_S)
-            fresh = {key: [r for r in found.get(key, ()) if r.expires_s > now_s + lease_s / 2] for key in found}
-            copies = len(fresh.get(self._key("manifest"), ()))
-            if self._genesis is not None:
-                newest = self._genesis.canonical()
-                copies = min(copies, sum(r.value == newest for r in fresh.get(self._key("genesis"), ())))
-            if self.bans is not None:
-                newest = self.bans.canonical()
-                copies = min(copies, sum(r.value == newest for r in fresh.get(self._key("bans"), ())))
-            if copies >= COPIES_MIN:
+            papers, copies = (self._manifest, self._genesis, self.bans), await self._copies("manifest", "genesis", "bans")
+            known = [(paper.canonical(), there) for paper, there in zip(papers, copies, strict=True) if paper is not None]
+            until_s = now_s + lease_s / 2
+            if min(sum(r.value == paper and r.expires_s > until_s for r in there) for paper, there in known) >= COPIES_MIN:
                 return
         self._keeps_copies = True
         run_record = run_record_to_bytes(self._run, self.addresses[:ADDRESSES_MAX])
@@ -495,40 +490,30 @@ class DhtDirectory:
 
     async def entry_points(self) -> tuple[str, ...]:
         """Multiaddrs of live peers for a new invite: this peer's first, then one of each other that
-        is known; at most 8.
+        is announced; at most 8.
         """
         await self.announcements()
-        found = await self._read((RUNS_KEY,), _CALL_LIMIT_S)
-        others = {owner: seen.entry_points for owner, seen in self._seen.items()}
-        for record in found.get(RUNS_KEY, ()):
-            for run, entry_points in self._run_records((record,)):
-                if run == self._run:
-                    others.setdefault(record.owner, entry_points)
-        others.pop(self._identity.peer_id, None)
-        return (*self.addresses[:1], *(others[owner][0] for owner in sorted(others) if others[owner]))[:ENTRY_POINTS_MAX]
+        others = (seen.entry_points[:1] for owner, seen in sorted(self._seen.items()) if owner != self._identity.peer_id)
+        return (*self.addresses[:1], *(point for points in others for point in points))[:ENTRY_POINTS_MAX]
 
     # -- relays
 
     async def offer_relay(self, address: Address, lease_s: float) -> None:
         """Say where this peer's relay is, until the lease is over; later if it cannot be now."""
         expires_s = time.time() + min(lease_s, LEASE_S_MAX)
-        await self._store({self._key("relays"): relay_record_to_bytes((str(address),))}, expires_s)
+        await self._store({self._key("relays"): relay_record_to_bytes((str(address),), self._ticket)}, expires_s)
 
     async def relays(self) -> tuple[Address, ...]:
-        """Where relays of the run are offered, the bootstrap node's first, then by owner; none of
-        peers that are banned.
+        """Where relays of the run are offered by those who may take part, the bootstrap node's
+        first, then by owner.
         """
         await self.founder()  # says who the bootstrap node is
         found = await self._read((self._key("relays"),), _CALL_LIMIT_S)
-        node = "" if self._genesis is None else self._genesis.delegation.holder
         offers: list[Address] = []
-        for record in sorted(found.get(self._key("relays"), ()), key=lambda record: (record.owner != node, record.owner)):
-            if self.bans is not None and record.owner in self.bans.peers:
-                continue
-            try:
-                offers += map(parse_address, relay_record_from_bytes(record.value, record.owner)[:1])
-            except ValueError as error:
-                _log.debug("the relay record of %s is passed over: %s", record.owner, error)
+        for record in sorted(found.get(self._key("relays"), ()), key=lambda record: (record.owner != self._node, record.owner)):
+            addresses, ticket = relay_record_from_bytes(record.value, record.owner)
+            if self._is_admitted(record.owner, ticket):
+                offers += map(parse_address, addresses[:1])
         return tuple(offers)
 
     # -- how it is done
@@ -591,6 +576,25 @@ class DhtDirectory:
     def _key(self, what: str) -> str:
         return f"{self._run}.{what}"
 
+    @property
+    def _node(self) -> str:
+        """The bootstrap node; empty while no founder is named."""
+        return "" if self._genesis is None else self._genesis.delegation.holder
+
+    @property
+    def _led_by(self) -> set[str]:
+        """The peers at the entry points."""
+        return {parse_address(text).peer_id for text in self._settings.entry_points}
+
+    async def _copies(self, *whats: str) -> list[list[SignedRecord]]:
+        """What stands under some keys. Anybody may publish it: of copies count those of who is
+        announced, of the bootstrap node, and of the peers at the entry points.
+        """
+        await self.announcements()
+        found = await self._read(tuple(map(self._key, whats)), _CALL_LIMIT_S)
+        counted = {*self._seen, *self._led_by, self._node}
+        return [[record for record in found.get(self._key(what), ()) if record.owner in counted] for what in whats]
+
     def _run_records(self, records: Iterable[SignedRecord]) -> list[tuple[str, tuple[str, ...]]]:
         """(fingerprint, entry points) of each well-formed record under the well-known key."""
         found: list[tuple[str, tuple[str, ...]]] = []
@@ -614,16 +618,28 @@ class DhtDirectory:
         write_known_peers(self._settings.folder, self._run, others)
 
     async def _read(self, keys: tuple[str, ...], limit_s: float) -> Records:
-        """What is found under the keys; nothing where the directory does not answer."""
+        """What is found under the keys and belongs there; nothing where the directory does not
+        answer.
+        """
         keeper = self._keeper
         if keeper is None:
             return {}
-        answer = await self._thread.attempt(lambda: keeper.read(keys, limit_s), limit_s + _GRACE_S)
+        in_all_s = limit_s + len(keys) * JUDGING_S + _GRACE_S
+        answer = await self._thread.attempt(lambda: self._read_true(keeper, keys, limit_s), in_all_s)
         self._read_fault = answer if isinstance(answer, BaseException) else None
         if isinstance(answer, BaseException):
             self._tell_fault(answer)
             return {}
         return answer
+
+    async def _read_true(self, keeper: DhtKeeper, keys: tuple[str, ...], limit_s: float) -> Records:
+        """As above, in the directory's thread, where to look at it holds nothing else up."""
+        found, true = await keeper.read(keys, limit_s), Records()
+        for key, records in found.items():
+            of_run, _, what = key.partition(".")
+            judged = await self._judge.true(what, records, self._manifest) if of_run == self._run else records
+            true[key] = tuple(judged[:RECORDS_MAX])
+        return true
 
     async def _store(self, contents: dict[str, bytes], expires_s: float) -> None:
         """Store records of this peer, now or later."""

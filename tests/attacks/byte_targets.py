@@ -131,7 +131,9 @@ def _readers() -> dict[str, Target]:
         "run-record": Target(
             partial(run_record_from_bytes, owner=OWNER), (canonical_json({"run": run, "entry_points": [address]}),)
         ),
-        "relay-record": Target(partial(relay_record_from_bytes, owner=OWNER), (canonical_json({"relays": [address]}),)),
+        "relay-record": Target(
+            partial(relay_record_from_bytes, owner=OWNER), (canonical_json({"relays": [address], "ticket": ""}),)
+        ),
         "genesis": Target(partial(read_genesis, manifest=manifest, wall_s=NOW_S), (genesis.canonical(),)),
         "end-notice": Target(
             partial(read_end_notice, manifest=manifest, wall_s=NOW_S), (make_end_notice(identity, manifest, leave).canonical(),)

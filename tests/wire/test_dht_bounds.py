@@ -18,9 +18,9 @@ from directory_world import World, world_of
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.wire import dht_bounds
 from swarmfree.wire.dht_bounds import (
-    _RECORD_BYTES_MIN,
     _REPLACEMENTS_MAX,
     _SILENT_MAX,
+    RECORD_BYTES_MIN,
     RECORDS_MAX,
     _forget_oldest,
     _NodeCalls,
@@ -93,7 +93,7 @@ def test_all_that_a_node_holds_is_unpacked(tmp_path: Path) -> None:
     validator = SignedRecordValidator(load_or_create_identity(tmp_path), time.time)
     me, empty = validator.local_public_key, MSGPackSerializer.dumps(b"")
     value = validator.sign_value(DHTRecord(b"k" * 20, MSGPackSerializer.dumps(me), empty, 1e9))
-    assert len(me) + len(value) == _RECORD_BYTES_MIN + len(empty)
+    assert len(me) + len(value) == RECORD_BYTES_MIN + len(empty)
     storage, key = RecordStorage(StorageLimits()), DHTID.generate(source="run.peers")
     storage.ask_for(["run.peers"])
     owners = (b"%d" % number for number in itertools.count(10 ** (len(me) - 1)))

@@ -76,7 +76,10 @@ GOLDEN_RELAYED = (
     b'"incarnation":"00000000000000aa","iteration":0,"lineage":"","peer_id":"QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG",'
     b'"revision":13,"seconds_per_microbatch":0.0,"squared_norm":0.0,"stage":-1,"state":"standby","ticket":"AAECAwT7/P3+/w=="}'
 )
-GOLDEN_RELAYS = b'{"relays":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR"]}'
+GOLDEN_RELAYS = (
+    b'{"relays":["/ip4/203.0.113.7/tcp/4001/p2p/QmVvV8JQmmqPCwXAaesWJPheUiEFJJ9HWRhWhuFuxVQxpR"],"ticket":"AAECAwT7/P3+/w=="}'
+)
+TICKET = bytes((0, 1, 2, 3, 4, 251, 252, 253, 254, 255))
 
 
 def test_an_address_behind_a_relay_keeps_its_bytes() -> None:
@@ -85,11 +88,11 @@ def test_an_address_behind_a_relay_keeps_its_bytes() -> None:
     """
     endpoint = Endpoint(Member(BEHIND, "00000000000000aa"), (CIRCUIT,))
     said = Announcement(endpoint, PeerState.STANDBY, -1, 0, "", 0.0, 0.0, False, 13, 1795500000.0)
-    record = PeerRecord(said, (), bytes((0, 1, 2, 3, 4, 251, 252, 253, 254, 255)))
+    record = PeerRecord(said, (), TICKET)
     assert peer_record_to_bytes(record) == GOLDEN_RELAYED
     assert peer_record_from_bytes(GOLDEN_RELAYED, BEHIND, 1795500000.0) == record
-    assert relay_record_to_bytes((CIRCUIT.partition("/p2p-circuit")[0],)) == GOLDEN_RELAYS
-    assert relay_record_from_bytes(GOLDEN_RELAYS, RELAY) == (CIRCUIT.partition("/p2p-circuit")[0],)
+    assert relay_record_to_bytes((CIRCUIT.partition("/p2p-circuit")[0],), TICKET) == GOLDEN_RELAYS
+    assert relay_record_from_bytes(GOLDEN_RELAYS, RELAY) == ((CIRCUIT.partition("/p2p-circuit")[0],), TICKET)
 
 
 def test_the_directory_itself_is_not_reached_through_relays() -> None:
@@ -100,7 +103,9 @@ def test_the_directory_itself_is_not_reached_through_relays() -> None:
     with pytest.raises(ValueError, match="is an address of another peer"):
         relay_record_from_bytes(GOLDEN_RELAYS, BEHIND)
     with pytest.raises(ValueError, match="relays"):
-        relay_record_from_bytes(canonical_json({"relays": [CIRCUIT]}), BEHIND)
+        relay_record_from_bytes(canonical_json({"relays": [CIRCUIT], "ticket": ""}), BEHIND)
+    with pytest.raises(ValueError, match="ticket"):
+        relay_record_from_bytes(canonical_json({"relays": []}), BEHIND)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from directory_world import world_of
+from directory_world import announcement_of, world_of
 
 from swarmfree.cli.halt_run import give_order
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation, SwarmfreeError
@@ -104,7 +104,8 @@ async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Pa
     """
     async with world_of(tmp_path, small_manifest) as world:
         bootstrap = await world.bootstrap()
-        peer, _ = await world.peer("peer", bootstrap.addresses)
+        peer, peer_id = await world.peer("peer", bootstrap.addresses)
+        await peer.announce(announcement_of(peer_id))
         later = sign_order(world.organiser, world.manifest, Order(1 << 40, Halting.PAUSE))
         await bootstrap.publish_order(later, 60.0)
         await peer.read_bans(60.0)
