@@ -15,6 +15,10 @@ NOBODY = Member("", "")
 """Votes on the first iteration where its founder is not known: no majority can come together, so
 going on is forced.
 """
+FORCED_WITHOUT_ALL = 3
+"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it
+those stages.
+"""
 TERMS_OF_A_GENESIS = 1000
 """A founder leads in the first of these: whoever has promised an earlier founder, or a candidate
 meanwhile, follows a later one.

@@ -209,6 +209,7 @@ ROWS = (
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
+    Row(removals_lead.votes_before_others_rejoin, tables_roster.higher_term_of_another_voter, (False, [])),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
@@ -257,6 +258,8 @@ ROWS = (
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
+    Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 4, 90]),
+    Row(removals_lead.hope_without_end, tables_roster.end_while_somebody_hopes, [0, 4, 90]),
     Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
     Row(removals_lead.next_stranger, tables_lead.strangers_that_are_met, [["x", "y"], []]),
@@ -334,10 +337,16 @@ ROWS = (
     Row(removals_return.word_of_who_is_led, tables_return.hello_of_a_refused_candidate, "c"),
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
-    Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
+    *(
+        Row(rule, tables_return.lineage_that_nobody_leads, [*[[(), (), (-1,)]] * 3, [(), (), (), (-1,)]])
+        for rule in (
+            removals_return.hope_for_a_coordinator,
+            removals_return.hope_without_a_plan,
+            removals_return.hope_after_a_place,
+        )
+    ),
     Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
     Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
-    Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
         Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, None], [None, 8], [None, 8]])
         for rule in (
