@@ -15,6 +15,10 @@ NOBODY = Member("", "")
 """Votes on the first iteration where its founder is not known: no majority can come together, so
 going on is forced.
 """
+FORCED_WITHOUT_ALL = 3
+"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it
+those stages.
+"""
 TERMS_OF_A_GENESIS = 1000
 """A founder leads in the first of these: whoever has promised an earlier founder, or a candidate
 meanwhile, follows a later one.
@@ -24,6 +28,11 @@ meanwhile, follows a later one.
 def founders_term(number: int) -> int:
     """Term number in which the founder named by genesis `number` leads."""
     return 1 + TERMS_OF_A_GENESIS * (number - 1)
+
+
+def is_of_later_founder(term_number: int, than: int) -> bool:
+    """Whether a term belongs to a founder that was named after the one of another term."""
+    return (term_number - 1) // TERMS_OF_A_GENESIS > (than - 1) // TERMS_OF_A_GENESIS
 
 
 def is_founders(term_number: int) -> bool:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
-from swarmfree.policy.election import electorate_of, founders_term, may_lead, rank
+from swarmfree.policy.election import FORCED_WITHOUT_ALL, electorate_of, founders_term, may_lead, rank
 from swarmfree.policy.evidence import is_promised
 from swarmfree.policy.permissions import believed_number
 from swarmfree.policy.quorum import is_majority, may_decide
@@ -30,10 +31,6 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
 
-FORCED_WITHOUT_ALL = 3
-"""A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it
-those stages.
-"""
 PAUSE_GROWTH = 1.15
 """Nobody is asked as often at the end of a long split as at its beginning."""
 LOOK_S = 8.0
@@ -94,7 +91,7 @@ class Election:
         self._revisions = itertools.count(1)
         self._beats_before: int | None = None
         self._alone_since_s = 0.0
-        self._has_waited = False
+        self._has_waited, self._placed_s = False, -math.inf
         self.announced: Sequence[Announcement] = ()
         self.led: Sequence[Endpoint] = ()
 
@@ -166,9 +163,14 @@ class Election:
         """Whether a coordinator of this peer's own lineage may still come.
 
         It may until a campaign began in which this peer could have claimed the lead without any
-        other.
+        other, and for as long after one has given it a place.
         """
-        return self._is_led() or not self._has_waited
+        is_placed = self._context.now_s() - self._placed_s < FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
+        return self._is_led() or is_placed or not self._has_waited
+
+    def note_place(self) -> None:
+        """A coordinator has given this peer a place, and knew what it hopes for."""
+        self._placed_s = self._context.now_s()
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""

@@ -234,6 +234,8 @@ class Membership:
             is_asked &= self._kept_for() in {None, endpoint.member}
             if is_asked and await self._ask(endpoint):
                 self._has_begun = self._had_place = True
+                if not self._stage_member.replica_state.has_given_up:
+                    self._election.note_place()
                 return True
             if self._is_unreached:
                 break  # it was a coordinator that said so

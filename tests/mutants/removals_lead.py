@@ -525,6 +525,25 @@ def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "yield_to", careless)
 
 
+def votes_before_others_rejoin(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator tells who has promised a higher term to join it anew before it has asked those
+    with a vote (3.2).
+    """
+    yield_to = Roster.yield_to
+
+    async def careless(self: Roster, member: Member, error: Refused) -> None:
+        ask = self.ask
+
+        async def mine(participant: Participant) -> object:
+            return await ask(participant) if participant.member == self._context.me else None
+
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "ask", mine)
+            await yield_to(self, member, error)
+
+    patch.setattr(Roster, "yield_to", careless)
+
+
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
     """Whoever decides here deposes the coordinator, whatever lineage it has joined meanwhile
     (3.4).
@@ -793,6 +812,28 @@ def look_before_the_end(patch: pytest.MonkeyPatch) -> None:
         del self
 
     patch.setattr(PartitionMerge, "settle", careless)
+
+
+def hope_of_others(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is through ends the run, though a peer of a lineage that counts more says
+    hello, and hopes for a coordinator (3.4).
+    """
+
+    def careless(self: PartitionMerge) -> None:
+        del self
+
+    patch.setattr(PartitionMerge, "note_hope", careless)
+
+
+def hope_without_end(patch: pytest.MonkeyPatch) -> None:
+    """A peer that says hello again and again keeps a run from ending for ever (3.4)."""
+    told = PartitionMerge.note_hope
+
+    def careless(self: PartitionMerge) -> None:
+        told(self)
+        self._hoped_since_s = self._hoped_s
+
+    patch.setattr(PartitionMerge, "note_hope", careless)
 
 
 def next_stranger(patch: pytest.MonkeyPatch) -> None:

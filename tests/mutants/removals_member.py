@@ -18,6 +18,7 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.member import averaging
+from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.pipeline.source import Source
@@ -469,3 +470,8 @@ def build_for_another_coordinator(patch: pytest.MonkeyPatch) -> None:
 def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
     """Who holds no record knows by the newest plan alone who decides the first one (3.1)."""
     patch.setattr(ReplicaState, "founders_plan", property(lambda self: self.known_plan, lambda self, plan: None), raising=False)
+
+
+def plan_of_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """Who builds its first state for a later founder goes by the plan of an earlier one (3.1)."""
+    patch.setattr(member_module, "is_of_later_founder", lambda number, than: False)

@@ -119,6 +119,17 @@ def hope_without_a_plan(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "campaign", careless)
 
 
+def hope_after_a_place(patch: pytest.MonkeyPatch) -> None:
+    """Who has got a place in its own lineage, and is put out of it at once, says hello to another
+    one as if it had heard nobody (3.4).
+    """
+
+    def careless(self: Election) -> None:
+        del self
+
+    patch.setattr(Election, "note_place", careless)
+
+
 def plan_that_was_left(patch: pytest.MonkeyPatch) -> None:
     """Who was told to join a coordinator claims no more, also where that one has died since, and
     all that it knows were told so (3.4).

@@ -50,7 +50,23 @@ from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
 from swarmfree.trainer.pipeline.gradient_sums import GradientHalf, SumKind
 from tests.builders import voted
-from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
+from tests.mutants.alone import (
+    LATER,
+    ME,
+    OTHER_LINEAGE,
+    SIBLING,
+    TERM,
+    A,
+    Alone,
+    D,
+    at,
+    endpoint,
+    plan,
+    play,
+    record,
+    voted_commit,
+    word,
+)
 from tests.trainer.test_election import announced
 
 
@@ -923,6 +939,23 @@ def first_record_after_a_later_plan() -> object:
         return await word(alone.stage_member.commit(Commit(first), A))
 
     return [play(partial(story, rejoins=rejoins)) for rejoins in (False, True)]
+
+
+def first_record_of_a_later_founder() -> object:
+    """A member knows the plan of a founder, and builds its state for a coordinator that this does
+    not name, of a later founder's term and of one of the same founder: the answer to that one's
+    first record.
+    """
+
+    async def story(alone: Alone, number: int) -> str:
+        await alone.stage_member.open(D, Open(plan(1, Term(1, D.member))))
+        founder = endpoint("f")
+        await alone.stage_member.install(Term(number, founder.member), 1, 0, GENESIS_LINEAGE, None)
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=founder)
+        first = voted(replace(record(), electorate=(founder.member,)), founder.member)
+        return await word(alone.stage_member.commit(Commit(first), founder))
+
+    return [play(partial(story, number=number)) for number in (1001, 2)]
 
 
 def base_after_a_lineage() -> object:

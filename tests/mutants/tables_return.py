@@ -391,7 +391,8 @@ def coordinator_that_follows_another() -> object:
 
 def lineage_that_nobody_leads() -> object:
     """What a peer that nobody leads any more tells of forced records: early, late between two
-    campaigns, after the next; a member, one that the plan does not name, and one without a plan.
+    campaigns, after the next; a member, one that the plan does not name, and one without a plan;
+    one that has got a place right before that next campaign, and long after it.
     """
 
     async def judge(alone: Alone, election: Election, kind: str) -> list[tuple[int, ...]]:
@@ -412,10 +413,19 @@ def lineage_that_nobody_leads() -> object:
             alone.replica_state.known_plan = replace(plan(2), replicas=(plan(2).replicas[0],) * 3)
         await asyncio.sleep(2 * wait_s)
         told.append(membership.hello().forced)
+        silent = alone.line.answer
+        if kind == "placed":
+            alone.line.answer = lambda to, request: Reply(Place(to, 1, "", accepted=True))
+            assert await membership._ask_each([A])
+            alone.line.answer = silent
         await election.campaign()
-        return [*told, membership.hello().forced]
+        told.append(membership.hello().forced)
+        if kind == "placed":
+            await asyncio.sleep(3 * wait_s)
+            told.append(membership.hello().forced)
+        return told
 
-    return [_campaign(_silent, partial(judge, kind=kind)) for kind in ("member", "left out", "without")]
+    return [_campaign(_silent, partial(judge, kind=kind)) for kind in ("member", "left out", "without", "placed")]
 
 
 def candidate_that_was_told_to_rejoin() -> object:
@@ -1052,7 +1062,7 @@ def state_that_is_vouched_for_later() -> object:
         alone.line.answer = lambda to, request: Reply(Place(to, NO_STAGE, "", accepted=True))
         alone.replica_state.is_committed_state = False
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
-        assert await membership._ask(A)
+        assert await membership._ask_each([A])
         alone.tasks.start(membership._listen(), "listen")
         alone.stage_member.tied.tell()
         await asyncio.sleep(0.2)

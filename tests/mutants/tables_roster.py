@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ from swarmfree.trainer.coordinator import partition_merge
 from swarmfree.trainer.coordinator.absent import ABSENT_MAX
 from swarmfree.trainer.coordinator.bars import FIRST_S
 from swarmfree.trainer.coordinator.broadcast import Broadcast
+from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant, Participants
@@ -468,6 +470,28 @@ def higher_term_of_its_own() -> object:
         return not roster.is_deposed, [request for member, request in alone.line.asked if member == ME.member]
 
     return _roster(story, ME, SIBLING)
+
+
+def higher_term_of_another_voter() -> object:
+    """A coordinator that has slept hears of a higher term from a participant without a vote, and
+    would from one with a vote: whether it leads still, and what it tells the first one.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, list[str]]:
+        behind = Refused(RefusalKind.BEHIND, "term 6", 6)
+
+        def voting(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Heartbeat):
+                raise behind
+            return Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
+
+        alone.line.answer = voting
+        roster._lead.decided = replace(record(), electorate=(A.member, D.member))
+        await roster.yield_to(ME.member, behind)
+        told = [type(request).__name__ for member, request in alone.line.asked if member == ME.member]
+        return not roster.is_deposed, [name for name in told if name == "Goodbye"]
+
+    return _roster(story, ME, D)
 
 
 def higher_term_of_a_sole_holder() -> object:
@@ -1054,6 +1078,35 @@ def end_before_a_second_look() -> object:
         return True
 
     return play(story, A)
+
+
+def end_while_somebody_hopes() -> object:
+    """A coordinator of a lineage that was forced is through: the seconds until it ends the run,
+    where nobody says hello from one that was not, where somebody does once, and again and again.
+    """
+
+    async def story(alone: Alone, hellos: int) -> int:
+        mine = _merge(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
+        context, roster = alone.context, SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
+        coordinator = SimpleNamespace(_context=context, roster=roster, partition_merge=mine, _is_excluded=lambda *_: False)
+        hello = Hello(False, standby=False, corpus_hash="", stage=1, iteration=1, lineage=OTHER_LINEAGE, forced=())
+
+        async def say() -> None:
+            for _ in range(hellos):
+                with suppress(Refused):
+                    Coordinator.hello(coordinator, D, hello)  # type: ignore[arg-type]
+                await asyncio.sleep(0.5)
+
+        alone.tasks.start(say(), "say hello")
+        await asyncio.sleep(0.1)
+        try:
+            async with asyncio.timeout(100.0):
+                await mine.settle()
+        except TimeoutError:
+            return -1
+        return round(alone.context.now_s())
+
+    return [play(partial(story, hellos=hellos), A) for hellos in (0, 1, 1000)]
 
 
 def two_rivals() -> object:

@@ -212,6 +212,7 @@ ROWS = (
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
+    Row(removals_lead.votes_before_others_rejoin, tables_roster.higher_term_of_another_voter, (False, [])),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
@@ -260,6 +261,8 @@ ROWS = (
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
+    Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 4, 90]),
+    Row(removals_lead.hope_without_end, tables_roster.end_while_somebody_hopes, [0, 4, 90]),
     Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
     Row(removals_lead.next_stranger, tables_lead.strangers_that_are_met, [["x", "y"], []]),
@@ -290,6 +293,7 @@ ROWS = (
     Row(removals_return.second_word_of_a_barred_one, tables_return.barred_that_says_hello_once_more, ["b"]),
     Row(removals_return.state_of_a_joiner, tables_return.joiner_that_holds_a_lost_stage, ["joiner"]),
     Row(removals_member.founder_of_a_first_record, tables_member.first_record_after_a_later_plan, ["gone", "gone"]),
+    Row(removals_member.plan_of_a_founder_passed_over, tables_member.first_record_of_a_later_founder, ["gone", "unproven"]),
     Row(removals_return.base_of_who_was_told_to_rejoin, tables_member.base_after_a_lineage, ["", "b0"]),
     Row(removals_return.base_of_a_newcomer, tables_return.newcomer_away_at_a_commit, [5, -1]),
     Row(removals_return.word_of_a_standby, tables_return.standby_that_has_just_said_hello, ["b"]),
@@ -337,10 +341,16 @@ ROWS = (
     Row(removals_return.word_of_who_is_led, tables_return.hello_of_a_refused_candidate, "c"),
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
-    Row(removals_return.hope_for_a_coordinator, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
+    *(
+        Row(rule, tables_return.lineage_that_nobody_leads, [*[[(), (), (-1,)]] * 3, [(), (), (), (-1,)]])
+        for rule in (
+            removals_return.hope_for_a_coordinator,
+            removals_return.hope_without_a_plan,
+            removals_return.hope_after_a_place,
+        )
+    ),
     Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
     Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
-    Row(removals_return.hope_without_a_plan, tables_return.lineage_that_nobody_leads, [[(), (), (-1,)]] * 3),
     *(
         Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, None], [None, 8], [None, 8]])
         for rule in (

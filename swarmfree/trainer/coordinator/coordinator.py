@@ -144,6 +144,7 @@ class Coordinator:
         if self._is_excluded(sender, hello):
             raise Refused(RefusalKind.EXCLUDED, "an audit has found that this peer computes wrongly; it has no place in this run")
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
+            self.partition_merge.note_hope()
             raise Refused(
                 RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
             )

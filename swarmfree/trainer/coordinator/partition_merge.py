@@ -11,6 +11,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
+from swarmfree.policy.election import FORCED_WITHOUT_ALL
 from swarmfree.policy.evidence import is_told_by
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
@@ -71,6 +72,7 @@ class PartitionMerge:
         self.yields_since_s, self._settled = math.inf, Signal()
         self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
         self._refuted_s: dict[str, float] = {}
+        self._hoped_since_s, self._hoped_s = math.inf, -math.inf
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -81,6 +83,20 @@ class PartitionMerge:
         coordinator again soon: this one would give way.
         """
         return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
+
+    def note_hope(self) -> None:
+        """Somebody of such a lineage has said hello, and was sent away."""
+        self._hoped_s = self._context.now_s()
+        self._hoped_since_s = min(self._hoped_since_s, self._hoped_s)
+
+    @property
+    def _is_hoped(self) -> bool:
+        """Whether a lineage that counts more may still be led, for as long as those hope for it who
+        have lost their coordinator.
+        """
+        timing, now_s = self._context.timing, self._context.now_s()
+        is_new = now_s - self._hoped_since_s < FORCED_WITHOUT_ALL * timing.split_wait_s
+        return is_new and now_s - self._hoped_s < 2 * timing.silence_s
 
     async def may_end(self, stranger: Endpoint) -> bool:
         """Whether a stranger may be told that the run is over: who says nothing may not, nor a
@@ -259,13 +275,13 @@ class PartitionMerge:
         self._roster.depose(f"{rival.coordinator.member} leads in term {rival.term.number}")
 
     async def settle(self) -> None:
-        """Wait for the second look at a rival to give way to: until then nothing may end by this
-        coordinator's word.
+        """Wait for the second look at a rival to give way to, and for who hopes for a lineage that
+        counts more: until then nothing may end by this coordinator's word.
 
         Raises:
             Deposed: it was given way to.
         """
-        while self.yields_since_s < math.inf:
+        while self.yields_since_s < math.inf or self._is_hoped:
             await self._settled.wait(1.0)
         self._roster.check()
 

@@ -471,16 +471,19 @@ class Roster(Participants):
         if self._lead.yields_to(member) and (participant is None or not await self._has_left(participant)):
             self.depose(str(error))
             return
-        mine = self.get(self._context.me)
-        if mine is not None and mine is not participant:
-            # Where this peer has promised that term itself, nobody is to join it anew
-            await self.ask(mine)
+        # Where those with a vote, or this peer itself, have promised that term, nobody is to join
+        # it anew: one that has slept learns from them that it leads no longer
+        others = [known for known in self.participants() if known is not participant and known.is_heard]
+        await each(
+            [known for known in others if known.member == self._context.me or self._lead.yields_to(known.member)], self.ask
+        )
         if self._deposed:
             return
-        others = (
-            [] if participant is None else [g for g in self.holders(participant.stage) if g is not participant and g.is_heard]
+        is_alone = (
+            participant is not None
+            and participant.built
+            and all(other is participant or not other.is_heard for other in self.holders(participant.stage))
         )
-        is_alone = participant is not None and participant.built and not others
         if not is_alone:
             if participant is not None:
                 self._absent.add(participant)  # until it has joined anew

@@ -17,7 +17,7 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.block_split import split_after, split_of_plan
-from swarmfree.policy.election import electorate_of
+from swarmfree.policy.election import electorate_of, is_of_later_founder
 from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
@@ -191,8 +191,11 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
-            self.replica_state.install(stage, iteration, lineage, record, past)
-            self.replica_state.known_in = term
+            replica_state = self.replica_state
+            replica_state.install(stage, iteration, lineage, record, past)
+            replica_state.known_in, known = term, replica_state.known_plan
+            if record is None and known is not None and is_of_later_founder(term.number, known.position.term.number):
+                replica_state.known_plan = None  # its founder was passed over, and knows nobody of those who decide
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
