@@ -222,6 +222,23 @@ def test_what_a_peer_measured_in_another_stage_tells_nothing_of_this_one() -> No
     assert "b" not in told
 
 
+def test_a_guest_tells_how_fast_its_host_is() -> None:
+    """A source is taken to be as fast as the body, until its guest has told of blocks; who is not
+    there hosts nobody. The plan is of members, as before.
+    """
+    world = World("s|abc|def")
+    world.tell_of("s", 0.5 * USUAL_S)
+    before = known_fleet(world.roster, world.manifest)
+    for host, seconds in (("s", 0.0), ("x", 0.8), ("s", 0.9)):
+        peer = world.peer("f")
+        peer.answer = replace(answer_of(2, 1, seconds), host=host)
+        after = known_fleet(world.roster, world.manifest)
+        assert before is not None and after is not None
+        assert after[1] == before[1]
+        assert after[0].by_name.keys() == before[0].by_name.keys()
+        assert after[0].by_name["s"].block_s == pytest.approx(seconds if seconds and host == "s" else USUAL_S)
+
+
 # ---- when somebody is moved ----------------------------------------------------------------------
 
 

@@ -24,9 +24,14 @@ def known_fleet(
 ) -> tuple[Fleet, ExecutionPlan] | None:
     """The peers of `known_peers` as a fleet, and the plan that they come to; None where no replica
     of the body was measured yet. `split` is how the model is cut, None = as the run began.
+
+    What a guest computes tells how fast its host is, too: they share a device.
     """
     peers = known_peers(there, manifest)
-    fleet = measured_fleet(peers, manifest, failures_per_hour, split)
+    names = {peer.name for peer in peers}
+    guests = [g for g in there.participants() if g.built and g.host in names]
+    hosts = [MeasuredPeer(g.host, g.stage, microbatch_s(g)) for g in guests]
+    fleet = measured_fleet([*peers, *hosts], manifest, failures_per_hour, split)
     if fleet is None:
         return None
     return fleet, plan_of(peers, manifest, split)
