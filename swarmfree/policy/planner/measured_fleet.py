@@ -28,6 +28,8 @@ BESIDE_HEAD_MAX = 1.0
 """Blocks: what a source may do for a microbatch beside the head's multiplications. What takes it
 longer than that shows that it is slow.
 """
+COPY_BYTES_S = 12.5e6
+"""100 Mbit/s: where no state was copied yet."""
 SURPRISE_HOURS = 10.0
 LEAST_HORIZON_S = 600.0
 
@@ -113,6 +115,31 @@ def ends_blocks(head: float, measured: Sequence[tuple[float, float]]) -> float:
     """
     found = statistics.median_low(took_s / block_s for took_s, block_s in measured) if measured else head
     return min(max(found, head), head + BESIDE_HEAD_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCopy:
+    """A state, or blocks of one, that somebody has copied.
+
+    Args:
+        size_bytes: of it.
+        seconds: that the copy took.
+        is_first: it was made before the first commit.
+    """
+
+    size_bytes: float
+    seconds: float
+    is_first: bool = False
+
+
+def copy_bytes_per_s(copies: Sequence[MeasuredCopy]) -> float:
+    """How fast the next copy is expected to be: as the median of those made since the first commit.
+
+    Before that all peers load at once, so that their copies count only while there are no others.
+    """
+    later = [copy for copy in copies if not copy.is_first]
+    rates = [copy.size_bytes / copy.seconds for copy in later or copies]
+    return statistics.median(rates) if rates else COPY_BYTES_S
 
 
 def failure_rate(lost: int, peer_hours: float) -> float:
