@@ -11,6 +11,7 @@ import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.measured_fleet import MeasuredCopy
 from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes
 from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery
@@ -55,7 +56,7 @@ class World:
         self.lead = SimpleNamespace(present=self.present, term=term, iteration=1, attempt=0, cut_anew=self.take)
         self.context = context
         self.roster = SimpleNamespace(is_deposed=False, participants=list, holders=self.holders)
-        self.copies = list[tuple[float, float]]()
+        self.copies = list[MeasuredCopy]()
         assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None, copies=self.copies)
         self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self)))
 
@@ -152,7 +153,7 @@ def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is
         world.now_s += 1.0
         asyncio.run(world.cuts.consider())
     assert bool(world.cut) is is_prepared
-    assert world.copies == ([(block_state_bytes(MANIFEST), took_s)] if is_prepared and not is_told else [])
+    assert world.copies == ([MeasuredCopy(block_state_bytes(MANIFEST), took_s)] if is_prepared and not is_told else [])
 
 
 def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from swarmfree.policy.planner.measured_fleet import MeasuredCopy
 from swarmfree.policy.planner.single_moves import state_bytes
 from swarmfree.policy.quorum import is_majority
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
@@ -85,7 +86,7 @@ class World:
     ) -> None:
         self.now_s, self.told, self.roster = 0.0, [], Roster()
         self.copied_s: dict[Member, float] = {}
-        self.copies = deque[tuple[int, float]]()
+        self.copies = deque[MeasuredCopy]()
         stages = text.split("|")
         self.manifest = Manifest(
             run=RunSection(iterations=iterations),
@@ -222,6 +223,25 @@ def test_what_a_peer_measured_in_another_stage_tells_nothing_of_this_one() -> No
     assert "b" not in told
 
 
+def test_a_guest_tells_how_fast_a_source_is() -> None:
+    """A source is taken to be as fast as the body, until its guest has told of blocks; a peer of
+    the body has told of its own, and who is not there hosts nobody. The plan is of members, as
+    before.
+    """
+    world = World("s|abc|def")
+    world.tell_of("s", 0.5 * USUAL_S)
+    before = known_fleet(world.roster, world.manifest)
+    for host, seconds in (("s", 0.0), ("x", 0.8), ("a", 0.8), ("s", 0.9)):
+        peer = world.peer("f")
+        peer.answer = replace(answer_of(2, 1, seconds), host=host)
+        after = known_fleet(world.roster, world.manifest)
+        assert before is not None and after is not None
+        assert after[1] == before[1]
+        assert after[0].by_name.keys() == before[0].by_name.keys()
+        assert after[0].by_name["s"].block_s == pytest.approx(seconds if seconds and host == "s" else USUAL_S)
+        assert after[0].by_name["a"].block_s == pytest.approx(USUAL_S)
+
+
 # ---- when somebody is moved ----------------------------------------------------------------------
 
 
@@ -327,35 +347,40 @@ async def test_near_the_end_of_the_run_a_long_copy_is_not_worth_it() -> None:
     """
     for left_s, is_moved in ((3600, True), (120, False)):
         world = World("s|abc|def", slow="def", iterations=1 + left_s // 4)
-        world.copies.extend([(world.state_bytes, 300.0)] * 2)
+        world.copies.extend([MeasuredCopy(world.state_bytes, 300.0)] * 2)
         await world.iterate(4.0, count=30)
         assert bool(world.of(MoveDecided)) is is_moved
     assert world.lead.iteration == world.manifest.run.iterations
 
 
 async def test_a_copy_is_expected_to_take_as_long_as_the_last_ones_of_the_body() -> None:
-    """The median of them. Without any, 100 Mbit/s."""
-    world = World("s|abc|def", slow="def")
-    world.copies.extend([(3 * world.state_bytes, 9.0), (world.state_bytes, 1.0), (world.state_bytes, 2.0)])
-    assert (await world.until_moved()).predicted_transition_s == pytest.approx(2.0)
+    """The median of them; those of before the first commit, when all load at once, count while
+    there are no others. Without any, 100 Mbit/s.
+    """
+    for since, expected_s in ((((3, 9.0), (1, 1.0), (1, 2.0)), 2.0), ((), 7.0)):
+        world = World("s|abc|def", slow="def")
+        world.copies.extend([MeasuredCopy(world.state_bytes, 7.0, is_first=True)] * 4)
+        world.copies.extend(MeasuredCopy(count * world.state_bytes, took_s) for count, took_s in since)
+        assert (await world.until_moved()).predicted_transition_s == pytest.approx(expected_s)
     first = World("s|abc|def", slow="def")
     assert (await first.until_moved()).predicted_transition_s < 0.1
 
 
 def test_a_copy_is_as_large_as_the_model_was_cut_then() -> None:
     """A later cut changes nothing of what came; stage 0 has another size, one without blocks none:
-    they say nothing, nor does what took no time.
+    they say nothing, nor does what took no time. Whether anything was committed before is kept.
     """
-    manifest, copies = World("s|abc|def").manifest, deque[tuple[int, float]]()
+    manifest, copies = World("s|abc|def").manifest, deque[MeasuredCopy]()
     built = Built("digest", 2.0, 0, 1, exact=True)
     context = SimpleNamespace(now_s=lambda: 1.0, manifest=manifest)
-    for counts in ((1, 1), (2, 0)):
+    for counts, record in (((1, 1), None), ((2, 0), make_record(iteration=1))):
         of = SimpleNamespace(copied_s={}, copies=copies, _split=BlockSplit(counts), _context=context, _roster=Roster())
+        of._lead = SimpleNamespace(present=SimpleNamespace(record=record))
         for stage in range(3):
             for seconds in (2.0, 0.0):
                 Assignment._note_copy(cast("Any", of), endpoint("a").member, stage, replace(built, seconds=seconds))
     one = state_bytes(manifest, 1, 1)
-    assert list(copies) == [(one, 2.0), (one, 2.0), (2 * one, 2.0)]
+    assert list(copies) == [MeasuredCopy(one, 2.0, is_first=True)] * 2 + [MeasuredCopy(2 * one, 2.0)]
 
 
 # ---- who is moved --------------------------------------------------------------------------------
@@ -452,7 +477,7 @@ async def test_why_nothing_came_of_a_move(happens: str, why: str) -> None:
 async def test_a_copy_that_was_expected_to_take_long_may() -> None:
     """A state of an hour's copy has three hours."""
     world = World("s|abc|def", slow="def")
-    world.copies.append((world.state_bytes, 600.0))
+    world.copies.append(MeasuredCopy(world.state_bytes, 600.0))
     decided = await world.until_moved(within_s=1e4)
     assert decided.predicted_transition_s == pytest.approx(600.0)
     await world.iterate(20.0, count=int(2 * SEARCH_S / 20))

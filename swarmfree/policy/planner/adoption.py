@@ -164,8 +164,7 @@ def predicted_iteration_s(
     Differs from a machine that several peers share: each is taken to have one of its own.
     """
     blocks = (0, *(split or manifest.split).counts)
-    measured = {peer.name: peer for peer in sorted(peers, key=lambda peer: peer.microbatch_s)}
-    fleet = measured_fleet([*measured.values(), MeasuredPeer(GONE, lost)], manifest, split=split)
+    fleet = measured_fleet([*peers, MeasuredPeer(GONE, lost)], manifest, split=split)
     if fleet is None or not iteration_s:
         return 0.0
     names = [{peer.name for peer in peers if peer.stage == stage} for stage in range(manifest.stage_count)]

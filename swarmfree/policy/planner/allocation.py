@@ -67,7 +67,7 @@ def allocate(fleet: Fleet, manifest: Manifest, limits: ReplicaLimits | None = No
     needs = stage_needs(manifest, blocks, given.sources_max)
     cover = _cover(fastest_first, needs)
     left = [peer for peer in fastest_first if peer.name not in {names[0] for names in cover}]
-    work = stage_work(manifest, blocks)
+    work = stage_work(manifest, blocks, fleet.ends_blocks)
     safe, fast = (
         ExecutionPlan(blocks, _filled(left, fleet, cover, work, needs, given, spreads_risk=spreads)) for spreads in (True, False)
     )

@@ -112,7 +112,7 @@ class PlanBounds:
         """
         if plan.empty_stages:
             return NEVER
-        work = stage_work(self._manifest, plan.blocks)
+        work = stage_work(self._manifest, plan.blocks, self._fleet.ends_blocks)
         costs = [self._cost(stage, *each) for stage, each in enumerate(zip(plan.blocks, plan.replicas, strict=True))]
         there_s = [0.0, *accumulate(cost.there_s for cost in costs)]
         back_s = [0.0, *accumulate(cost.back_s for cost in costs)]
@@ -216,9 +216,10 @@ def is_played(plan: ExecutionPlan, manifest: Manifest) -> bool:
     return manifest.batch.microbatches * len(plan.blocks) <= PLAYED_MAX
 
 
-def stage_work(manifest: Manifest, blocks: Sequence[int]) -> tuple[float, ...]:
-    """Work of one microbatch in each stage, in blocks; the head counts for some."""
-    return tuple(head_blocks(manifest.model) if s == ENDS_STAGE else float(n) for s, n in enumerate(blocks))
+def stage_work(manifest: Manifest, blocks: Sequence[int], ends_blocks: float | None = None) -> tuple[float, ...]:
+    """Work of one microbatch in each stage, in blocks; `ends_blocks` as `Fleet` has it."""
+    ends = head_blocks(manifest.model) if ends_blocks is None else ends_blocks
+    return tuple(ends if s == ENDS_STAGE else float(n) for s, n in enumerate(blocks))
 
 
 def _groups(plan: ExecutionPlan) -> list[tuple[list[int], set[str]]]:
@@ -243,7 +244,7 @@ def chains(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> list[list[W
     with its backward, the body back; between two peers the sending, by the sender's `Uplink`. What
     the embedding costs is left out: it is a look-up.
     """
-    count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks)
+    count, work = manifest.batch.microbatches, stage_work(manifest, plan.blocks, fleet.ends_blocks)
     # Sources are dealt equal shares, as the coordinator does it
     dealt = [[plan.replicas[ENDS_STAGE][k % len(plan.replicas[ENDS_STAGE])] for k in range(count)]]
     for names in plan.replicas[ENDS_STAGE + 1 :]:

@@ -6,7 +6,7 @@ All of it can be measured by a swarm, or written down by whoever thinks of renti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -67,10 +67,13 @@ class Fleet:
         peers: in any order.
         links: (one peer, the other) -> what was measured between them, either way round. All other
             links follow from the two peers.
+        ends_blocks: what a source does for one microbatch, in blocks; None = what the head's
+            multiplications come to.
     """
 
     peers: tuple[PeerProfile, ...]
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    ends_blocks: float | None = None
 
     @cached_property
     def by_name(self) -> Mapping[str, PeerProfile]:
@@ -97,7 +100,7 @@ class Fleet:
 
     def without(self, names: frozenset[str]) -> Fleet:
         """Return the fleet that is left when these peers are gone."""
-        return Fleet(tuple(peer for peer in self.peers if peer.name not in names), self.links)
+        return replace(self, peers=tuple(peer for peer in self.peers if peer.name not in names))
 
 
 @dataclass(frozen=True)

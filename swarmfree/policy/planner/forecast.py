@@ -99,7 +99,7 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
     """
     plan = chosen_plan(fleet, manifest)
     time = iteration_estimate(fleet, plan, manifest, FORECAST_PLAYS)
-    loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks))
+    loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks, fleet.ends_blocks))
     return Forecast(
         plan=plan,
         time=time,

@@ -8,6 +8,7 @@ taken to be the same with every plan: `single_moves.unexplained_s`.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,12 @@ UNBOUNDED = 1 << 62
 """Nobody tells how much memory a peer has: whoever has too little refuses the state."""
 LEAST_BLOCK_S = 1e-6
 """A peer that tells of less is taken to be no faster: speeds have to be finite."""
+BESIDE_HEAD_MAX = 1.0
+"""Blocks: what a source may do for a microbatch beside the head's multiplications. What takes it
+longer than that shows that it is slow.
+"""
+COPY_BYTES_S = 12.5e6
+"""100 Mbit/s: where no state was copied yet."""
 SURPRISE_HOURS = 10.0
 LEAST_HORIZON_S = 600.0
 
@@ -47,10 +54,12 @@ def measured_fleet(
 ) -> Fleet | None:
     """Make a fleet of what was measured; None where no replica of the body was.
 
-    A peer that was not measured counts as the median of the others, as the router has it.
+    A peer that was not measured counts as the median of the others, as the router has it. A source
+    is as fast as the ends say, in units of what they are worth: see `ends_blocks`.
 
     Args:
-        peers: all that serve a stage, or are to.
+        peers: all that serve a stage, or are to; a name stands there for each stage that its device
+            serves, and is as fast as it is in the body, if it is known there.
         manifest: of the run.
         failures_per_hour: of each peer, see `failure_rate`.
         split: how the model is cut; None = as the run began.
@@ -58,25 +67,79 @@ def measured_fleet(
     work = stage_work(manifest, (0, *(split or manifest.split).counts))
     # Who passes on what it gets tells nothing of how fast it computes
     timed = [peer for peer in peers if peer.microbatch_s > 0 and work[peer.stage] > 0]
-    block_s = {peer.name: max(LEAST_BLOCK_S, peer.microbatch_s / work[peer.stage]) for peer in timed}
-    body_s = [block_s[peer.name] for peer in peers if peer.name in block_s and peer.stage != ENDS_STAGE]
-    if not body_s:
+    block_s = _block_s([peer for peer in timed if peer.stage != ENDS_STAGE], work)
+    if not block_s:
         return None
-    median_s = statistics.median_low(body_s)
+    median_s = statistics.median_low(block_s.values())
+    sources = {peer.name: peer.microbatch_s for peer in timed if peer.stage == ENDS_STAGE}
+    ends = ends_blocks(work[ENDS_STAGE], [(took_s, block_s.get(name, median_s)) for name, took_s in sources.items()])
+    block_s = {name: max(LEAST_BLOCK_S, took_s / ends) for name, took_s in sources.items()} | block_s
+    feeders = {peer.name for peer in peers if peer.stage == ENDS_STAGE}
     return Fleet(
         tuple(
             PeerProfile(
-                name=peer.name,
-                forward_s=FORWARD_SHARE * block_s.get(peer.name, median_s),
-                backward_s=(1 - FORWARD_SHARE) * block_s.get(peer.name, median_s),
+                name=name,
+                forward_s=FORWARD_SHARE * block_s.get(name, median_s),
+                backward_s=(1 - FORWARD_SHARE) * block_s.get(name, median_s),
                 memory_bytes=UNBOUNDED,
                 bytes_per_s=float("inf"),
                 failures_per_hour=failures_per_hour,
-                can_feed=peer.stage == ENDS_STAGE,
+                can_feed=name in feeders,
             )
-            for peer in sorted(peers, key=lambda peer: peer.name)
-        )
+            for name in sorted({peer.name for peer in peers})
+        ),
+        ends_blocks=ends,
     )
+
+
+def _block_s(timed: Sequence[MeasuredPeer], work: Sequence[float]) -> dict[str, float]:
+    """Name -> seconds of a block, of those that serve blocks."""
+    took_s, blocks = defaultdict[str, float](float), defaultdict[str, float](float)
+    for peer in timed:
+        took_s[peer.name] += peer.microbatch_s
+        blocks[peer.name] += work[peer.stage]
+    return {name: max(LEAST_BLOCK_S, took_s[name] / blocks[name]) for name in took_s}
+
+
+def ends_blocks(head: float, measured: Sequence[tuple[float, float]]) -> float:
+    """What a source does for a microbatch, in blocks.
+
+    The head's multiplications are known; what else a source does is not, and where the head is
+    small it is most of it. So the median source is taken to be as fast in blocks as it is known to
+    be, or as the body is, within what is plausible: it does what the head's multiplications come
+    to, and beside that at most as much as a block.
+
+    Args:
+        head: blocks that the head's multiplications come to.
+        measured: of each source the seconds of a microbatch, and of a block.
+    """
+    found = statistics.median_low(took_s / block_s for took_s, block_s in measured) if measured else head
+    return min(max(found, head), head + BESIDE_HEAD_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCopy:
+    """A state, or blocks of one, that somebody has copied.
+
+    Args:
+        size_bytes: of it.
+        seconds: that the copy took.
+        is_first: it was made before the first commit.
+    """
+
+    size_bytes: float
+    seconds: float
+    is_first: bool = False
+
+
+def copy_bytes_per_s(copies: Sequence[MeasuredCopy]) -> float:
+    """How fast the next copy is expected to be: as the median of those made since the first commit.
+
+    Before that all peers load at once, so that their copies count only while there are no others.
+    """
+    later = [copy for copy in copies if not copy.is_first]
+    rates = [copy.size_bytes / copy.seconds for copy in later or copies]
+    return statistics.median(rates) if rates else COPY_BYTES_S
 
 
 def failure_rate(lost: int, peer_hours: float) -> float:

@@ -164,7 +164,7 @@ class _Chooser:
         self._manifest, self._outlook = manifest, outlook
         self._empty = self._plan.empty_stages
         self._meanwhile_s = iteration_exact(self._fleet, self._plan, manifest).seconds
-        self._work = stage_work(manifest, plan.blocks)
+        self._work = stage_work(manifest, plan.blocks, fleet.ends_blocks)
         self._sizes = [
             STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count) for stage, count in enumerate(plan.blocks)
         ]

@@ -19,6 +19,7 @@ from swarmfree.policy.block_split import split_after
 from swarmfree.policy.build_time import most_build_s
 from swarmfree.policy.patience import or_stay
 from swarmfree.policy.placement import choose_stage, missing_sentence, wanted
+from swarmfree.policy.planner.measured_fleet import MeasuredCopy
 from swarmfree.policy.planner.single_moves import state_bytes
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.protocol.actions import (
@@ -80,7 +81,7 @@ class Assignment:
 
     Attributes:
         copied_s: when each member had copied its stage's state.
-        copies: the last copies of body stages, and of blocks for cuts: bytes, and seconds.
+        copies: the last copies of body stages, and of blocks for cuts.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Assignment:
         self._gave: dict[int, Endpoint] = {}
         self._given = Counter[int]()
         self.copied_s: dict[Member, float] = {}
-        self.copies: deque[tuple[float, float]] = deque(maxlen=COPIES_MEASURED)
+        self.copies: deque[MeasuredCopy] = deque(maxlen=COPIES_MEASURED)
 
     def rebuilt_stages(self) -> tuple[Rebuilt, ...]:
         """Stages built from something else than a sibling since the last commit, and those that are
@@ -688,7 +689,8 @@ class Assignment:
         self.copied_s = {known: at_s for known, at_s in self.copied_s.items() if self._roster.get(known) is not None}
         self.copied_s[member] = self._context.now_s()
         if built.seconds > 0 and (blocks := self._split.blocks_of(stage)):  # where nothing comes nothing is measured
-            self.copies.append((state_bytes(self._context.manifest, stage, len(blocks)), built.seconds))
+            size_bytes, is_first = state_bytes(self._context.manifest, stage, len(blocks)), self._lead.present.record is None
+            self.copies.append(MeasuredCopy(size_bytes, built.seconds, is_first))
 
     async def _look_for(self, holder: Endpoint) -> None:
         """Who held a stage, and was waited for in vain, may lead a side of its own by now: call it

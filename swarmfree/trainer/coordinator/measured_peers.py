@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.coordinator.participant import Participant, Participants
 
@@ -24,9 +25,13 @@ def known_fleet(
 ) -> tuple[Fleet, ExecutionPlan] | None:
     """The peers of `known_peers` as a fleet, and the plan that they come to; None where no replica
     of the body was measured yet. `split` is how the model is cut, None = as the run began.
+
+    What a guest computes tells how fast a source is, too: they share a device.
     """
     peers = known_peers(there, manifest)
-    fleet = measured_fleet(peers, manifest, failures_per_hour, split)
+    sources = {peer.name for peer in peers if peer.stage == ENDS_STAGE}
+    hosts = [MeasuredPeer(g.host, g.stage, microbatch_s(g)) for g in there.participants() if g.host in sources]
+    fleet = measured_fleet([*peers, *hosts], manifest, failures_per_hour, split)
     if fleet is None:
         return None
     return fleet, plan_of(peers, manifest, split)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
+from swarmfree.policy.planner.measured_fleet import MeasuredCopy
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit, stage_options
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import ModelCut, Note
@@ -127,7 +128,7 @@ class ModelCuts:
         self._lead.cut_anew(new.counts)
         took_s = self._context.now_s() - begun_s
         if wish.copied_bytes:
-            self._assignment.copies.append((wish.copied_bytes, took_s))
+            self._assignment.copies.append(MeasuredCopy(wish.copied_bytes, took_s))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(new.counts), wish.reason, took_s, *expected))
 

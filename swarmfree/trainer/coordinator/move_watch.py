@@ -20,7 +20,7 @@ from swarmfree.policy.block_split import split_after, split_of_plan
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.measured_fleet import failure_rate, horizon_s
+from swarmfree.policy.planner.measured_fleet import copy_bytes_per_s, failure_rate, horizon_s
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
@@ -54,8 +54,6 @@ LOOKS = 8
 """So often it is looked for a better place while one has to be the best: a look takes up to a tenth
 of a second, and nothing trains meanwhile.
 """
-COPY_BYTES_S = 12.5e6
-"""100 Mbit/s: where no state was copied yet."""
 SEARCH_S = 600.0
 """A peer that does not serve its new stage by then is taken to have failed; later where the copy
 was expected to take long, see `COPY_TIMES`, or iterations do, see `PACES`.
@@ -231,14 +229,13 @@ class MoveWatch:
             return None
         fleet, plan = found
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
-        rates = [size_bytes / seconds for size_bytes, seconds in self._assignment.copies]
         return (
             fleet,
             plan,
             MoveOutlook(
                 movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
                 limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
-                copy_bytes_per_s=statistics.median(rates) if rates else COPY_BYTES_S,
+                copy_bytes_per_s=copy_bytes_per_s(self._assignment.copies),
                 unexplained_s=statistics.median(self._unexplained_s),
                 recovery=StageRecovery(self._context.timing.join_wait_s),
                 horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),

@@ -135,6 +135,19 @@ def test_an_iteration_is_slower_by_the_host_of_two_stages() -> None:
     assert later > 100.0
 
 
+def test_a_source_is_as_good_a_host_as_a_peer_of_the_body() -> None:
+    """Its ends take a third of a block, where the head alone is half of that: it computes less than
+    a neighbour that would compute two blocks. The next guest of one that has a slow one will be
+    slow.
+    """
+    peers = [replace(peer, microbatch_s=0.3) if peer.name == "s" else peer for peer in EQUAL]
+    in_body, in_source = (predicted_iteration_s(MANIFEST, 1.0, peers, 3, host, 16) for host in ("b", "s"))
+    assert 16 * 1.3 < in_source < in_body
+    fast, slow = ([*peers[:-1], MeasuredPeer("s", 4, seconds)] for seconds in (1.0, 2.0))
+    assert 16 * 2.3 < predicted_iteration_s(MANIFEST, 1.0, fast, 3, "s", 16) < 16 * 4.3
+    assert predicted_iteration_s(MANIFEST, 1.0, slow, 3, "s", 16) > 16 * 4.3
+
+
 def test_a_host_of_two_guests_computes_three_stages() -> None:
     """Its guest of before bears its name: they share a device. Where several have told how long
     they take, the guest of a fast host is a fast one.

@@ -11,6 +11,10 @@ import pytest
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, stage_needs
 from swarmfree.policy.planner.estimator import iteration_bound, memory_bytes
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.forecast import forecast
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.reactions import Outlook, options
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 
 MANIFEST = Manifest(
@@ -54,6 +58,23 @@ def test_no_plan_is_much_faster_than_the_greedy_one(seed: int) -> None:
         plan = ExecutionPlan(found.blocks, ((source,), *groups))
         best_s = min(best_s, iteration_bound(fleet, plan, MANIFEST).seconds)
     assert iteration_bound(fleet, found, MANIFEST).seconds <= 1.34 * best_s
+
+
+def test_everything_that_plans_goes_by_what_sources_were_found_to_do() -> None:
+    """Where the ends take four blocks' time, stage 0 gets more peers of those that come, of
+    standbys the next one, and is said to be what all others wait for.
+    """
+    light = Fleet(tuple(peer(f"p{n}", can_feed=True) for n in range(9)))
+    plan = ExecutionPlan((0, 2, 2, 2), (("p0",), ("p1", "p2"), ("p3", "p4"), ("p5", "p6")))
+    outlook, limits = Outlook(StageRecovery(seconds=10.0), limits=ReplicaLimits(4, 4)), ReplicaLimits(4, 4)
+    found = []
+    for fleet in (light, dataclasses.replace(light, ends_blocks=4.0)):
+        takers = {
+            r.taker for o in options(fleet, plan, frozenset(), MANIFEST, outlook) for r in o.reactions if isinstance(r, MovePeer)
+        }
+        sources = len(allocate(fleet, MANIFEST, limits).replicas[0])
+        found.append((sources > 2, 0 in takers, forecast(fleet, MANIFEST).slowest_stage == 0))
+    assert found == [(False,) * 3, (True,) * 3]
 
 
 def test_memory_decides_before_speed() -> None:

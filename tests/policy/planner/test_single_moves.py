@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
-from swarmfree.policy.planner.estimator import is_played, iteration_bound, iteration_estimate, iteration_time
+from swarmfree.policy.planner.estimator import is_played, iteration_bound, iteration_estimate, iteration_time, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
-from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.model_size import head_blocks
+from swarmfree.policy.planner.moves import MovePeer, stage_loads
 from swarmfree.policy.planner.scores import StageRecovery, score
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
@@ -29,7 +30,8 @@ from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, Ri
 from swarmfree.protocol.split import BlockSplit
 
 MODEL = ModelSection(width=64, blocks=3, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
-"""The head is a hundredth of a block."""
+"""The head is a fiftieth of a block."""
+HEAD = head_blocks(MODEL)
 MANIFEST = Manifest(
     model=MODEL, stages=StagesSection(body=3, replicas_max=8), batch=BatchSection(microbatches=12), ring=RingSection(credits=12)
 )
@@ -84,7 +86,7 @@ def found(text: str, slow: str = "", *, without: str = "", **changes: object) ->
 def test_a_fleet_is_made_of_what_replicas_measure() -> None:
     """Seconds of a microbatch are divided among the blocks of the stage, a third of them forward;
     who has measured nothing, as of a stage without blocks, is the median of the body; a source
-    counts by the head's work.
+    computes the ends for as long as it tells.
     """
     manifest = replace(MANIFEST, model=replace(MODEL, blocks=4))  # stage 1 has two blocks
     peers = [MeasuredPeer("s", 0, 0.5), MeasuredPeer("a", 1, 0.6), MeasuredPeer("b", 2, 0.3), MeasuredPeer("c", 3, 0.9)]
@@ -103,6 +105,59 @@ def test_a_fleet_is_made_of_what_replicas_measure() -> None:
     passing_on = measured_fleet(peers, manifest, 0.5, split=BlockSplit((3, 0, 1)))
     assert passing_on is not None
     assert passing_on.by_name["b"].block_s == passing_on.by_name["a"].block_s == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("told_s", "block_s", "ends_blocks"),
+    [
+        ([0.3 * HEAD], 0.3, HEAD),
+        ([0.15], 0.3, 0.5),
+        ([0.15 * HEAD], 0.15, HEAD),
+        ([0.9 * (1 + HEAD)], 0.9, 1 + HEAD),
+        ([0.15, 0.45, 0.1], 0.3, 0.5),
+    ],
+    ids=["the head alone", "other work", "fast", "slow", "the median of three"],
+)
+def test_what_a_source_does_beside_the_head_does_not_make_it_slow(
+    told_s: list[float], block_s: float, ends_blocks: float
+) -> None:
+    """Blocks take the body 0.3 s. The median source is taken to be as fast, and what the head's
+    multiplications do not explain to be other work of the ends, at most a block's worth; who needs
+    longer is slow, who needs less than the head would is fast. Sources differ as they tell.
+    """
+    body = [MeasuredPeer(name, stage, 0.3) for name, stage in (("a", 1), ("b", 2), ("c", 3))]
+    fleet = measured_fleet([*body, *(MeasuredPeer(f"s{n}", 0, each_s) for n, each_s in enumerate(told_s))], MANIFEST)
+    assert fleet is not None
+    assert fleet.ends_blocks == pytest.approx(ends_blocks)
+    assert fleet.by_name["s0"].block_s == pytest.approx(block_s)
+    assert [fleet.by_name[f"s{n}"].block_s * ends_blocks for n in range(len(told_s))] == pytest.approx(told_s)
+    assert fleet.without(frozenset("a")).ends_blocks == fleet.ends_blocks
+
+
+def test_who_serves_blocks_beside_the_ends_is_known_by_these() -> None:
+    """A source whose guest takes 0.9 s for a block is slow, whatever the ends take; a peer of the
+    body that has a guest is known by both of its stages.
+    """
+    peers = [MeasuredPeer("s", 0, 0.15), MeasuredPeer("s", 1, 0.9), MeasuredPeer("a", 2, 0.3), MeasuredPeer("a", 3, 0.5)]
+    fleet = measured_fleet(peers, MANIFEST)
+    assert fleet is not None
+    assert {name: (round(peer.block_s, 9), peer.can_feed) for name, peer in fleet.by_name.items()} == {
+        "a": (0.4, False),
+        "s": (0.9, True),
+    }
+    assert fleet.ends_blocks == pytest.approx(0.15 / 0.9)
+
+
+def test_all_that_is_expected_of_a_plan_goes_by_what_sources_do() -> None:
+    """Ends of a block's worth take the time of one, in a play, in a bound and where somebody is
+    sought for the stage that all wait for.
+    """
+    plan = plan_of("s|a|b|c")
+    fleet = fleet_of(plan)
+    heavy = replace(fleet, ends_blocks=4.0, peers=tuple(replace(p, forward_s=0.1, backward_s=0.2) for p in fleet.peers))
+    for time_of in (iteration_time, iteration_bound):
+        assert time_of(heavy, plan, MANIFEST).compute_s >= 12 * 4 * 0.3 > 12 * 0.3 + 9 >= time_of(fleet, plan, MANIFEST).compute_s
+    assert stage_loads(heavy, plan, stage_work(MANIFEST, plan.blocks, heavy.ends_blocks))[0] == pytest.approx(1.2)
 
 
 def test_nothing_is_known_before_a_replica_of_the_body_has_measured() -> None:
