@@ -18,7 +18,6 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.member import averaging
-from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.pipeline.source import Source
@@ -472,6 +471,13 @@ def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "founders_plan", property(lambda self: self.known_plan, lambda self, plan: None), raising=False)
 
 
-def plan_of_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """Who builds its first state for a later founder goes by the plan of an earlier one (3.1)."""
-    patch.setattr(member_module, "is_of_later_founder", lambda number, than: False)
+def plan_of_another_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Who builds its first state for a coordinator goes by the plan of another one (3.1)."""
+    require = StageMember._require_proven
+
+    def careless(self: StageMember, record: Record, sender: Endpoint | None) -> None:
+        if (plan := self.replica_state.known_plan) is not None:
+            self.replica_state.known_in = plan.position.term
+        require(self, record, sender)
+
+    patch.setattr(StageMember, "_require_proven", careless)

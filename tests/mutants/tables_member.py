@@ -925,8 +925,8 @@ def copy_that_was_opened() -> object:
 
 def first_record_after_a_later_plan() -> object:
     """The first record, with its founder's vote alone, comes to a member that had promised the
-    founder's plan, and has heard since of a successor's, which does not name the founder; also
-    where it has dropped its plans: the answer.
+    founder's plan, and has heard since of a successor's, which does not name the founder, and hears
+    that one; also where it has dropped its plans: the answer.
     """
 
     async def story(alone: Alone, *, rejoins: bool) -> str:
@@ -935,27 +935,29 @@ def first_record_after_a_later_plan() -> object:
         alone.replica_state.known_plan = replace(later, replicas=((Replica(D),), *later.replicas[1:2], (Replica(SIBLING),)))
         if rejoins:
             await alone.stage_member.rejoin(A, D)
+        else:
+            alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
         first = voted(replace(record(), electorate=(A.member,)), A.member)
         return await word(alone.stage_member.commit(Commit(first), A))
 
     return [play(partial(story, rejoins=rejoins)) for rejoins in (False, True)]
 
 
-def first_record_of_a_later_founder() -> object:
-    """A member knows the plan of a founder, and builds its state for a coordinator that this does
-    not name, of a later founder's term and of one of the same founder: the answer to that one's
-    first record.
+def first_record_beside_another_plan() -> object:
+    """A member knows a plan of D, and builds its state for a coordinator that this does not name,
+    of a later founder's term and of a higher one of the same founder, and for D: the answer to the
+    first record of the one that it does not name.
     """
 
-    async def story(alone: Alone, number: int) -> str:
+    async def story(alone: Alone, term: Term) -> str:
         await alone.stage_member.open(D, Open(plan(1, Term(1, D.member))))
-        founder = endpoint("f")
-        await alone.stage_member.install(Term(number, founder.member), 1, 0, GENESIS_LINEAGE, None)
-        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=founder)
-        first = voted(replace(record(), electorate=(founder.member,)), founder.member)
-        return await word(alone.stage_member.commit(Commit(first), founder))
+        await alone.stage_member.install(term, 1, 0, GENESIS_LINEAGE, None)
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=other)
+        first = voted(replace(record(), electorate=(other.member,)), other.member)
+        return await word(alone.stage_member.commit(Commit(first), other))
 
-    return [play(partial(story, number=number)) for number in (1001, 2)]
+    other = endpoint("f")
+    return [play(partial(story, term=term)) for term in (Term(1001, other.member), Term(2, other.member), Term(1, D.member))]
 
 
 def base_after_a_lineage() -> object:

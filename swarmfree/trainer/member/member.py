@@ -17,7 +17,7 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.block_split import split_after, split_of_plan
-from swarmfree.policy.election import electorate_of, is_of_later_founder
+from swarmfree.policy.election import electorate_of
 from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
@@ -191,11 +191,8 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
-            replica_state = self.replica_state
-            replica_state.install(stage, iteration, lineage, record, past)
-            replica_state.known_in, known = term, replica_state.known_plan
-            if record is None and known is not None and is_of_later_founder(term.number, known.position.term.number):
-                replica_state.known_plan = None  # its founder was passed over, and knows nobody of those who decide
+            self.replica_state.install(stage, iteration, lineage, record, past)
+            self.replica_state.known_in = term
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
@@ -591,7 +588,8 @@ class StageMember:
         is_own = record.evidence is not None and record.evidence.term.member == me
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
-        is_newcomer = last is None and plan is None
+        # Another side's plan than of the one that had this built may name nobody who decides there
+        is_newcomer = last is None and (plan is None or self.replica_state.known_in not in {None, plan.position.term})
         electorate = electorate_of(last, self.replica_state.founders_plan or plan)
         voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
