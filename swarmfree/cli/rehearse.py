@@ -38,6 +38,9 @@ def rehearse(  # noqa: PLR0913 - what a person may choose
         bool, typer.Option("--guests", help="Nobody stands by, few come, and peers have room for guests; integers alone.")
     ] = False,
     cuts: Annotated[bool, typer.Option("--cuts", help="The model is cut anew on the way; integers alone.")] = False,
+    aimed: Annotated[
+        bool, typer.Option("--aimed", help="Peers also fall at the moment of a claim, a build, a goodbye; integers alone.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every rehearsal's whole transcript; one seed at a time.")
     ] = False,
@@ -53,10 +56,12 @@ def rehearse(  # noqa: PLR0913 - what a person may choose
     from swarmfree.cli.rehearse_run import Rehearsing  # noqa: PLC0415 - help is fast
     from swarmfree.sim.setup import Drawn  # noqa: PLC0415 - help is fast
 
-    choices = ((Drawn.LIARS, liars), (Drawn.BATCHES, batches), (Drawn.GUESTS, guests), (Drawn.CUTS, cuts))
+    choices = ((Drawn.LIARS, liars), (Drawn.BATCHES, batches), (Drawn.GUESTS, guests), (Drawn.CUTS, cuts), (Drawn.AIMED, aimed))
     kinds = [kind for kind, asked in choices if asked]
     if kinds and engine is EngineChoice.TORCH:
-        raise typer.BadParameter("liars, other batches, guests and cuts are rehearsed in integers: leave out --engine torch")
+        raise typer.BadParameter(
+            "liars, other batches, guests, cuts and aimed faults are rehearsed in integers: leave out --engine torch"
+        )
     if len(kinds) > 1:
         raise typer.BadParameter(f"a rehearsal is of one kind: give one of {', '.join(f'--{kind}' for kind in kinds)}")
     interrupt_by_exception()

@@ -20,6 +20,7 @@ from swarmfree.protocol.names import NO_STAGE, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
+from swarmfree.sim.aimed_faults import Aim, AimedFaults, aimed
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.partitions import Break
@@ -104,6 +105,7 @@ class Mischief:
         self._over_s = 0.0
         self._drawn: list[Break] = []
         self._ending = ShutdownFaults(hub, self._strike_last)
+        self._aimed = AimedFaults(setup.aims, self._aim)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
         self.told: dict[Member, frozenset[Member]] = {}
@@ -136,6 +138,22 @@ class Mischief:
                 self._ending.told(receiver, writes=writes)
             case _:
                 pass
+        self._aimed.hear(request, sender, receiver, answered=False)
+
+    def answered(self, request: Request, sender: Member, receiver: Member) -> None:
+        """A request is answered."""
+        self._aimed.hear(request, sender, receiver, answered=True)
+
+    def _aim(self, aim: Aim, sender: Member, receiver: Member) -> None:
+        """A message has come that sets a fault off."""
+        self._transcript.tell("network", f"{aim.name} of {sender} to {receiver}: a fault in {aim.delay_s:.3f} s")
+
+        def strike() -> None:
+            fault = aimed(aim, self.plan, sender, receiver) if self.plan is not None else None
+            if fault is not None:
+                self._strike(fault)
+
+        self._hub.later(aim.delay_s, strike)
 
     def may_not_forbid(self, sender: Member, receiver: Member, request: Request) -> bool:
         """Whether an honest receiver that has heard the honest sender for a while takes this.

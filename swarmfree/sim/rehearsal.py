@@ -23,6 +23,7 @@ from swarmfree.protocol.messages import Build, Commit, Goodbye, Hello, Meet, Ope
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim import bounds, sizes
+from swarmfree.sim.aimed_setup import draw_aimed_setup
 from swarmfree.sim.batch_setup import draw_batch_setup
 from swarmfree.sim.cut_setup import draw_cut_setup
 from swarmfree.sim.directory import DirectoryHub
@@ -130,6 +131,7 @@ DRAWS: Mapping[Drawn, Callable[..., Setup]] = {
     Drawn.BATCHES: draw_batch_setup,
     Drawn.GUESTS: draw_guest_setup,
     Drawn.CUTS: draw_cut_setup,
+    Drawn.AIMED: draw_aimed_setup,
 }
 
 
@@ -311,6 +313,8 @@ class _Rehearsal:
         elif _drops_plan(request) and isinstance(outcome, Reply) and self._mischief is not None:
             self._mischief.dropped(receiver.member)
         self.checks.answered(receiver, request, outcome)
+        if self._mischief is not None:
+            self._mischief.answered(request, sender.member, receiver.member)
         if self._script is not None and self._director is not None:
             self._script.see(self._director, Moment(sender, receiver, request, outcome))
 

@@ -23,6 +23,7 @@ from swarmfree.protocol.manifest import (
     StagesSection,
     TimingSection,
 )
+from swarmfree.sim.aimed_faults import Aim
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
 from swarmfree.sim.startup_faults import BatchChange, Blackout, Opening, Pause
@@ -55,6 +56,7 @@ class Setup:
         room_share: of lives that have room for a guest.
         cuts: iterations from which on the model is cut anew, each with the blocks of the body
             stages.
+        aims: faults that are set off by messages.
     """
 
     manifest: Manifest
@@ -77,11 +79,13 @@ class Setup:
     move_after_s: float = 20.0
     room_share: float = 0.0
     cuts: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    aims: tuple[Aim, ...] = ()
 
 
 class Drawn(StrEnum):
     """Which kind of rehearsal a seed draws: the usual one, one with a liar, one with other batches
-    on the way, one with guests, one that cuts the model anew; the option of `swarmfree rehearse`.
+    on the way, one with guests, one that cuts the model anew, one with faults that are set off by
+    messages; the option of `swarmfree rehearse`.
     """
 
     USUAL = ""
@@ -89,6 +93,7 @@ class Drawn(StrEnum):
     BATCHES = "batches"
     GUESTS = "guests"
     CUTS = "cuts"
+    AIMED = "aimed"
 
 
 CLIPPED_SHARE = 0.1
