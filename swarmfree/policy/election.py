@@ -61,14 +61,21 @@ def rank(plan: Plan, electorate: Sequence[Member], me: Member, gone: Collection[
 
 
 def may_lead(
-    plan: Plan, electorate: Sequence[Member], me: Member, there: Collection[Member], *, is_over: bool, has_waited: bool
+    plan: Plan,
+    electorate: Sequence[Member],
+    me: Member,
+    there: Collection[Member],
+    *,
+    is_over: bool,
+    has_waited: bool,
+    has_left: bool = False,
 ) -> bool:
     """Whether this peer may claim the lead among those who answer: they obey nobody who is a
     stranger to them.
 
     Who has dropped out of the plan leads only as an elector or alone where nothing is left to
-    decide and its own stage may not be written, and only as an elector who is alone for long where
-    something is: all that the plan names may have ended, and it may hold what is left.
+    decide and its own stage may not be written, and only as one that had a place who is alone for
+    long where something is: all that the plan names may have ended, and it may hold what is left.
 
     Args:
         plan: the newest one known, of those who answer too.
@@ -76,11 +83,12 @@ def may_lead(
         there: who would promise.
         is_over: this peer has done all iterations of the run.
         has_waited: nobody has led it for so long that one alone may go on.
+        has_left: this peer was told to rejoin, and the plan is of those whom it was to join.
     """
     if plan.stage_of(me) is not None:
         return True
-    is_alone = not {*there} - {me}
-    return (me in electorate or is_alone) if is_over else (has_waited and me in electorate and is_alone)
+    is_alone = not ({*plan.names(), *electorate} - {me}).intersection(there)
+    return (me in electorate or is_alone) if is_over else (has_waited and (has_left or me in electorate) and is_alone)
 
 
 def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member, ...]:

@@ -74,6 +74,14 @@ class Takeover:
     is_whole: bool = False
     evidence: Evidence | None = None
 
+    @property
+    def places(self) -> Plan | None:
+        """The newest plan, where it may be of this past: who gave way to another lineage, and has
+        built a state of that, knows the plan that it has left.
+        """
+        plan = self.plan
+        return plan if plan is not None and self.past.get(plan.iteration, plan.lineage) == plan.lineage else None
+
     def participants(self) -> tuple[InheritedParticipant, ...]:
         """List the members that promised, senior first, each with its place or the state that it
         holds.
@@ -82,19 +90,20 @@ class Takeover:
         state again. One that was opened in the base of the last record, or of the sealed one, holds
         what that begins with, also where its stage had been rebuilt.
         """
+        plan = self.places
         begins = {(record.iteration, record.base) for record in (self.record, self.sealed) if record is not None}
         found = []
         for endpoint in self.seniority:
             promise = self.promises.get(endpoint)
-            planned = self.plan.stage_of(endpoint.member) if self.plan is not None else None
+            planned = plan.stage_of(endpoint.member) if plan is not None else None
             if promise is None:
                 continue
             stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, NO_ITERATION)
             # It may tell of its state in no heartbeat before it is to be kept
             hello = Hello(stage == 0, standby=False, corpus_hash="", stage=promise.stage, iteration=promise.iteration)
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
-            same_base = self.plan is not None and promise.base == self.plan.base
-            is_rebuilt = self.plan is not None and any(rebuilt.stage == stage for rebuilt in self.plan.rebuilt)
+            same_base = plan is not None and promise.base == plan.base
+            is_rebuilt = plan is not None and any(rebuilt.stage == stage for rebuilt in plan.rebuilt)
             replaced = is_rebuilt and (planned is None or not same_base)
             is_ours = promise.is_committed_state or (promise.iteration, promise.base) in begins
             built = stage != NO_STAGE and is_current and (is_ours or same_base) and not replaced

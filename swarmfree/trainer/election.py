@@ -26,7 +26,7 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.messages import Claim, Commit, GetPlan, GetRecord, PlanAnswer, Promise, RecordAnswer
-from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
@@ -106,9 +106,13 @@ class Election:
             self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
         alone_s = self._context.now_s() - self._alone_since_s
         self._has_waited = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s
-        # Whom it was told to follow may be gone, and only those that were told so are left
-        plan = replica_state.known_plan or (replica_state.left_plan if alone_s >= timing.split_wait_s else None)
-        if plan is None or not self._may_lead(plan, Poll()):
+        left, holds = replica_state.left_plan, replica_state.stage != NO_STAGE
+        is_as_left = holds and left is not None and replica_state.past.get(left.iteration) == left.lineage
+        # Whom it was told to follow may be gone, and only those that were told so are left; who has
+        # given up what it held waits longer, as others may have it
+        is_late = self._has_waited or (is_as_left and alone_s >= timing.split_wait_s)
+        plan = replica_state.known_plan or (left if is_late else None)
+        if plan is None or not (holds or is_late) or not self._may_lead(plan, Poll()):
             # A joiner that no Open has made a member would only keep the members from it
             return None
         last = replica_state.coordinator
@@ -231,7 +235,16 @@ class Election:
 
     def _may_lead(self, plan: Plan, poll: Poll) -> bool:
         is_over, electorate = self._stage_member.replica_state.is_through, self._electorate(plan)
-        return may_lead(plan, electorate, self._context.me, poll.members(), is_over=is_over, has_waited=self._has_waited)
+        has_left = self._stage_member.replica_state.left_plan is not None
+        return may_lead(
+            plan,
+            electorate,
+            self._context.me,
+            poll.members(),
+            is_over=is_over,
+            has_waited=self._has_waited,
+            has_left=has_left,
+        )
 
     def _may_decide(self, plan: Plan, poll: Poll) -> bool:
         electorate = self._electorate(plan)
@@ -293,8 +306,9 @@ class Election:
         poll, claim = Poll(), Claim(self._position(term), only_asking)
         async with asyncio.TaskGroup() as group:
             electorate = [member for member in self._electorate(plan) if member.peer_id not in plan.excluded]
-            named = plan.names()
+            named, left = plan.names(), self._stage_member.replica_state.left_plan
             others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
+            others += left.members() if left is not None else ()  # who was told to rejoin with it
             for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
                 group.create_task(self._ask_one(poll, endpoint, claim))
         return poll

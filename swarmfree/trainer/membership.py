@@ -197,10 +197,9 @@ class Membership:
 
     @property
     def _may_claim(self) -> bool:
-        """Whether this peer may try to lead: it holds a stage, or it let one go to build another,
-        and who stands further back, and so may not lead itself, has asked it.
-        """
-        return self._stage_member.replica_state.stage != NO_STAGE or self._stage_member.is_asked_from_behind
+        """Whether this peer may try to lead: it holds a stage, or has let one go to build one."""
+        replica_state = self._stage_member.replica_state
+        return replica_state.stage != NO_STAGE or bool(replica_state.known_plan or replica_state.left_plan)
 
     async def _load_snapshot(self, founder: Founder | None) -> None:
         if self._load is not None:
@@ -210,7 +209,8 @@ class Membership:
         """Who is known to be led, the last coordinator, and members of the last plan."""
         replica_state = self._stage_member.replica_state
         known = [*self._election.led, *([replica_state.coordinator] if replica_state.coordinator is not None else [])]
-        return known + list(replica_state.known_plan.members() if replica_state.known_plan is not None else ())
+        plans = replica_state.known_plan, replica_state.left_plan
+        return known + [endpoint for plan in plans if plan is not None for endpoint in plan.members()]
 
     async def _strangers(self, announced: Sequence[Announcement]) -> list[Endpoint]:
         """Some announced peers: the founder and those that serve first."""
@@ -322,7 +322,8 @@ class Membership:
         replica_state = self._stage_member.replica_state
         if replica_state.stage == NO_STAGE or replica_state.is_from_disk or not replica_state.records:
             return True
-        known, member = replica_state.known_peers(), endpoint.member
+        known, member, left = replica_state.known_peers(), endpoint.member, replica_state.left_plan
+        known |= {one.peer_id for one in left.names()} if left is not None else set()
         if member.peer_id in known or (replica_state.coordinator is not None and member == replica_state.coordinator.member):
             return True
         with suppress(CallFailed):

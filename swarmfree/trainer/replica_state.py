@@ -48,8 +48,8 @@ class ReplicaState:
             from there.
         plan: in force, None before the first Open, and after the state was built anew.
         founders_plan: the newest one of a founder, which alone decides on the first record.
-        left_plan: the newest one that was known when this peer was told to rejoin, None since
-            another one is, and once another state is held.
+        left_plan: the newest one that was known when this peer was told to rejoin, None once it
+            has stepped since.
         base: of the work under way; empty while it changes.
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
@@ -109,7 +109,8 @@ class ReplicaState:
     @known_plan.setter
     def known_plan(self, plan: Plan | None) -> None:
         """A newer plan was seen, or all are dropped."""
-        self._known_plan, self.left_plan, founders = plan, None, self.founders_plan
+        self._known_plan, founders = plan, self.founders_plan
+        self.left_plan = self.left_plan if plan is not None else None
         if plan is None or is_founders(plan.position.term.number):
             self.founders_plan = plan
         elif founders is not None and plan.position.term.number >= founders.position.term.number + TERMS_OF_A_GENESIS:
@@ -219,7 +220,7 @@ class ReplicaState:
         self.stage, self.iteration, self.lineage = stage, iteration, lineage
         self.is_committed_state = iteration == 0 or (is_same and self.is_committed_state)
         self.plan, self.base, self.opened, self.has_given_up, self.is_from_disk = None, "", "", False, False
-        self.is_paused, self.left_plan = False, None
+        self.is_paused = False
         self.promises = forget_vote(self.promises, iteration)
         self.records = [record] if record is not None else []
         self.split = split_after(record, self._context.manifest)
@@ -259,7 +260,7 @@ class ReplicaState:
         """
         self.iteration = record.iteration + 1
         self.lineage = record.lineage()
-        self.is_committed_state, self.is_from_disk, self.kept_from = True, False, None
+        self.is_committed_state, self.is_from_disk, self.kept_from, self.left_plan = True, False, None, None
         self.is_paused = record.halt is Halting.PAUSE
         self.records = [*self.records, record][-self._records_kept :]
         self.past[self.iteration] = self.lineage

@@ -176,27 +176,88 @@ def term_of_the_one_to_join(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of_another_state(patch: pytest.MonkeyPatch) -> None:
-    """Who has built another state since claims by the plan that it had left before (3.4)."""
+    """Who has built another state since forgets who was told to rejoin beside it, and claims
+    nothing (3.4).
+    """
     install = ReplicaState.install
 
     def careless(self: ReplicaState, *args: Any, **kwargs: Any) -> None:
-        left = self.left_plan
         install(self, *args, **kwargs)
-        self.left_plan = left
+        self.left_plan = None
 
     patch.setattr(ReplicaState, "install", careless)
 
 
+def patience_of_who_gave_up(patch: pytest.MonkeyPatch) -> None:
+    """Who has given up what it held claims as soon as who has not (3.4)."""
+    patch.setattr(election, "FORCED_WITHOUT_ALL", 1)
+
+
+def places_that_were_left(patch: pytest.MonkeyPatch) -> None:
+    """A successor gives the places of the plan that it had left, though it has built another state
+    since (3.4).
+    """
+    patch.setattr(Takeover, "places", property(lambda self: self.plan))
+
+
+def plan_learned_since(patch: pytest.MonkeyPatch) -> None:
+    """Who has copied its stage, and knows the plan of those that it was to join, leads nobody, as
+    that does not name it (3.4).
+    """
+    may_lead = election.may_lead
+    patch.setattr(election, "may_lead", lambda *known, has_left, **others: may_lead(*known, **others, has_left=False))
+
+
+def known_as_it_left(patch: pytest.MonkeyPatch) -> None:
+    """Of those that were told to rejoin beside it, who has built another state believes nobody that
+    gives it a place (3.4).
+    """
+    is_believed = Membership._is_believed
+
+    async def careless(self: Membership, endpoint: Endpoint) -> bool:
+        state, left = self._stage_member.replica_state, self._stage_member.replica_state.left_plan
+        state.left_plan = None
+        try:
+            return await is_believed(self, endpoint)
+        finally:
+            state.left_plan = left
+
+    patch.setattr(Membership, "_is_believed", careless)
+
+
+def told_to_rejoin_as_well(patch: pytest.MonkeyPatch) -> None:
+    """A candidate asks nobody that was told to rejoin beside it, and that no newer plan names
+    (3.4).
+    """
+    ask = Election._ask
+
+    async def careless(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
+        state, left = self._stage_member.replica_state, self._stage_member.replica_state.left_plan
+        state.left_plan = None
+        try:
+            return await ask(self, term, plan, only_asking=only_asking)
+        finally:
+            state.left_plan = left
+
+    patch.setattr(Election, "_ask", careless)
+
+
+def first_part_of_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy a stage gives up what it holds before anything has come (3.10)."""
+    begin = Builder._begin_copy
+
+    async def careless(self: Builder, building: Any, donors: Any) -> None:
+        await self._stage_member.let_go()
+        await begin(self, building, donors)
+
+    patch.setattr(Builder, "_begin_copy", careless)
+
+
 def candidate_without_a_stage(patch: pytest.MonkeyPatch) -> None:
-    """Who has let its stage go claims nothing, though nobody else can step to where it stood
-    (3.2).
+    """Who has let its stage go claims nothing, though nobody else is left, or can step to where it
+    stood (3.2).
     """
     patch.setattr(Membership, "_may_claim", property(lambda self: self._stage_member.replica_state.stage != NO_STAGE))
-
-
-def asked_from_behind(patch: pytest.MonkeyPatch) -> None:
-    """Who holds nothing claims as well where nobody that holds a stage has asked it (3.2)."""
-    patch.setattr(StageMember, "is_asked_from_behind", property(lambda self: True, lambda self, value: None), raising=False)
 
 
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:

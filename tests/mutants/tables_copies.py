@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from swarmfree.protocol.actions import CopyNeighbour, Fresh, Replay, Restore, Stay
+from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Replay, Restore, Stay
 from swarmfree.protocol.errors import CallFailed, Refused
 from swarmfree.protocol.messages import (
     Build,
@@ -74,6 +74,11 @@ def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None =
 def older_state_than_asked() -> object:
     """A member is to keep its state of iteration 4, and holds another one."""
     return _build(Build(at(2), Stay(1, 4, "it holds it"), 5, GENESIS_LINEAGE, None))
+
+
+def copy_of_nobody() -> object:
+    """A member is to copy another stage, and then its own, from somebody that says nothing."""
+    return [_build(Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None)) for stage in (2, 1)]
 
 
 def newer_state_than_asked() -> object:

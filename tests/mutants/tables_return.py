@@ -430,12 +430,15 @@ def lineage_that_nobody_leads() -> object:
 
 def candidate_that_was_told_to_rejoin() -> object:
     """A member that has promised term 7 is told to join a coordinator that says nothing, and the
-    others would promise: the term in which it leads before `split_wait_s`, and after it, None where
-    it does not; the same where it has built another state since, where another founder has been
+    others would promise: how it leads within 0.8, 1.5 and 3.5 times `split_wait_s`, None where it
+    does not: the term, how many follow, whether places are as they were; the same where it has
+    built another state since, and where it knows the plan by then of those that it was to join,
+    which say nothing, or promise; where it has let its stage go, where another founder has been
     named, where it is told so twice, and where that coordinator, of term 5, was heard once.
     """
+    joined = replace(plan(9, iteration=5, lineage=LINEAGE), replicas=((Replica(E),),) * 3)
 
-    async def judge(alone: Alone, election: Election, then: str) -> list[int | None]:
+    async def judge(alone: Alone, election: Election, then: str) -> list[object]:
         state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
         state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
         await alone.stage_member.rejoin(A, D)
@@ -443,43 +446,68 @@ def candidate_that_was_told_to_rejoin() -> object:
             await alone.stage_member.rejoin(D, A)
         if then == "another founder":
             await alone.stage_member.forget_plan()
-        if then == "builds":
-            state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        if then == "lets go":
+            await alone.stage_member.let_go()
+        if then in {"builds", "learns", "is answered"}:
+            last = replace(record(), iteration=4, electorate=(E.member,))
+            state.install(1, 5, LINEAGE, last, {0: OTHER_LINEAGE})
+        if then in {"learns", "is answered"}:
+            state.known_plan, state.is_committed_state = joined, True
         if then == "hears":
             await alone.stage_member.heartbeat(D, Heartbeat(at(1, Term(5, D.member)), 0, 0.0, lineage=OTHER_LINEAGE))
             alone.stage_member.lose_coordinator()
-        found = list[int | None]()
-        for until_s in (0.8 * wait_s, 1.5 * wait_s):
+        found = list[object]()
+        for until_s in (0.8 * wait_s, 1.5 * wait_s, 3.5 * wait_s):
             takeover: Takeover | None = None
             while takeover is None and alone.context.now_s() < until_s:
                 takeover = await election.campaign()
                 await asyncio.sleep(1.0)
-            found.append(takeover.term.number if takeover is not None else None)
+            found.append(takeover and (takeover.term.number, len(takeover.promises), takeover.places is not None))
+            if takeover is not None:
+                break
         return found
 
-    cases = ("", "builds", "another founder", "again", "hears")
-    return [_campaign(_promising, partial(judge, then=then)) for then in cases]
+    def promises(to: Endpoint, claim: Claim, then: str) -> Promise:
+        return _silent(to, claim) if to == E and then != "is answered" else _VOTE
+
+    cases = ("", "builds", "learns", "is answered", "lets go", "another founder", "again", "hears")
+    return [_campaign(partial(promises, then=then), partial(judge, then=then)) for then in cases]
 
 
 def candidate_that_holds_nothing() -> object:
-    """A member of iteration 5 has let its stage go, and hears no coordinator: whether it may claim
-    before anybody has asked it, when one of iteration 5 has, when one of iteration 4 has, when the
-    first has once more, and when it has heard a coordinator since.
+    """Whether a peer may claim that has let its stage go: with no plan, with one that it knows,
+    and with one that it left as it was told to rejoin.
     """
 
     async def story(alone: Alone) -> list[bool]:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
-        member, membership = alone.stage_member, Membership(alone.context, alone.stage_member, alone.tasks, lead)
-        alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
-        await member.let_go()
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        await alone.stage_member.let_go()
         found = [membership._may_claim]
-        for iteration in (5, 4, 5):
-            await member.claim(D, Claim(at(1, LATER, iteration=iteration), only_asking=True))
-            found.append(membership._may_claim)
-        await member.heartbeat(A, Heartbeat(at(2, iteration=5), 0, 0.0, lineage=LINEAGE))
+        alone.replica_state.known_plan = plan(1)
+        found.append(membership._may_claim)
+        await alone.stage_member.rejoin(A, D)
         return [*found, membership._may_claim]
+
+    return play(story)
+
+
+def place_from_one_that_was_left() -> object:
+    """Whom a peer believes that was told to rejoin, and has built another state since: who was in
+    the plan that it left, and somebody else.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        async def lead(inherited: object) -> None:
+            raise AssertionError(inherited)
+
+        membership, state = Membership(alone.context, alone.stage_member, alone.tasks, lead), alone.replica_state
+        state.known_plan = plan(1)
+        await alone.stage_member.rejoin(A, E)
+        state.install(1, 5, LINEAGE, replace(record(), iteration=4, electorate=(E.member,)))
+        return [await membership._is_believed(other) for other in (SIBLING, endpoint("f"))]
 
     return play(story)
 

@@ -351,18 +351,36 @@ ROWS = (
             removals_return.hope_after_a_place,
         )
     ),
-    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
-    Row(removals_return.asked_from_behind, tables_return.candidate_that_holds_nothing, [False, False, True, True, False]),
+    Row(removals_return.candidate_without_a_stage, tables_return.candidate_that_holds_nothing, [False, True, True]),
     *(
-        Row(rule, tables_return.candidate_that_was_told_to_rejoin, [[None, 8], [None, None], [None, None], [None, 8], [None, 8]])
+        Row(
+            rule,
+            tables_return.candidate_that_was_told_to_rejoin,
+            [
+                [None, (8, 4, True)],
+                [None, None, (1, 4, False)],
+                [None, None, (1, 4, True)],
+                [None, None, None],
+                [None, None, (8, 4, True)],
+                [None, None, None],
+                [None, (8, 4, True)],
+                [None, (8, 4, True)],
+            ],
+        )
         for rule in (
             removals_return.plan_that_was_left,
             removals_return.wait_for_the_successor,
             removals_return.term_that_was_renounced,
             removals_return.term_of_the_one_to_join,
             removals_return.plan_of_another_state,
+            removals_return.patience_of_who_gave_up,
+            removals_return.places_that_were_left,
+            removals_return.plan_learned_since,
+            removals_return.told_to_rejoin_as_well,
         )
     ),
+    Row(removals_return.known_as_it_left, tables_return.place_from_one_that_was_left, [True, False]),
+    Row(removals_return.first_part_of_a_copy, tables_copies.copy_of_nobody, [("failed", 1, 0)] * 2),
     Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),

@@ -120,7 +120,7 @@ class Coordinator:
         for called, endpoints in sorted(inherited.called.items()):
             for endpoint in endpoints:
                 self.roster.call_for(endpoint, called, inherited.iteration)
-        plan = inherited.plan
+        plan = inherited.places
         for endpoint in plan.members() if plan is not None else ():
             if plan is not None and self.roster.get(endpoint.member) is None:
                 stage = plan.stage_of(endpoint.member)

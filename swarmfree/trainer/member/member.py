@@ -81,8 +81,6 @@ class StageMember:
             `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
         successor: whom a coordinator that leaves has named, None otherwise.
-        is_asked_from_behind: since a coordinator was heard, a candidate has asked that stands
-            further back than what this peer has last stepped with.
         activation_log: this peer's activation log.
         after_step: called in the same device work as a step, right after it.
         guest_room: what it offers a guest.
@@ -124,7 +122,6 @@ class StageMember:
         self.heartbeat_count = 0
         self.admitted: Mapping[Member, float] = {}
         self.successor: Member | None = None
-        self.is_asked_from_behind = False
         self.donors: tuple[Endpoint, ...] = ()
         self._stalled_ticks = 0
         self._progress = 0
@@ -358,7 +355,7 @@ class StageMember:
         self._progress = request.progress
         now_s, lease_s = self.context.now_s(), self.context.timing.lease_s
         self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
-        self.silent_ticks, self.successor, self.is_asked_from_behind = 0, None, False
+        self.silent_ticks, self.successor = 0, None
         self.heartbeat_count += 1
         self.guest_room.ask(request.adopted)
         if request.waiting_for != self.waiting_for:
@@ -439,7 +436,6 @@ class StageMember:
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
-        self.is_asked_from_behind |= request.position.iteration < replica_state.iteration
         if sender.member != self.context.me and not request.only_asking:
             replica_state.take_back()  # its own claim is made from where it stands
         last, plan = replica_state.record_of(NEWEST), replica_state.known_plan

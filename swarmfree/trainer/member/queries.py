@@ -110,7 +110,7 @@ async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...
     """Return the plan in force, what the run waits for, its coordinator, the number of records, of
     a coordinator its last move, and of a guest its host; where nobody leads, the snapshots on this
     peer's disk, the one that it holds first, and a plan only from who holds a stage: nobody else
-    can claim by it.
+    claims by it before long.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None

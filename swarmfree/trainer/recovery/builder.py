@@ -63,6 +63,7 @@ class Building:
     done: asyncio.Future[Built]
     received_bytes: int = 0
     exact: bool = False
+    copying: StateCopy | None = None
 
     def goes_back_to(self, iteration: int, lineage: str) -> bool:
         """Whether a state ready for `iteration`, after the record of `lineage`, lies in the build's
@@ -192,6 +193,8 @@ class Builder:
         request, engine = building.request, self._context.ports.engine
         begun_s = self._context.now_s()
         try:
+            if isinstance(request.action, Copy):
+                await self._begin_copy(building, request.action.donors)
             if not isinstance(request.action, Stay):
                 await self._stage_member.let_go()
                 await self._follow(self._split_of(request))
@@ -217,6 +220,14 @@ class Builder:
         building.done.set_result(Built(digest, seconds, building.received_bytes, level, building.exact))
         if isinstance(request.action, Copy):
             await self._keep_up(request.action.donors)
+
+    async def _begin_copy(self, building: Building, donors: tuple[Endpoint, ...]) -> None:
+        """Have the first part of a copy; nothing is given up for it before that has come."""
+        request, target = building.request, CopyTarget(self._context.ports.engine, self._stage_member.device)
+        copying = StateCopy(self._context, target, request.action.stage, donors, request.iteration, request.record)
+        copying.past = building.past
+        await copying.begin()
+        building.copying = copying
 
     async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
         """Make the state; the iteration it is ready for and the record before that."""
@@ -307,9 +318,9 @@ class Builder:
         engine, device, stage = self._context.ports.engine, self._stage_member.device, action.stage
         split = self._split_of(request)
         match action:
-            case Copy(donors=donors):
-                copying = StateCopy(self._context, CopyTarget(engine, device), stage, donors, request.iteration, request.record)
-                copying.past = building.past
+            case Copy():
+                copying = building.copying
+                assert copying is not None, "its first part is here"
                 await copying.run()
                 building.received_bytes = copying.received_bytes
                 return copying.level, copying.record

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
 from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_ITERATION, Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
@@ -82,16 +83,29 @@ class StateCopy:
         self._place = place
         self._stage = stage
         self.donors = tuple(donors)
-        self._versions = [NO_ITERATION] * place.engine.part_count(stage)
-        self._waiting = deque(range(len(self._versions)))
+        self._versions: list[int] = []
+        self._waiting = deque[int]()
         self.level = iteration
         self.record = record
         self.received_bytes = 0
         self.past: dict[int, str] = {}
         self._asked = 0
+        self._first: Reply | None = None
         self._is_other = self._is_cut = False
         # The ends are the same however the body is cut
         self._split = () if stage == ENDS_STAGE else split_after(record, context.manifest).counts
+
+    async def begin(self) -> None:
+        """Have the first part, before anything is given up for this copy: the donors may be gone.
+
+        Raises:
+            CallFailed: no donor answers.
+        """
+
+        async def keep(reply: Reply) -> None:
+            self._first = reply
+
+        await self._ask(0, 0, keep)
 
     async def run(self) -> None:
         """Download all parts and step them until all are at the newest committed iteration.
@@ -100,6 +114,8 @@ class StateCopy:
             CallFailed: no donor answers, or one stands on another record than whoever ordered the
                 copy.
         """
+        self._versions = [NO_ITERATION] * self._place.engine.part_count(self._stage)
+        self._waiting.extend(range(len(self._versions)))
         seen, since_s = None, self._context.now_s()
         while True:
             failed: list[CallFailed] = []
@@ -138,19 +154,32 @@ class StateCopy:
                 failed.append(error)
 
     async def _fetch(self, part: int, turn: int) -> None:
-        """One part, from one donor or another; a donor's death costs this part's transfer."""
-        place, waits = self._place, self._context.backoff_s()
+        place, engine = self._place, self._place.engine
+
+        async def write(reply: Reply) -> None:
+            await place.device.run(place.rank, part, partial(engine.write_state, part, reply.payload, weights_only=False))
+            self.received_bytes += len(reply.payload)
+
+        self._versions[part] = await self._ask(part, turn, write)
+
+    async def _ask(self, part: int, turn: int, use: Callable[[Reply], Awaitable[None]]) -> int:
+        """One part, from one donor or another, or at hand; a donor's death costs its transfer.
+
+        Returns:
+            The iteration that it is ready for.
+        """
+        waits = self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
         for ask in range(ASKS * len(self.donors)):
             donor = self.donors[(turn + part + ask) % len(self.donors)]
             request = GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
             try:
-                reply = await self._context.call(donor, request)
+                at_hand, self._first = (self._first, None) if part == 0 else (None, self._first)
+                reply = at_hand or await self._context.call(donor, request)
                 iteration = reply.expect(State).iteration
                 if iteration < request.iteration:
                     raise ProtocolViolation(f"{donor.member} gave its state at iteration {iteration}")
-                write = partial(place.engine.write_state, part, reply.payload, weights_only=False)
-                await place.device.run(place.rank, part, write)
+                await use(reply)
             except CallFailed as error:
                 last = error
                 if self._is_cut:
@@ -158,9 +187,7 @@ class StateCopy:
                 if ask % len(self.donors) == len(self.donors) - 1:
                     await asyncio.sleep(next(waits))
                 continue
-            self.received_bytes += len(reply.payload)
-            self._versions[part] = iteration
-            return
+            return iteration
         raise last
 
     async def _advance(self) -> None:
