@@ -20,7 +20,7 @@ SENDER, RECEIVER = -6, -7
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class AimedFault:
     """A fault and the message that sets it off.
 
     Args:
@@ -47,7 +47,7 @@ class Aim:
         return f"{'answer' if self.answered else 'request'} {self.count}, {self.kind.__name__}"
 
 
-class AimedFaults:
+class MessageTriggers:
     """Counts the messages of one rehearsal.
 
     Args:
@@ -55,7 +55,7 @@ class AimedFaults:
         strike: called where one is due, with who sent the message and whom it was for.
     """
 
-    def __init__(self, aims: Sequence[Aim], strike: Callable[[Aim, Member, Member], None]) -> None:
+    def __init__(self, aims: Sequence[AimedFault], strike: Callable[[AimedFault, Member, Member], None]) -> None:
         """Nothing has been sent."""
         self._left, self._strike = {aim: aim.count for aim in aims}, strike
 
@@ -70,7 +70,7 @@ class AimedFaults:
                 self._strike(aim, sender, receiver)
 
 
-def aimed(aim: Aim, plan: Plan, sender: Member, receiver: Member) -> Fault | None:
+def aimed(aim: AimedFault, plan: Plan, sender: Member, receiver: Member) -> Fault | None:
     """The fault, with the stages that these have by this plan; None where it needs one and there
     is none.
     """

@@ -28,7 +28,7 @@ from swarmfree.protocol.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.sim.aimed_faults import RECEIVER, SENDER, Aim
+from swarmfree.sim.aimed_faults import RECEIVER, SENDER, AimedFault
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.schedule import COORDINATOR, Crash, FaultKind, Freeze, LoseStage, PartitionFault, Sever, Split
 from swarmfree.sim.setup import Setup
@@ -65,7 +65,7 @@ def draw_aimed_setup(seed: int, *, iterations: int | None = None) -> Setup:
     return replace(setup, aims=tuple(aims))
 
 
-def _draw_aim(rng: random.Random, *, ends_spared: bool) -> Aim:
+def _draw_aim(rng: random.Random, *, ends_spared: bool) -> AimedFault:
     is_rare = rng.random() < 0.75
     kind = rng.choice(RARE if is_rare else COMMON)
     count = rng.choice((1, 1, 2, 3, 5, 8)) if is_rare else rng.randint(1, COMMON_MAX)
@@ -86,4 +86,4 @@ def _draw_aim(rng: random.Random, *, ends_spared: bool) -> Aim:
         PartitionFault(0.4, salt, lasts_s, refused),
         PartitionFault(0.4, salt, lasts_s, refused) if ends_spared else Split(salt, lasts_s, refused),
     ]
-    return Aim(kind, count, rng.random() < 0.5, rejoin, delay_s, rng.random(), rng.choice(kinds))
+    return AimedFault(kind, count, rng.random() < 0.5, rejoin, delay_s, rng.random(), rng.choice(kinds))

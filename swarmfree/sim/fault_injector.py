@@ -20,7 +20,7 @@ from swarmfree.protocol.names import NO_STAGE, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
-from swarmfree.sim.aimed_faults import Aim, AimedFaults, aimed
+from swarmfree.sim.aimed_faults import AimedFault, MessageTriggers, aimed
 from swarmfree.sim.faults import calm_iteration
 from swarmfree.sim.network import MemoryHub
 from swarmfree.sim.partitions import Break
@@ -105,7 +105,7 @@ class Mischief:
         self._over_s = 0.0
         self._drawn: list[Break] = []
         self._ending = ShutdownFaults(hub, self._strike_last)
-        self._aimed = AimedFaults(setup.aims, self._aim)
+        self._aimed = MessageTriggers(setup.aims, self._aim)
         self.plan: Plan | None = None
         self.coordinators: dict[Member, None] = {}
         self.told: dict[Member, frozenset[Member]] = {}
@@ -144,7 +144,7 @@ class Mischief:
         """A request is answered."""
         self._aimed.hear(request, sender, receiver, answered=True)
 
-    def _aim(self, aim: Aim, sender: Member, receiver: Member) -> None:
+    def _aim(self, aim: AimedFault, sender: Member, receiver: Member) -> None:
         """A message has come that sets a fault off."""
         self._transcript.tell("network", f"{aim.name} of {sender} to {receiver}: a fault in {aim.delay_s:.3f} s")
 

@@ -23,7 +23,7 @@ from swarmfree.protocol.manifest import (
     StagesSection,
     TimingSection,
 )
-from swarmfree.sim.aimed_faults import Aim
+from swarmfree.sim.aimed_faults import AimedFault
 from swarmfree.sim.faults import FaultPlan
 from swarmfree.sim.liars import Liar
 from swarmfree.sim.startup_faults import BatchChange, Blackout, Opening, Pause
@@ -79,7 +79,7 @@ class Setup:
     move_after_s: float = 20.0
     room_share: float = 0.0
     cuts: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    aims: tuple[Aim, ...] = ()
+    aims: tuple[AimedFault, ...] = ()
 
 
 class Drawn(StrEnum):

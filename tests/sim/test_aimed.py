@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmfree.protocol.messages import Build, Claim, Goodbye
 from swarmfree.protocol.names import Member
-from swarmfree.sim.aimed_faults import RECEIVER, SENDER, Aim, AimedFaults, aimed
+from swarmfree.sim.aimed_faults import RECEIVER, SENDER, AimedFault, MessageTriggers, aimed
 from swarmfree.sim.aimed_setup import draw_aimed_setup
 from swarmfree.sim.hardships import draw_setup
 from swarmfree.sim.rehearsal import rehearse
@@ -41,10 +41,10 @@ def test_a_seed_without_aims_is_what_it_was() -> None:
 
 def test_a_fault_is_set_off_once_by_the_message_that_it_names() -> None:
     """By so many of a kind, by the answer where that is asked for, by a Goodbye of the kind."""
-    hit = list[tuple[Aim, Member, Member]]()
-    third = Aim(Claim, 2, answered=True, rejoin=False, delay_s=0.0, pick=0.0, what=Crash(SENDER))
-    leaves = Aim(Goodbye, 1, answered=False, rejoin=True, delay_s=0.0, pick=0.0, what=Crash(RECEIVER))
-    faults = AimedFaults((third, leaves), lambda *hit_by: hit.append(hit_by))
+    hit = list[tuple[AimedFault, Member, Member]]()
+    third = AimedFault(Claim, 2, answered=True, rejoin=False, delay_s=0.0, pick=0.0, what=Crash(SENDER))
+    leaves = AimedFault(Goodbye, 1, answered=False, rejoin=True, delay_s=0.0, pick=0.0, what=Crash(RECEIVER))
+    faults = MessageTriggers((third, leaves), lambda *hit_by: hit.append(hit_by))
     claim, build = Claim.__new__(Claim), Build.__new__(Build)
     for request, answered in ((claim, False), (claim, True), (claim, False), (build, True), (LEAVE, False)):
         faults.hear(request, ME.member, A.member, answered=answered)
@@ -60,7 +60,9 @@ def test_who_falls_is_at_the_stage_of_who_sent_or_heard_it() -> None:
     """A fault that needs a stage is none where there is none, and a body stage alone is lost."""
 
     def fault(what: Crash | LoseStage | Sever, sender: Member = ME.member, receiver: Member = A.member) -> Fault | None:
-        return aimed(Aim(Claim, 1, answered=False, rejoin=False, delay_s=0.0, pick=0.5, what=what), plan(1), sender, receiver)
+        return aimed(
+            AimedFault(Claim, 1, answered=False, rejoin=False, delay_s=0.0, pick=0.5, what=what), plan(1), sender, receiver
+        )
 
     assert fault(Crash(SENDER)) == Fault(0, 0.0, 0.5, Crash(1))
     assert fault(Crash(RECEIVER)) == Fault(0, 0.0, 0.5, Crash(0))
