@@ -101,9 +101,11 @@ def prepare(
     held out, only their text decides. A preparation that was ended, by Ctrl-C or by kill -9, goes
     on with the same command and ends in the same bytes. `--data DIR` then has a run learn from it.
     """
+    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.cli.interrupt import interrupt_by_exception  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset_writer import PreparationOrder, prepare_dataset  # noqa: PLC0415 - help is fast
 
+    require_folder("--out", out)
     interrupt_by_exception()
     order = PreparationOrder(
         tuple(sources), tokenizer, out, field, held_out_percent, end_of_text, shard_tokens, _row_tokens(pack)

@@ -36,10 +36,12 @@ def export(
     committed iteration, and each has the digest that the swarm's record names. That takes an
     iteration that lasts as long as its weights travel. With a report, the model of its end.
     """
+    from swarmfree.cli.early_checks import require_folder  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
     from swarmfree.storage.dataset import TOKENIZER_FILE  # noqa: PLC0415 - help is fast
     from swarmfree.storage.model_folder import require_new  # noqa: PLC0415 - help is fast
 
+    require_folder("--out", out)
     require_new(out)
     if not source.strip().startswith(INVITE_BEGINS):
         if not os.path.isdir(source):  # noqa: PTH112 - whatever a person gives, also what no path can be

@@ -146,8 +146,8 @@ class LocalRun:
         if keeping is not None and not keeping.is_named:
             return "the run was not named with --out, and such a one is kept only where it was paused"
         return (
-            "the run had no whole set of snapshots when it was ended: each peer writes one every "
-            f"{every} iterations (recovery.snapshot_every)"
+            "the run had no whole set of snapshots when it was ended: each peer writes one after every "
+            f"{f'{every} iterations' if every > 1 else 'iteration'} (recovery.snapshot_every)"
         )
 
     def run(self) -> int:

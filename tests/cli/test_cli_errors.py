@@ -310,6 +310,8 @@ def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, 
             _told_in_one_line(_invoke(*command, *folder, "--host", "192.0.2.1"), 1, "192.0.2.1", "no address of this machine")
             _told_in_one_line(_invoke(*command, "--folder", str(tmp_path / "file" / "x")), 2, "--folder", "is a file")
             _told_in_one_line(_invoke(*command, "--folder", "/proc/x"), 2, "--folder /proc/x: cannot be made or written to")
+        for command in (("export", invite), ("data", "prepare", run_file, "--tokenizer", "bytes")):
+            _told_in_one_line(_invoke(*command, "--out", "/proc/x"), 2, "--out /proc/x: cannot be made or written to")
         _told_in_one_line(_invoke("peer", invite, *folder, "--port", port), 1, f"port {port}", "taken by another process")
     assert not (tmp_path / "node").exists()
 
