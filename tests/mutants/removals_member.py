@@ -473,5 +473,12 @@ def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
-    """Who builds its first state for a later founder goes by the plan of an earlier one (3.1)."""
+    """Who has no record goes by the plan of a founder that was passed over (evidence)."""
     patch.setattr(member_module, "is_of_later_founder", lambda number, than: False)
+
+
+def vote_under_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """Who has stored a record under an earlier founder believes one of a later founder like a
+    newcomer (evidence).
+    """
+    patch.setattr(ReplicaState, "records_held", property(lambda self: self.iteration))

@@ -290,7 +290,16 @@ ROWS = (
     Row(removals_return.second_word_of_a_barred_one, tables_return.barred_that_says_hello_once_more, ["b"]),
     Row(removals_return.state_of_a_joiner, tables_return.joiner_that_holds_a_lost_stage, ["joiner"]),
     Row(removals_member.founder_of_a_first_record, tables_member.first_record_after_a_later_plan, ["gone", "gone"]),
-    Row(removals_member.plan_of_a_founder_passed_over, tables_member.first_record_of_a_later_founder, ["gone", "unproven"]),
+    Row(
+        removals_member.plan_of_a_founder_passed_over,
+        tables_member.first_record_of_a_later_founder,
+        ["gone", "gone", "unproven", "unproven"],
+    ),
+    Row(
+        removals_member.vote_under_a_founder_passed_over,
+        tables_member.first_record_of_a_later_founder,
+        ["gone", "gone", "unproven", "unproven"],
+    ),
     Row(removals_return.base_of_who_was_told_to_rejoin, tables_member.base_after_a_lineage, ["", "b0"]),
     Row(removals_return.base_of_a_newcomer, tables_return.newcomer_away_at_a_commit, [5, -1]),
     Row(removals_return.word_of_a_standby, tables_return.standby_that_has_just_said_hello, ["b"]),

@@ -191,11 +191,8 @@ class StageMember:
 
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
-            replica_state = self.replica_state
-            replica_state.install(stage, iteration, lineage, record, past)
-            replica_state.known_in, known = term, replica_state.known_plan
-            if record is None and known is not None and is_of_later_founder(term.number, known.position.term.number):
-                replica_state.known_plan = None  # its founder was passed over, and knows nobody of those who decide
+            self.replica_state.install(stage, iteration, lineage, record, past)
+            self.replica_state.known_in = term
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
@@ -591,11 +588,23 @@ class StageMember:
         is_own = record.evidence is not None and record.evidence.term.member == me
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
+        decides = self.replica_state.founders_plan or plan
+        if self._is_passed_over(record):
+            decides = plan = None
         is_newcomer = last is None and plan is None
-        electorate = electorate_of(last, self.replica_state.founders_plan or plan)
+        electorate = electorate_of(last, decides)
         voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
             raise Refused(RefusalKind.UNPROVEN, why)
+
+    def _is_passed_over(self, record: Record) -> bool:
+        """Whether the plan that is known here, without a record or a vote, is of an earlier founder
+        than the one under whom this record was decided: it knows nobody who decided.
+        """
+        plan = self.replica_state.known_plan
+        if plan is None or record.evidence is None or self.replica_state.records_held:
+            return False
+        return is_of_later_founder(record.evidence.term.number, plan.position.term.number)
 
     async def _apply(self, record: Record) -> None:
         replica_state, engine = self.replica_state, self.context.ports.engine
