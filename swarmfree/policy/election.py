@@ -30,6 +30,11 @@ def founders_term(number: int) -> int:
     return 1 + TERMS_OF_A_GENESIS * (number - 1)
 
 
+def is_of_later_founder(term_number: int, than: int) -> bool:
+    """Whether a term belongs to a founder that was named after the one of another term."""
+    return (term_number - 1) // TERMS_OF_A_GENESIS > (than - 1) // TERMS_OF_A_GENESIS
+
+
 def is_founders(term_number: int) -> bool:
     """Whether this term belongs to a founder, which leads until the first record."""
     return term_number % TERMS_OF_A_GENESIS == 1

@@ -18,6 +18,7 @@ from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.member import averaging
+from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.pipeline.source import Source
@@ -481,3 +482,15 @@ def plan_of_another_coordinator(patch: pytest.MonkeyPatch) -> None:
         require(self, record, sender)
 
     patch.setattr(StageMember, "_require_proven", careless)
+
+
+def plan_of_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """Who has no record goes by the plan of a founder that was passed over (evidence)."""
+    patch.setattr(member_module, "is_of_later_founder", lambda number, than: False)
+
+
+def vote_under_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """Who has stored a record under an earlier founder believes one of a later founder like a
+    newcomer (evidence).
+    """
+    patch.setattr(ReplicaState, "records_held", property(lambda self: self.iteration))

@@ -960,6 +960,28 @@ def first_record_beside_another_plan() -> object:
     return [play(partial(story, term=term)) for term in (Term(1001, other.member), Term(2, other.member), Term(1, D.member))]
 
 
+def first_record_of_a_later_founder() -> object:
+    """A member follows a coordinator that the plan of a founder, the only one it knows, does not
+    name: the answer to that one's first record, decided under a later founder, where it has opened
+    that plan, where it is that founder itself, and where it has stored a record as that one, too;
+    and the answer to one that was decided under the same founder.
+    """
+
+    async def story(alone: Alone, founder: Endpoint, number: int, *, votes: bool) -> str:
+        begun = Term(1, founder.member)
+        await alone.stage_member.open(founder, Open(plan(1, begun)))
+        if votes:
+            await alone.stage_member.seal(Seal(at(1, begun), replace(record(), term=begun, electorate=(ME.member,))))
+        leader = endpoint("f")
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=leader)
+        first = replace(record(), electorate=(leader.member,))
+        decided = voted(first, leader.member, term=Term(number, leader.member))
+        return await word(alone.stage_member.commit(Commit(decided), leader))
+
+    stories = ((D, 1001, False), (ME, 1001, False), (ME, 1001, True), (D, 2, False))
+    return [play(partial(story, founder=one, number=number, votes=votes)) for one, number, votes in stories]
+
+
 def base_after_a_lineage() -> object:
     """A plan names a member that has copied its state, or has it rebuilt, and its coordinator gives
     way: which base the next one is told.

@@ -296,6 +296,16 @@ ROWS = (
     Row(
         removals_member.plan_of_another_coordinator, tables_member.first_record_beside_another_plan, ["gone", "gone", "unproven"]
     ),
+    Row(
+        removals_member.plan_of_a_founder_passed_over,
+        tables_member.first_record_of_a_later_founder,
+        ["gone", "gone", "unproven", "unproven"],
+    ),
+    Row(
+        removals_member.vote_under_a_founder_passed_over,
+        tables_member.first_record_of_a_later_founder,
+        ["gone", "gone", "unproven", "unproven"],
+    ),
     Row(removals_return.base_of_who_was_told_to_rejoin, tables_member.base_after_a_lineage, ["", "b0"]),
     Row(removals_return.base_of_a_newcomer, tables_return.newcomer_away_at_a_commit, [5, -1]),
     Row(removals_return.word_of_a_standby, tables_return.standby_that_has_just_said_hello, ["b"]),

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.messages import Build, Commit, Hello, Open, Seal, Train
+from swarmfree.protocol.names import Member
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.sim.startup_faults import Fall, Opening
-from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 
 BEGINS_S = 60.0
 FOREVER_S = 1000.0
@@ -145,6 +146,35 @@ def test_a_founder_that_comes_back_late_follows_the_later_one() -> None:
     assert lines(result, "Peer01", "coordinates no longer", "is the founder now (genesis 2)")
     assert not lines(result, "LineageDropped")
     assert begun_s(result) < BEGINS_S
+
+
+def test_a_founder_that_comes_back_after_the_first_record_believes_it() -> None:
+    """It stood still from its first plan until the next founder had committed the first record, and
+    was dead: a member of its plan, which leads by now, has a stage for it and tells it of that
+    record.
+    """
+    founders: list[Member] = []
+
+    def strike(director: Director, moment: Moment) -> None:
+        founders.append(moment.sender.member)
+        director.freeze(founders[0], FOREVER_S)
+        director.kill(*director.members(2))  # else the others went on by force
+
+    def replace_second(director: Director) -> None:
+        director.kill(founders[1])
+        director.after(15.0, lambda: director.thaw(founders[0]))
+
+    class Twice(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if isinstance(moment.request, Commit) and len(founders) == 1:
+                founders.append(moment.sender.member)
+                director.after(1.0, lambda: replace_second(director))
+
+    setup = replace(unhurried(two_feeders(), iterations=12), feeders=2)
+    result = play(setup, Twice(is_answered(Open), strike))
+    assert lines(result, "Peer01", "coordinates no longer", "is the founder now (genesis 2)")
+    assert not lines(result, "LineageDropped")
 
 
 def test_the_watch_ends_with_the_first_record() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.block_split import split_after, split_of_plan
-from swarmfree.policy.election import electorate_of
+from swarmfree.policy.election import electorate_of, is_of_later_founder
 from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
@@ -584,12 +584,24 @@ class StageMember:
         is_own = record.evidence is not None and record.evidence.term.member == me
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
+        decides = self.replica_state.founders_plan or plan
+        if self._is_passed_over(record):
+            decides = plan = None
         # Another side's plan than of the one that had this built may name nobody who decides there
         is_newcomer = last is None and (plan is None or self.replica_state.known_in not in {None, plan.position.term})
-        electorate = electorate_of(last, self.replica_state.founders_plan or plan)
+        electorate = electorate_of(last, decides)
         voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
             raise Refused(RefusalKind.UNPROVEN, why)
+
+    def _is_passed_over(self, record: Record) -> bool:
+        """Whether the plan that is known here, without a record or a vote, is of an earlier founder
+        than the one under whom this record was decided: it knows nobody who decided.
+        """
+        plan = self.replica_state.known_plan
+        if plan is None or record.evidence is None or self.replica_state.records_held:
+            return False
+        return is_of_later_founder(record.evidence.term.number, plan.position.term.number)
 
     async def _apply(self, record: Record) -> None:
         replica_state, engine = self.replica_state, self.context.ports.engine
