@@ -69,7 +69,7 @@ class Liveness:
         self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
         self._calm_s = 0.0 if not self._loses else math.inf
         self._plan: tuple[Plan, Member] | None = None
-        self._taken_s = self._planned_s = self._met_s = -math.inf
+        self._taken_s = self._planned_s = self._met_s = self._dropped_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._averaged = ""  # the base of the last average that was begun
@@ -112,7 +112,9 @@ class Liveness:
                 limits = self._limits()
                 # Where a device hangs nobody gets anywhere.
                 hangs = any(self._hub.is_alive(m) and life.pace.stuck for m, life in self._cast.lives.items())
-                if not hangs and not self._is_lossy() and quiet_s > (limits.forced_s if forced else bounds.LEAD_SETTLED_S):
+                # By the plan that it left, a peer claims as late as one that is forced
+                limit_s = limits.forced_s if forced or now_s - self._dropped_s <= limits.forced_s else bounds.LEAD_SETTLED_S
+                if not hangs and not self._is_lossy() and quiet_s > limit_s:
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):
                 self._fenced_s[gone] = now_s
@@ -130,7 +132,7 @@ class Liveness:
                     self._behind.remove(member.peer_id)
                     self._ready_s[member.peer_id] = now_s
             case LineageDropped():
-                self._met_s = now_s
+                self._met_s = self._dropped_s = now_s
             case Opened() | IterationCommitted():
                 self._led_s[member] = now_s
             case _:

@@ -201,15 +201,25 @@ class Election:
         """Let those claim that are before this peer in rank; whether somebody leads, or the last
         coordinator has promised that to somebody.
 
-        The last coordinator is asked meanwhile: if it has fenced this peer, or follows another one,
-        a stage may be lost before this one's rank comes that is held here.
+        The last coordinator is asked meanwhile, and again where that call is lost: if it has fenced
+        this peer, or follows another one, a stage may be lost before this one's rank comes that is
+        held here.
         """
-        poll, until_s, coordinator = Poll(), self._context.now_s() + wait_s, self._stage_member.replica_state.coordinator
-        if coordinator is not None:
-            term = Term(self._next_number(), self._context.me)
-            await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
-        left_s = until_s - self._context.now_s()
-        return poll.is_led or poll.behind > 0 or (left_s > 0 and await self._stage_member.heartbeat_came.wait(left_s))
+        until_s, coordinator = self._context.now_s() + wait_s, self._stage_member.replica_state.coordinator
+        silence_s = self._context.timing.silence_s
+        while True:
+            poll = Poll()
+            if coordinator is not None:
+                term = Term(self._next_number(), self._context.me)
+                await self._ask_one(poll, coordinator, Claim(self._position(term), only_asking=True))
+            left_s = until_s - self._context.now_s()
+            if poll.is_led or poll.behind > 0 or left_s <= 0:
+                return poll.is_led or poll.behind > 0
+            is_again = poll.silent and left_s > 2 * silence_s
+            if await self._stage_member.heartbeat_came.wait(silence_s if is_again else left_s):
+                return True
+            if not is_again:
+                return False
 
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is

@@ -222,11 +222,12 @@ class Builder:
             await self._keep_up(request.action.donors)
 
     async def _begin_copy(self, building: Building, donors: tuple[Endpoint, ...]) -> None:
-        """Have the first part of a copy; nothing is given up for it before that has come."""
+        """Begin a copy; who was told to rejoin gives nothing up before a first part is here."""
         request, target = building.request, CopyTarget(self._context.ports.engine, self._stage_member.device)
         copying = StateCopy(self._context, target, request.action.stage, donors, request.iteration, request.record)
         copying.past = building.past
-        await copying.begin()
+        if self._stage_member.replica_state.left_plan is not None:
+            await copying.begin()
         building.copying = copying
 
     async def _make(self, request: Build, building: Building) -> tuple[int, Record | None]:
