@@ -54,6 +54,7 @@ class ReplicaState:
         opened: the base that the state held here was last opened in, empty for none: what was
             rebuilt belongs to that one, also after its work ended.
         known_in: term of the coordinator that had the state built, or opened it last.
+        is_copy: it was copied from siblings, and not made in place of a lost one.
         kept_from: what the state was, iteration, lineage, records and past, before it was kept as
             one of a later iteration, until a plan or a step is done with that; None else.
         promises: what is promised, and to whom; only what `policy.promises` allows takes its place.
@@ -93,6 +94,7 @@ class ReplicaState:
         self.split = context.manifest.split
         self.has_given_up = False
         self.known_in: Term | None = None
+        self.is_copy = False
         self.kept_from: tuple[int, str, list[Record], dict[int, str]] | None = None
         self.moved = Signal()
         self.ends_iteration, self.ends_lineage = NO_ITERATION, ""

@@ -391,6 +391,21 @@ def copy_of_what_made_do(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Roster, "_calls_for", careless)
 
 
+def called_once(patch: pytest.MonkeyPatch) -> None:
+    """Who may have built its stage unheard is called for in vain, and then once more, again and
+    again (3.3).
+    """
+    calls_for = Roster._calls_for
+
+    def careless(self: Roster, participant: Participant, error: CallFailed) -> bool:
+        calls = calls_for(self, participant, error)
+        if not calls and participant.may_have_built:
+            self.given_up.remove(participant)
+        return calls
+
+    patch.setattr(Roster, "_calls_for", careless)
+
+
 def silent_copier(patch: pytest.MonkeyPatch) -> None:
     """A peer that falls silent as it copies a stage is forgotten, though it may hold it by now
     (3.3).

@@ -467,6 +467,13 @@ def build_for_another_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageMember, "_require_known", careless)
 
 
+def build_that_a_plan_does_not_name(patch: pytest.MonkeyPatch) -> None:
+    """What a coordinator had made in place of a lost stage, and has not heard of, is opened by its
+    plan as what the last record left (3.3).
+    """
+    patch.setattr(ReplicaState, "is_copy", property(lambda self: True, lambda self, value: None), raising=False)
+
+
 def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
     """Who holds no record knows by the newest plan alone who decides the first one (3.1)."""
     patch.setattr(ReplicaState, "founders_plan", property(lambda self: self.known_plan, lambda self, plan: None), raising=False)

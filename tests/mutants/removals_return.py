@@ -1002,6 +1002,28 @@ def state_that_was_built_unheard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "doubt", lambda self, keeps: None)
 
 
+def doubt_that_lasts(patch: pytest.MonkeyPatch) -> None:
+    """Who may have built unheard, and is called for, counts by what it tells where it is fenced and
+    called for once more (3.3).
+    """
+    doubt = Participant.doubt
+    patch.setattr(Participant, "doubt", lambda self, before: None if before.built else doubt(self, before))
+
+
+def copy_of_what_may_be_built(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer is told to copy from a holder that is called for, and may have built its stage
+    unheard, as if it held what the last record left (3.3).
+    """
+    start_joins = Assignment.start_joins
+
+    def careless(self: Assignment) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Participant, "may_make_do", lambda self, iteration: False)
+            start_joins(self)
+
+    patch.setattr(Assignment, "start_joins", careless)
+
+
 def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Whom the newest plan does not name leads nobody before the run is over, though all that it
     names have ended (3.2).
@@ -1089,9 +1111,9 @@ def founder_claimed_again_at_once(patch: pytest.MonkeyPatch) -> None:
 def kept_before_the_step(patch: pytest.MonkeyPatch) -> None:
     """What is kept counts at once, though a step with it is under way (3.3)."""
 
-    async def careless(self: StageMember, term: Term, *built: Any) -> None:
+    async def careless(self: StageMember, term: Term, *built: Any, is_copy: bool) -> None:
         self.replica_state.install(*built)
-        self.replica_state.known_in = term
+        self.replica_state.known_in, self.replica_state.is_copy = term, is_copy
 
     patch.setattr(StageMember, "install", careless)
 

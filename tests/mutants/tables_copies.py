@@ -30,6 +30,7 @@ from swarmfree.protocol.messages import (
     ShadowPart,
 )
 from swarmfree.protocol.names import Endpoint, Term, base_of
+from swarmfree.protocol.plan import Rebuilt
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
@@ -234,7 +235,8 @@ def state_kept_for_nothing() -> object:
         request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, past)
         await word(alone.builder.build(A, request))
         if opened:
-            await alone.stage_member.open(A, Open(plan(3, iteration=6, lineage=asked.lineage())))
+            kept = (Rebuilt(1, alone.engine.state_digest(), rate_scaled=False),)
+            await alone.stage_member.open(A, Open(replace(plan(3, iteration=6, lineage=asked.lineage()), rebuilt=kept)))
             state.plan, state.is_committed_state = None, False
         if later:
             state.promises = replace(state.promises, promised=at(1, LATER, 6))

@@ -136,21 +136,33 @@ def stored_before_load() -> object:
 def build_that_nobody_told_of() -> object:
     """A coordinator has a stage built after a record, and dies before its plan: the answer to the
     next one's plan, which knows nothing of that; to one that names other bytes for the stage, and
-    to one that names these; and to the plan of the one that had it built.
+    to one that names these.
     """
 
-    async def story(alone: Alone, term: Term, digest: str | None) -> str:
+    async def story(alone: Alone, digest: str | None) -> str:
         last = record()
         build = Build(at(2, iteration=1), Fresh(1, 0, "draw it"), 1, last.lineage(), last, (GENESIS_LINEAGE,))
         built = (await alone.builder.build(A, build)).message
         assert isinstance(built, Built)
         rebuilt = () if digest is None else (Rebuilt(1, digest or built.state_digest, rate_scaled=False),)
         alone.stage_member.silent_ticks = SILENT_FOR_LONG
-        opened = replace(plan(3, term, "b1", iteration=1, lineage=last.lineage()), rebuilt=rebuilt)
-        return await word(alone.stage_member.open(D if term == LATER else A, Open(opened)))
+        opened = replace(plan(3, LATER, "b1", iteration=1, lineage=last.lineage()), rebuilt=rebuilt)
+        return await word(alone.stage_member.open(D, Open(opened)))
 
-    cases = ((LATER, None), (LATER, "other"), (LATER, ""), (TERM, None))
-    return [play(partial(story, term=term, digest=digest)) for term, digest in cases]
+    return [play(partial(story, digest=digest)) for digest in (None, "other", "")]
+
+
+def build_that_its_coordinator_has_not_heard_of() -> object:
+    """A member has made its stage in place of a lost one, or copied it from siblings, and the
+    coordinator that had it do so opens a plan in which the stage is not rebuilt: the answer.
+    """
+
+    async def story(alone: Alone, *, is_copy: bool) -> str:
+        last = replace(record(), iteration=4)
+        await alone.stage_member.install(TERM, 1, 5, last.lineage(), last, is_copy=is_copy)
+        return await word(alone.stage_member.open(A, Open(plan(1, iteration=5, lineage=last.lineage()))))
+
+    return [play(partial(story, is_copy=is_copy)) for is_copy in (False, True)]
 
 
 def claim_beside_a_coordinator() -> object:
@@ -913,7 +925,7 @@ def copy_that_was_opened() -> object:
 
     async def story(alone: Alone, stage: int) -> bool:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
-        alone.replica_state.known_in = TERM
+        alone.replica_state.known_in, alone.replica_state.is_copy = TERM, True
         rebuilt = (Rebuilt(stage, alone.engine.state_digest(), rate_scaled=False),)
         opened = replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=rebuilt)
         await alone.stage_member.open(A, Open(opened))
@@ -989,7 +1001,7 @@ def base_after_a_lineage() -> object:
 
     async def story(alone: Alone, stage: int) -> str:
         alone.replica_state.install(1, 5, OTHER_LINEAGE, replace(record(), iteration=4))
-        alone.replica_state.known_in = TERM
+        alone.replica_state.known_in, alone.replica_state.is_copy = TERM, True
         rebuilt = (Rebuilt(stage, alone.engine.state_digest(), rate_scaled=False),)
         await alone.stage_member.open(A, Open(replace(plan(1, iteration=5, lineage=OTHER_LINEAGE), rebuilt=rebuilt)))
         await alone.stage_member.rejoin(A, D)

@@ -1681,6 +1681,33 @@ def builder_that_is_called_for() -> object:
     return [_assignment(partial(story, built=built, keeps=keeps)) for built, keeps in asked]
 
 
+def builder_that_is_called_for_again() -> object:
+    """A peer that may have built its stage unheard is called for, a sibling comes, and dies: how
+    many newcomers were told to copy from the first before, and whether it counts as a holder where
+    it tells of a later iteration then; where it was not told to build, too.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool) -> tuple[int, bool]:
+        called = roster.get(SIBLING.member)
+        assert called is not None
+        called.hold(3, is_ours=True)
+        if is_told:
+            called.doubt(called)
+        roster.admit(endpoint("newcomer"), _hello(1), 1)
+        assignment.start_joins()
+        copiers = len(assignment._joining)
+        roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        roster._absent.add(called)
+        roster.fence(SIBLING.member, "a sibling is there")
+        roster.fence(ME.member, "nobody listens")
+        again = roster.get(SIBLING.member)
+        assert again is not None, "nobody else holds the stage"
+        again.hear(replace(beat_answer(2), stage=1, iteration=5), 0.0)
+        return copiers, again.built
+
+    return [_assignment(partial(story, is_told=is_told)) for is_told in (True, False)]
+
+
 def builder_that_is_silent() -> object:
     """The last holder of a stage is told to keep it, and falls silent: its heartbeats say so before
     the build does, or not at all; whether it is called for afterwards.

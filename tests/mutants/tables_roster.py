@@ -361,12 +361,12 @@ def silence_long_before_it_is_called_for() -> object:
 
 
 def silence_of_one_that_makes_do() -> object:
-    """The only holder of a stage is called for in vain: whether somebody is to copy from it; where
-    it was told to make do with what it has, and stands one step behind, and where only one of these
-    holds.
+    """The only holder of a stage is called for in vain: whether somebody is to copy from it, and
+    whether it is called for once more; where it was told to make do with what it has, and stands
+    one step behind, and where only one of these holds.
     """
 
-    async def story(alone: Alone, roster: Roster, *, is_told: bool, behind: int) -> bool:
+    async def story(alone: Alone, roster: Roster, *, is_told: bool, behind: int) -> tuple[bool, bool]:
         found = roster.get(ME.member)
         assert found is not None
         found.hold(roster._lead.iteration - behind, is_ours=True)
@@ -375,7 +375,7 @@ def silence_of_one_that_makes_do() -> object:
         await roster.judge(found, PeerSilent("nothing"))
         found.called_s = found.silent_since_s = alone.context.now_s() - 2 * PATIENCE_S
         await roster.judge(found, PeerSilent("nothing"))
-        return 1 in roster.out_of_reach
+        return 1 in roster.out_of_reach, roster.get(ME.member) is not None
 
     cases = ((True, 1), (True, 0), (False, 1))
     return [_roster(partial(story, is_told=is_told, behind=behind), ME, D) for is_told, behind in cases]

@@ -134,7 +134,12 @@ ROWS = (
     Row(
         removals_member.build_for_another_coordinator,
         tables_member.build_that_nobody_told_of,
-        ["gone", "gone", "Promise", "Promise"],
+        ["gone", "gone", "Promise"],
+    ),
+    Row(
+        removals_member.build_that_a_plan_does_not_name,
+        tables_member.build_that_its_coordinator_has_not_heard_of,
+        ["gone", "Promise"],
     ),
     Row(removals_member.copy_in_a_plan, tables_member.copy_that_was_opened, [True, False]),
     Row(
@@ -208,7 +213,12 @@ ROWS = (
     Row(removals_lead.stranger_is_dead, tables_roster.word_of_a_stranger, True),
     Row(removals_lead.older_state_of_the_silent, tables_roster.silence_of_one_behind, [True, False]),
     Row(removals_lead.call_before_it_is_given_up, tables_roster.silence_long_before_it_is_called_for, [False, True]),
-    Row(removals_lead.copy_of_what_made_do, tables_roster.silence_of_one_that_makes_do, [False, True, True]),
+    Row(
+        removals_lead.copy_of_what_made_do,
+        tables_roster.silence_of_one_that_makes_do,
+        [(False, False), (True, False), (True, False)],
+    ),
+    Row(removals_lead.called_once, tables_roster.silence_of_one_that_makes_do, [(False, False), (True, False), (True, False)]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
@@ -429,6 +439,8 @@ ROWS = (
         tables_return.builder_that_is_called_for,
         [(False, 5), (False, -1), (True, 5)],
     ),
+    Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
+    Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_lost_stage, (True, False)),
     Row(removals_return.joiner_that_nobody_waits_for, tables_return.copy_after_one_that_was_out_of_reach, [True, True]),
     Row(removals_return.neighbour_that_was_fenced, tables_return.neighbour_that_hangs, [True, False, False]),

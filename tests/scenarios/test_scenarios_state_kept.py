@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.actions import Copy, Merge, Restore
+from swarmfree.protocol.actions import Copy, Merge, Restore, Stay
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
@@ -350,6 +350,49 @@ def test_a_member_whose_average_is_gone_keeps_its_state_of_a_step_before() -> No
 
 
 # ---- nobody comes for a lost stage (finding 8) ---------------------------------------------------
+
+
+class KeepsUnheard(Once):
+    """A member is away from iteration 3 on; its sibling does some work of iteration 4 and dies, as
+    the member comes back. It is told to keep its state, a step behind, and is not heard from then
+    on.
+
+    Args:
+        unheard_s: for so long.
+    """
+
+    def __init__(self, unheard_s: float) -> None:
+        super().__init__(WORK, lambda director, _: director.partition(director.members(2)[:1]))
+        self._unheard_s = unheard_s
+        self._is_dead = False
+        self.kept: Member | None = None
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Kill the one, and silence the other."""
+        super().see(director, moment)
+        if not self._is_dead and is_answered(Train, key__iteration=4, key__stage=2)(moment):
+            self._is_dead = True
+            director.kill(moment.receiver.member)
+            director.heal()
+        is_build = self.kept is None and moment.outcome is None and isinstance(moment.request, Build)
+        if is_build and isinstance(moment.request.action, Stay):
+            self.kept = moment.receiver.member
+            director.mute(self.kept, duration_s=self._unheard_s)
+
+
+@pytest.mark.parametrize(
+    ("unheard_s", "action"), [(8.0, "Stay"), (12.0, "Merge"), (14.0, "Merge")], ids=["called-for", "given-up", "long-given-up"]
+)
+def test_what_was_kept_unheard_is_not_taken_for_what_the_last_record_left(unheard_s: float, action: str) -> None:
+    """No plan that does not name it opens it, and what it tells as it is heard again counts for
+    nothing: it is told to keep it once more, or copies what was made since.
+    """
+    script = KeepsUnheard(unheard_s)
+    result = play(unhurried(swarm(faults=NOBODY_COMES), iterations=7), script)
+    assert script.kept is not None
+    assert lines(result, "StageBuilt", "stage=2", "iteration=4 ", f"action={action}")
+    first, *_, last = lines(result, "Opened", "iteration=4 ")
+    assert first.split("base=")[1].split()[0] not in last
 
 
 def test_a_source_that_can_be_spared_takes_a_lost_stage() -> None:

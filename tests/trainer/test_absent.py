@@ -48,9 +48,9 @@ def test_who_was_called_for_in_vain_is_not_remembered(in_vain: Endpoint, *, is_c
         _, roster = assigning(alone.context, alone.tasks, lead)
         for one in (SIBLING, ME):
             roster.admit(one, Hello(False, False, ""), 1, built=True, is_ours=True, opened=at(1))
-        roster.out_of_reach[1] = in_vain
         silent = roster.get(ME.member)
         assert silent is not None
+        roster.given_up.append(silent if in_vain is ME else roster.admit(in_vain, Hello(False, False, ""), 1))
         await roster.judge(silent, PeerSilent("it does not answer"))
         assert roster.get(ME.member) is None
         roster.fence(SIBLING.member, "nobody listens")

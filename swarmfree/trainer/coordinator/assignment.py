@@ -247,7 +247,7 @@ class Assignment:
                     self.admissible(participant)
             await self._roster.look_who_is_silent()
             while self._roster.given_up:
-                holder = self._roster.given_up.popleft()
+                holder = self._roster.given_up.popleft().endpoint
                 self._tasks.start(self._look_for(holder), f"look for {holder.member}")
             self._roster.end_bars()
             self._use_standbys()
@@ -519,7 +519,8 @@ class Assignment:
                 self._tasks.start(self._bring_up(participant, record), f"{participant.member} steps")
                 continue
             holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
-            donors = tuple(g.endpoint for g in self._choice.current(holders))
+            current = self._choice.current(holders)
+            donors = tuple(g.endpoint for g in current if not g.may_make_do(self._lead.iteration))
             if participant.built or not donors or participant.member in self._joining:
                 continue
             if _may_be_the_last(participant, holders):

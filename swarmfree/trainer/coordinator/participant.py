@@ -206,6 +206,12 @@ class Participant:
         """Whether it holds its stage's state, and the next Open is its first."""
         return self.built and self.opened is None
 
+    def may_make_do(self, iteration: int) -> bool:
+        """Whether it may hold by now what it has built, or kept with the loss of a step, instead of
+        what this iteration begins with.
+        """
+        return self.may_have_built and self.iteration < iteration
+
     def missing_since_s(self, now_s: float, silence_s: float) -> float:
         """Since when one that was found silent just now is missing: since its last answer.
 

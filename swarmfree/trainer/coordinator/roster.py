@@ -79,7 +79,7 @@ class Roster(Participants):
         self.changed, self.rivalry = Signal(), Signal()
         self.waiting_for = ""
         self.out_of_reach: dict[int, Endpoint] = {}
-        self.given_up: deque[Endpoint] = deque(maxlen=GIVEN_UP_MAX)
+        self.given_up: deque[Participant] = deque(maxlen=GIVEN_UP_MAX)
         self._adopted: Mapping[Member, int] = {}
         self.told: dict[tuple[Member, str], HeartbeatAnswer] = {}
 
@@ -216,7 +216,7 @@ class Roster(Participants):
             called = self.admit(
                 participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
             )
-            if not participant.built:
+            if participant.may_have_built or not participant.built:
                 called.doubt(participant)
 
     def excuse(self, participant: Participant) -> None:
@@ -430,9 +430,7 @@ class Roster(Participants):
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
         elif not self._is_worth_waiting_for(participant, error):
-            if (
-                not is_over(error) and self.out_of_reach.get(participant.stage) is not participant.endpoint
-            ):  # else it was called for in vain
+            if not is_over(error) and participant not in self.given_up:  # else it was called for in vain
                 self._absent.add(participant)
             self.fence(participant.member, str(error))
             if not is_over(error):
@@ -531,10 +529,9 @@ class Roster(Participants):
             )
         if self._patience_left_s(participant):
             return True
-        # Who was told to make do with an older state, or to build another, may have done so since
-        if not participant.may_have_built or participant.iteration >= self._lead.iteration:
+        if not participant.may_make_do(self._lead.iteration):
             self.out_of_reach[participant.stage] = participant.endpoint
-        self.given_up.append(participant.endpoint)
+        self.given_up.append(participant)
         return False
 
     def _patience_left_s(self, participant: Participant) -> float | None:

@@ -180,7 +180,15 @@ class StageMember:
         return await self._in_turn(lambda: self._commit(request.record, sender))
 
     async def install(
-        self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str] = NO_PAST
+        self,
+        term: Term,
+        stage: int,
+        iteration: int,
+        lineage: str,
+        record: Record | None,
+        past: Mapping[int, str] = NO_PAST,
+        *,
+        is_copy: bool = False,
     ) -> None:
         """Hold a stage's state that was built here for the coordinator of this term, with what that
         one knows of the past.
@@ -189,7 +197,7 @@ class StageMember:
         async def act() -> Reply:
             await self._end_work(Refused(RefusalKind.STALE, "the stage was built anew"))
             self.replica_state.install(stage, iteration, lineage, record, past)
-            self.replica_state.known_in = term
+            self.replica_state.known_in, self.replica_state.is_copy = term, is_copy
             self.averaging.forget()
             self.tell_news()
             return Reply(Committed(iteration))
@@ -537,9 +545,10 @@ class StageMember:
     async def _require_known(self, plan: Plan) -> None:
         """Whether the plan's coordinator knows what is held here: it was opened in this base
         before, is what the plan says was built, or where the stage was not rebuilt it is a
-        committed state, or that coordinator had it built.
+        committed state, or that coordinator had it copied.
 
-        Another one may take the member for one that still holds what the last record left.
+        Another one, or one that has not heard of the build, may take the member for one that still
+        holds what the last record left.
 
         Raises:
             Refused: `gone`, it does not.
@@ -548,7 +557,8 @@ class StageMember:
         if plan.base == replica_state.opened:
             return
         digests = [rebuilt.state_digest for rebuilt in plan.rebuilt if rebuilt.stage == replica_state.stage]
-        if not digests and (replica_state.is_committed_state or replica_state.known_in == plan.position.term):
+        is_copied = replica_state.is_copy and replica_state.known_in == plan.position.term
+        if not digests and (replica_state.is_committed_state or is_copied):
             return
         if await self.averaging.state_digest() not in digests:
             raise Refused(

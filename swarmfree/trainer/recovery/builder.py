@@ -99,7 +99,15 @@ class Books(Protocol):
         """
 
     async def install(
-        self, term: Term, stage: int, iteration: int, lineage: str, record: Record | None, past: Mapping[int, str]
+        self,
+        term: Term,
+        stage: int,
+        iteration: int,
+        lineage: str,
+        record: Record | None,
+        past: Mapping[int, str],
+        *,
+        is_copy: bool,
     ) -> None:
         """Hold the stage that was built in this term, ready for `iteration` after the record of
         `lineage`.
@@ -202,7 +210,9 @@ class Builder:
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
             await self._follow(split_after(record, self._context.manifest))  # a copy may have gone through a cut of others
-            await self._stage_member.install(request.position.term, request.action.stage, level, lineage, record, building.past)
+            held = request.action.stage, level, lineage, record, building.past
+            is_copy = isinstance(request.action, Copy)
+            await self._stage_member.install(request.position.term, *held, is_copy=is_copy)
             if isinstance(request.action, Stay):  # what is kept may have stepped until its turn came
                 digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             self._stage_member.activation_log.forget_former()
