@@ -18,7 +18,7 @@ from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
-from swarmfree.protocol.messages import Build, Built, GetState, Hello
+from swarmfree.protocol.messages import Build, Built, Claim, GetState, Hello
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -128,6 +128,17 @@ def hope_after_a_place(patch: pytest.MonkeyPatch) -> None:
         del self
 
     patch.setattr(Election, "note_place", careless)
+
+
+def word_that_was_lost(patch: pytest.MonkeyPatch) -> None:
+    """A candidate asks the last coordinator once, whether or not that hears it (3.2)."""
+    ask = Election._ask_one
+
+    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        await ask(self, poll, endpoint, claim)
+        poll.silent = False
+
+    patch.setattr(Election, "_ask_one", careless)
 
 
 def plan_that_was_left(patch: pytest.MonkeyPatch) -> None:

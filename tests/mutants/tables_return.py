@@ -376,6 +376,27 @@ def coordinator_that_fenced_a_candidate() -> object:
     return _campaign(fresh, _gives_up_at_once), _campaign(fresh, _gives_up_at_once, here=D), _campaign(later, _gives_up_at_once)
 
 
+def coordinator_that_was_out_of_reach() -> object:
+    """The last coordinator cannot be called at first, and refuses later: how long a candidate that
+    has twenty seconds to wait for its rank does, in seconds, and whether it asks for its place.
+    """
+    asked = list[Claim]()
+
+    def fresh(to: Endpoint, claim: Claim) -> Promise:
+        asked.append(claim)
+        if len(asked) == 1:
+            return _silent(to, claim)
+        raise Refused(RefusalKind.FRESH, "the coordinator is heard")
+
+    async def judge(alone: Alone, election: Election) -> tuple[int, bool]:
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
+        begun_s = alone.context.now_s()
+        is_fenced = await election._waits(20.0)
+        return round(alone.context.now_s() - begun_s), is_fenced
+
+    return _campaign(fresh, judge, here=D)
+
+
 def coordinator_that_follows_another() -> object:
     """The last coordinator has promised a later term to somebody else: whether a candidate that is
     not the first asks for its place at once.

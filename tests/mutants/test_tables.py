@@ -404,6 +404,7 @@ ROWS = (
     Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
+    Row(removals_return.word_that_was_lost, tables_return.coordinator_that_was_out_of_reach, (2, True)),
     Row(removals_return.majority_after_catching_up, tables_return.electorate_of_a_missed_record, False),
     # building, replaying, copying
     Row(removals_return.decided_without_the_coordinator, tables_copies.build_of_what_is_decided, ["past", "Built", "past"]),
