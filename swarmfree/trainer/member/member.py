@@ -585,7 +585,7 @@ class StageMember:
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
         # Another side's plan than of the one that had this built may name nobody who decides there
-        is_newcomer = last is None and (plan is None or self.replica_state.known_in not in {None, plan.position.term})
+        is_newcomer = last is None and (plan is None or self.replica_state.known_in != plan.position.term)
         electorate = electorate_of(last, self.replica_state.founders_plan or plan)
         voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
