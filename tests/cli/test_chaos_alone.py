@@ -8,10 +8,15 @@ import dataclasses
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from swarmfree.cli.chaos_run import ChaosRun
+from swarmfree.cockpit.fold import fold_all
 from swarmfree.cockpit.observed_events import PeerEvent
+from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos import loss_judge
 from swarmfree.lab.chaos.loss_judge import BOUND, AloneJudge, Comparison, Gap, gap_between
 from swarmfree.lab.reference_training import Alone, train_canonically
@@ -51,6 +56,14 @@ def found_by(manifest: Manifest, text: str, folder: Path, losses: list[float]) -
     found = judge_of(manifest, text, losses).compare(folder, lambda line: None, lambda: False)
     assert found is not None
     return found
+
+
+def test_a_run_that_a_clock_ends_tells_no_time_of_its_last_iteration() -> None:
+    """A million iterations are given to it, and minutes."""
+    shown = list[SwarmState]()
+    run = SimpleNamespace(_view=SimpleNamespace(show=shown.append), _code=0)
+    ChaosRun._show(cast("Any", run), fold_all([]))
+    assert shown[0].ends_by_clock
 
 
 def test_losses_of_a_run_alone_pass_and_a_wrong_one_is_found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from swarmfree.cli import early_checks
+from swarmfree.cli.early_checks import require_folder
 from swarmfree.cli.main import app
 from swarmfree.cli.shutdown import exit_code_of, one_of
 from swarmfree.protocol.errors import (
@@ -312,8 +315,17 @@ def test_an_address_or_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path, 
             _told_in_one_line(_invoke(*command, "--folder", "/proc/x"), 2, "--folder /proc/x: cannot be made or written to")
         for command in (("export", invite), ("data", "prepare", run_file, "--tokenizer", "bytes")):
             _told_in_one_line(_invoke(*command, "--out", "/proc/x"), 2, "--out /proc/x: cannot be made or written to")
+        weights = ("--weights", str(tmp_path / "file" / "x"))
+        _told_in_one_line(_invoke("peer", invite, *folder, *weights), 2, "--weights", "is a file")
         _told_in_one_line(_invoke("peer", invite, *folder, "--port", port), 1, f"port {port}", "taken by another process")
     assert not (tmp_path / "node").exists()
+
+
+def test_a_folder_on_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file can be made there, and nothing written to it."""
+    monkeypatch.setattr(early_checks, "TemporaryFile", lambda **_: io.FileIO("/dev/full", "w"))
+    with pytest.raises(ConfigError, match=r"No space left on device.*name another folder with --folder"):
+        require_folder("--folder", tmp_path)
 
 
 def test_what_a_volunteer_names_is_looked_at_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +26,7 @@ from swarmfree.cockpit.fold import fold_all
 from swarmfree.lab.kept_weights import KEPT
 from swarmfree.lab.local_order import order_of
 from swarmfree.lab.report import EventLog, ReportError, read_events
+from swarmfree.lab.swarm import SwarmExit
 from swarmfree.protocol.config import load_run
 from swarmfree.protocol.manifest import Manifest
 
@@ -93,6 +96,34 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)
     assert summary["why_nothing_is_left"].startswith("the run had no whole set of snapshots")  # two iterations of eight
     assert fold_all(read_events(tmp_path / "report")).committed_count == 2
+
+
+@pytest.mark.parametrize(
+    ("is_over", "is_named", "why"),
+    [
+        (True, True, "the run has come to its end"),
+        (False, False, "the run was not named with --out"),
+        (False, True, "the run had no whole set of snapshots"),
+    ],
+)
+def test_why_nothing_of_a_run_stays_is_told(small_manifest: Manifest, *, is_over: bool, is_named: bool, why: str) -> None:
+    """Whoever would go on with it later learns what to do otherwise."""
+    run = SimpleNamespace(_keeping_for_others=SimpleNamespace(is_named=is_named), _manifest=small_manifest)
+    assert LocalRun._why_nothing_stays(cast("Any", run), cast("Any", SimpleNamespace(is_over=is_over))).startswith(why)
+
+
+def test_a_summary_is_told_once() -> None:
+    """By the thread that ends in haste, or by the end of the swarm, whichever comes first."""
+    told = list[SwarmExit]()
+
+    def tell(ending: SwarmExit) -> int:
+        told.append(ending)
+        return 7
+
+    run = cast("Any", SimpleNamespace(_telling=threading.Lock(), _is_told=False, _tell=tell))
+    first, second = SwarmExit(0), SwarmExit(130)
+    assert [LocalRun._tell_once(run, ending) for ending in (first, second)] == [(True, 7), (False, 130)]
+    assert told == [first]
 
 
 def test_machines_get_one_object_per_line(

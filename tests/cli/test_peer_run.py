@@ -23,7 +23,7 @@ from swarmfree.cli.options import Log
 from swarmfree.cli.peer_order import PeerOrder
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.config import RunConfig
-from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.errors import ConfigError, PeerUnreachable
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import HeldSnapshot
@@ -108,7 +108,8 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     tmp_path: Path, manifest: Manifest, organiser: OrganiserKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it trains, the directory tells its network where peers are, one that a call does not
-    get to is looked for there, and a stranger cannot register with its relay.
+    get to is looked for there, and a stranger cannot register with its relay. It does not train
+    while another peer of its identity does.
     """
     board, ended = Board(manifest), list[bool]()
 
@@ -119,6 +120,7 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     async def train(ports: Ports, *_: object, **__: object) -> int:
         network = cast("GrpcNetwork", ports.network)
         assert board.hear == network.hear
+        board.looked.clear()
         network.lost(Member("QmGone", LIFE))
         async with asyncio.timeout(10):
             await board.looked.wait()
@@ -136,6 +138,11 @@ async def test_a_peer_is_told_where_others_are_and_its_relay_takes_no_strangers(
     invite = Invite(manifest.fingerprint(), (), make_ticket(organiser, manifest.fingerprint(), int(time.time()) + 3600))
     local = LocalConfig(str(tmp_path / "peer"), can_feed=False, relay_port=0, weights_folder=str(tmp_path / "weights"))
     order = PeerOrder(invite, local, Log.JSON, EngineKind.INTEGER, is_watched=False)
+    other = Endpoint(Member("QmSame", LIFE), ("/ip4/192.0.2.7/tcp/4002/p2p/QmSame",))
+    with monkeypatch.context() as beside, pytest.raises(ConfigError, match=r"another peer has .* at /ip4/192.0.2.7/tcp/4002"):
+        beside.setattr(peer_run, "life_that_answers", lambda *_: asyncio.sleep(0, other))
+        await Life(order).run(None)
+    assert not ended
     assert await Life(order).run(None) == 0
     assert ended
 

@@ -92,12 +92,19 @@ def relays_with_and_without_a_ticket() -> object:
 
 def copies_of_a_ban_list() -> object:
     """A peer that is announced, the bootstrap node and a stranger publish a list: how many have
-    taken it.
+    taken it, for whom the bootstrap node has invited, and for whom that peer has.
     """
+
+    async def ask(directory: DhtDirectory, inviter: str) -> int:
+        genesis = SimpleNamespace(delegation=SimpleNamespace(holder=NODE))
+        directory._genesis = cast("Any", genesis) if inviter == PEER else None
+        directory._settings = replace(directory._settings, entry_points=(_address(inviter),))
+        return await directory.keepers_of_bans(bans)
+
     bans = longer_ban_list(ORGANISER, RUN, None, peers=(), tickets=("0123456789abcdef",))
     copies = tuple(_record(who, bans.canonical()) for who in SHOWN)
     found = {"peers": (_announced(PEER), _announced(STRANGER)), "bans": copies}
-    return _read(found, lambda directory: directory.keepers_of_bans(bans), manifest=RUN)
+    return [_read(found, partial(ask, inviter=inviter), manifest=RUN) for inviter in (NODE, PEER)]
 
 
 def strangers_run() -> object:

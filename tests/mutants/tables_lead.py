@@ -50,6 +50,7 @@ from tests.mutants.alone import (
     LATER,
     MANIFEST,
     ME,
+    OTHER_LINEAGE,
     SIBLING,
     A,
     Alone,
@@ -742,6 +743,25 @@ def planned_member_of_a_rebuilt_stage() -> object:
         promises = {e: replace(p, base="b1" if e == A else "b0") for e, p in inherited.promises.items()}
         found = {g.endpoint: g.built for g in replace(inherited, plan=newest, promises=promises).participants()}
         return [found[A], found[ME]]
+
+    return lead(story)
+
+
+def places_by_three_pasts() -> object:
+    """A successor knows a plan of its own past, of another one, and of an iteration of which it
+    knows nothing, and one peer has promised, which holds another stage than that names: that one's
+    stage, and how many participants there are.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[int, int]]:
+        found = []
+        for past in ({0: GENESIS_LINEAGE}, {0: OTHER_LINEAGE}, {}):
+            inherited = _inheritance(forced=False)
+            inherited = replace(inherited, past=past, promises={ME: replace(inherited.promises[ME], stage=2)})
+            (participant,) = inherited.participants()
+            roster = Coordinator(alone.context, alone.tasks, inherited).roster
+            found.append((participant.stage, len(roster.participants())))
+        return found
 
     return lead(story)
 

@@ -148,12 +148,22 @@ def candidate_without_majority() -> object:
 
 def candidate_that_was_left_out() -> object:
     """The newest plan does not name a peer that votes, or one that does not: whether it may lead at
-    once, after a long wait, and after that beside a peer that promises.
+    once, after a long wait, and after that beside a peer that promises; then beside one that the
+    plan alone names, one that votes alone, and one that is a stranger.
     """
     stages = tuple((Replica(one),) for one in (A, SIBLING, D))
     others, alone, beside = replace(plan(1), replicas=stages), {ME.member}, {ME.member, D.member}
     electorate = tuple(one.member for one in (A, ME, SIBLING, D))
-    asked = ((electorate, alone, False), (electorate, alone, True), (electorate, beside, True), (electorate[2:], alone, True))
+    only_votes, stranger = {ME.member, E.member}, {ME.member, endpoint("f").member}
+    asked = (
+        (electorate, alone, False),
+        (electorate, alone, True),
+        (electorate, beside, True),
+        (electorate[2:], alone, True),
+        (electorate[:2], beside, True),
+        ((*electorate, E.member), only_votes, True),
+        (electorate, stranger, True),
+    )
     return [
         election.may_lead(others, electors, ME.member, there, is_over=False, has_waited=has_waited)
         for electors, there, has_waited in asked
@@ -413,7 +423,8 @@ def coordinator_that_follows_another() -> object:
 def lineage_that_nobody_leads() -> object:
     """What a peer that nobody leads any more tells of forced records: early, late between two
     campaigns, after the next; a member, one that the plan does not name, and one without a plan;
-    one that has got a place right before that next campaign, and long after it.
+    one that has got a place right before that next campaign, soon after it, and long after it; one
+    that has got it right after the campaign.
     """
 
     async def judge(alone: Alone, election: Election, kind: str) -> list[tuple[int, ...]]:
@@ -441,12 +452,16 @@ def lineage_that_nobody_leads() -> object:
             alone.line.answer = silent
         await election.campaign()
         told.append(membership.hello().forced)
-        if kind == "placed":
-            await asyncio.sleep(3 * wait_s)
+        if kind == "placed late":
+            alone.line.answer = lambda to, request: Reply(Place(to, 1, "", accepted=True))
+            assert await membership._ask_each([A])
+            told.append(membership.hello().forced)
+        for later_s in (2 * wait_s, wait_s) if kind == "placed" else ():
+            await asyncio.sleep(later_s)
             told.append(membership.hello().forced)
         return told
 
-    return [_campaign(_silent, partial(judge, kind=kind)) for kind in ("member", "left out", "without", "placed")]
+    return [_campaign(_silent, partial(judge, kind=kind)) for kind in ("member", "left out", "without", "placed", "placed late")]
 
 
 def candidate_that_was_told_to_rejoin() -> object:
@@ -454,20 +469,22 @@ def candidate_that_was_told_to_rejoin() -> object:
     others would promise: how it leads within 0.8, 1.5 and 3.5 times `split_wait_s`, None where it
     does not: the term, how many follow, whether places are as they were; the same where it has
     built another state since, and where it knows the plan by then of those that it was to join,
-    which say nothing, or promise; where it has let its stage go, where another founder has been
-    named, where it is told so twice, and where that coordinator, of term 5, was heard once.
+    which say nothing, or promise; where it has let its stage go, also without being told to rejoin,
+    where another founder has been named, where it is told so twice, and where that coordinator, of
+    term 5, was heard once.
     """
     joined = replace(plan(9, iteration=5, lineage=LINEAGE), replicas=((Replica(E),),) * 3)
 
     async def judge(alone: Alone, election: Election, then: str) -> list[object]:
         state, wait_s = alone.replica_state, alone.context.timing.split_wait_s
         state.promises = replace(state.promises, promised=at(1, Term(7, A.member)))
-        await alone.stage_member.rejoin(A, D)
+        if then != "lets go unasked":
+            await alone.stage_member.rejoin(A, D)
         if then == "again":
             await alone.stage_member.rejoin(D, A)
         if then == "another founder":
             await alone.stage_member.forget_plan()
-        if then == "lets go":
+        if then in {"lets go", "lets go unasked"}:
             await alone.stage_member.let_go()
         if then in {"builds", "learns", "is answered"}:
             last = replace(record(), iteration=4, electorate=(E.member,))
@@ -491,7 +508,7 @@ def candidate_that_was_told_to_rejoin() -> object:
     def promises(to: Endpoint, claim: Claim, then: str) -> Promise:
         return _silent(to, claim) if to == E and then != "is answered" else _VOTE
 
-    cases = ("", "builds", "learns", "is answered", "lets go", "another founder", "again", "hears")
+    cases = ("", "builds", "learns", "is answered", "lets go", "lets go unasked", "another founder", "again", "hears")
     return [_campaign(partial(promises, then=then), partial(judge, then=then)) for then in cases]
 
 
@@ -517,7 +534,7 @@ def candidate_that_holds_nothing() -> object:
 
 def place_from_one_that_was_left() -> object:
     """Whom a peer believes that was told to rejoin, and has built another state since: who was in
-    the plan that it left, and somebody else.
+    the plan that it left, and somebody else; whether it asks the first for a place.
     """
 
     async def story(alone: Alone) -> list[bool]:
@@ -528,7 +545,8 @@ def place_from_one_that_was_left() -> object:
         state.known_plan = plan(1)
         await alone.stage_member.rejoin(A, E)
         state.install(1, 5, LINEAGE, replace(record(), iteration=4, electorate=(E.member,)))
-        return [await membership._is_believed(other) for other in (SIBLING, endpoint("f"))]
+        believed = [await membership._is_believed(other) for other in (SIBLING, endpoint("f"))]
+        return [*believed, SIBLING in membership._whom_it_knows()]
 
     return play(story)
 

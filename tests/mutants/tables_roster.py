@@ -474,10 +474,11 @@ def higher_term_of_its_own() -> object:
 
 def higher_term_of_another_voter() -> object:
     """A coordinator that has slept hears of a higher term from a participant without a vote, and
-    would from one with a vote: whether it leads still, and what it tells the first one.
+    would from one with a vote, that is heard, or is waited for: whether it leads still, and what it
+    tells the first one.
     """
 
-    async def story(alone: Alone, roster: Roster) -> tuple[bool, list[str]]:
+    async def story(alone: Alone, roster: Roster, *, is_heard: bool) -> tuple[bool, list[str]]:
         behind = Refused(RefusalKind.BEHIND, "term 6", 6)
 
         def voting(to: Endpoint, request: Request) -> Reply:
@@ -486,17 +487,20 @@ def higher_term_of_another_voter() -> object:
             return Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
 
         alone.line.answer = voting
-        roster._lead.decided = replace(record(), electorate=(A.member, D.member))
+        roster._lead.decided, voter = replace(record(), electorate=(A.member, D.member)), roster.get(D.member)
+        assert voter is not None
+        voter.silent_since_s = None if is_heard else alone.context.now_s()
         await roster.yield_to(ME.member, behind)
         told = [type(request).__name__ for member, request in alone.line.asked if member == ME.member]
         return not roster.is_deposed, [name for name in told if name == "Goodbye"]
 
-    return _roster(story, ME, D)
+    return [_roster(partial(story, is_heard=is_heard), ME, D) for is_heard in (True, False)]
 
 
 def higher_term_of_a_sole_holder() -> object:
     """A stage's only holder has no vote, and promised a higher term: whether it is there still,
-    where it comes back, where it does not, and where it has not for long.
+    where it comes back, where it does not, and where it has not for long; and where it holds
+    nothing yet.
     """
 
     async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, bool, bool]:
@@ -520,7 +524,16 @@ def higher_term_of_a_sole_holder() -> object:
         await roster.yield_to(ME.member, higher)
         return True, roster.must_replan, is_called_for, roster.get(ME.member) is not None
 
-    return _roster(story, ME, D)
+    async def builds(alone: Alone, roster: Roster) -> bool:
+        found = roster.get(ME.member)
+        assert found is not None
+        found.lose()
+        roster._lead.decided = replace(record(), electorate=(A.member, SIBLING.member, D.member))
+        alone.line.answer = lambda to, request: Reply(Farewell()) if isinstance(request, Goodbye) else answer(to, request)
+        await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
+        return roster.get(ME.member) is found
+
+    return (*_roster(story, ME, D), _roster(builds, ME, D))
 
 
 def higher_term_of_another_lineage() -> object:
@@ -537,9 +550,16 @@ def higher_term_of_another_lineage() -> object:
         def met(to: Endpoint, request: Request) -> Reply:
             return Reply(Peer._meet(peer, A, request)) if isinstance(request, Meet) else answer(to, request)  # type: ignore[arg-type]
 
-        alone.line.answer = met
+        ask, asked = roster.ask, list[Member]()
+
+        async def noted(participant: Participant) -> object:
+            asked.append(participant.member)
+            return await ask(participant)
+
+        alone.line.answer, roster.ask = met, noted  # type: ignore[method-assign,assignment]
         roster._lead.decided, roster._lead.past = mine, {}
         await roster.yield_to(ME.member, Refused(RefusalKind.BEHIND, "term 6", 6))
+        assert ME.member not in asked, "it has said so"
         return roster.is_deposed
 
     return [_roster(partial(story, goes_on=goes_on), ME, SIBLING) for goes_on in (False, True)]

@@ -222,7 +222,11 @@ ROWS = (
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
-    Row(removals_lead.votes_before_others_rejoin, tables_roster.higher_term_of_another_voter, (False, [])),
+    Row(
+        removals_lead.votes_before_others_rejoin,
+        tables_roster.higher_term_of_another_voter,
+        [(False, []), (True, ["Goodbye"])],
+    ),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
@@ -234,8 +238,8 @@ ROWS = (
     Row(removals_lead.lineage_of_a_deposer, tables_roster.higher_term_of_another_lineage, [False, True]),
     Row(removals_lead.lineage_of_its_leader, tables_roster.higher_term_of_one_that_builds, True),
     Row(removals_lead.past_of_a_decision, tables_lead.hello_before_all_are_told, True),
-    Row(removals_lead.holder_of_a_higher_term, tables_roster.higher_term_of_a_sole_holder, (True, True, True, False)),
-    Row(removals_lead.patience_with_a_led_holder, tables_roster.higher_term_of_a_sole_holder, (True, True, True, False)),
+    Row(removals_lead.holder_of_a_higher_term, tables_roster.higher_term_of_a_sole_holder, (True, True, True, False, False)),
+    Row(removals_lead.patience_with_a_led_holder, tables_roster.higher_term_of_a_sole_holder, (True, True, True, False, False)),
     Row(removals_lead.one_life_at_a_time, tables_roster.earlier_life, False),
     Row(removals_lead.later_life_stays, tables_roster.hello_of_an_earlier_life, (True, False)),
     Row(removals_lead.losses_only_grow, tables_roster.losses_that_were_overtaken, 2),
@@ -364,7 +368,11 @@ ROWS = (
     Row(removals_return.coordinator_of_others, tables_return.coordinator_that_others_hear, False),
     Row(removals_return.promise_of_the_coordinator, tables_return.coordinator_that_follows_another, True),
     *(
-        Row(rule, tables_return.lineage_that_nobody_leads, [*[[(), (), (-1,)]] * 3, [(), (), (), (-1,)]])
+        Row(
+            rule,
+            tables_return.lineage_that_nobody_leads,
+            [*[[(), (), (-1,)]] * 3, [(), (), (), (), (-1,)], [(), (), (-1,), (-1,)]],
+        )
         for rule in (
             removals_return.hope_for_a_coordinator,
             removals_return.hope_without_a_plan,
@@ -381,6 +389,7 @@ ROWS = (
                 [None, None, (1, 4, False)],
                 [None, None, (1, 4, True)],
                 [None, None, None],
+                [None, None, (8, 4, True)],
                 [None, None, (8, 4, True)],
                 [None, None, None],
                 [None, (8, 4, True)],
@@ -399,7 +408,8 @@ ROWS = (
             removals_return.told_to_rejoin_as_well,
         )
     ),
-    Row(removals_return.known_as_it_left, tables_return.place_from_one_that_was_left, [True, False]),
+    Row(removals_return.places_that_were_left, tables_lead.places_by_three_pasts, [(1, 4), (2, 1), (1, 4)]),
+    Row(removals_return.known_as_it_left, tables_return.place_from_one_that_was_left, [True, False, True]),
     Row(removals_return.first_part_of_a_copy, tables_copies.copy_of_nobody, [("failed", 1, 0)] * 2),
     Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
@@ -428,7 +438,11 @@ ROWS = (
     ),
     Row(removals_return.hope_that_was_given_up, tables_copies.build_of_another_lineage, ["past", "Built"]),
     Row(removals_return.state_of_a_leaver, tables_return.leaver_that_cannot_step, ("c", "Stay")),
-    Row(removals_return.left_out_for_ever, tables_return.candidate_that_was_left_out, [False, True, False, False]),
+    Row(
+        removals_return.left_out_for_ever,
+        tables_return.candidate_that_was_left_out,
+        [False, True, False, False, False, False, True],
+    ),
     Row(removals_return.state_of_one_that_is_past, tables_return.joiner_that_is_past, "Stay"),
     Row(
         removals_return.donor_on_its_own_side,
@@ -613,7 +627,7 @@ ROWS = (
     ),
     Row(removals_evidence.turns_between_tickets, tables_evidence.turns_beside_many_tickets, 8),
     Row(removals_directory.ticket_of_a_relay, tables_directory.relays_with_and_without_a_ticket, [tables_directory.PEER]),
-    Row(removals_directory.copies_of_who_is_announced, tables_directory.copies_of_a_ban_list, 2),
+    Row(removals_directory.copies_of_who_is_announced, tables_directory.copies_of_a_ban_list, [2, 2]),
     Row(removals_directory.run_of_whom_the_invite_names, tables_directory.strangers_run, ["none had it", "another run"]),
     Row(removals_directory.records_that_belong, tables_directory.what_belongs_to_a_run, [tables_directory.PEER]),
     Row(removals_directory.known_owners_first, tables_directory.known_among_many, (9, 1)),

@@ -4,17 +4,21 @@ would be one else, and gradients through both states would count in one sum.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Open
+from swarmfree.protocol.actions import Copy
+from swarmfree.protocol.messages import Build, HeartbeatAnswer, Hello, Open, State
 from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.plan import Plan, Rebuilt
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.coordinator.assignment import _may_be_the_last
 from swarmfree.trainer.coordinator.participant import Participant
-from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, plan, play, record, voted_commit, word
+from swarmfree.trainer.recovery.builder import Building
+from tests.mutants.alone import LATER, ME, OTHER_LINEAGE, SIBLING, TERM, A, Alone, D, at, plan, play, record, voted_commit, word
 from tests.mutants.alone import beat_answer as heartbeat
 
 ITERATION = 5
@@ -50,6 +54,19 @@ def test_another_coordinators_plan_has_to_name_what_was_built(stage: int | None,
         return await word(alone.stage_member.open(D, Open(_plan(LATER, "b1", *rebuilt))))
 
     assert play(story) == answer
+
+
+def test_what_a_copy_learns_of_the_past_is_the_builds() -> None:
+    """A commit that comes meanwhile stands in the past that is kept with the state."""
+
+    async def story(alone: Alone) -> bool:
+        alone.line.answer = lambda to, request: Reply(State(1, ITERATION), b"")
+        copy = Build(at(2), Copy(1, (D,), "copy it"), ITERATION, OTHER_LINEAGE, None)
+        building = Building(copy, {ITERATION: OTHER_LINEAGE}, asyncio.get_running_loop().create_future())
+        await alone.builder._begin_copy(building, (D,))
+        return building.copying is not None and building.copying.past is building.past
+
+    assert play(story)
 
 
 def test_the_base_in_which_it_was_opened_is_known_and_no_other_one_that_does_not_name_it() -> None:

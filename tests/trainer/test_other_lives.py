@@ -52,10 +52,21 @@ async def test_only_a_life_that_answers_goes_on(shown: Endpoint, answer: CallFai
     assert await life_that_answers(cast("Any", directory), cast("Any", SimpleNamespace(call=call)), ME.member) == found
 
 
+def test_a_directory_that_does_not_answer_holds_nobody_up() -> None:
+    """Who begins goes on after a moment, as if nobody was there."""
+
+    async def story(alone: Alone) -> Endpoint | None:
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 1000.0, ()))
+        async with asyncio.timeout(10.0):
+            return await life_that_answers(cast("Any", directory), alone.context.ports.network, ME.member)
+
+    assert play(story) is None
+
+
 @pytest.mark.parametrize(
     ("shown", "expires_s", "is_told"),
     [
-        (EARLIER, 1000.0 + LEASE_S, False),  # announced itself as this life began, and may have ended
+        (EARLIER, 1002.0 + LEASE_S, False),  # announced itself as this life began, and may have ended
         (EARLIER, 1010.0 + LEASE_S, True),
         (ME, 1010.0 + LEASE_S, False),
         (SIBLING, 1010.0 + LEASE_S, False),
@@ -80,8 +91,10 @@ def test_a_newcomer_is_told_once_that_it_is_not_alone() -> None:
         async def lead(inherited: object) -> bool:
             return inherited is not None
 
-        shown = [_until(EARLIER, alone.context.ports.clock.wall_s() + 1000.0)]
-        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=partial(asyncio.sleep, 0, shown))
+        async def announcements() -> list[Announcement]:
+            return [_until(EARLIER, alone.context.ports.clock.wall_s() + alone.context.timing.lease_s)]
+
+        directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=announcements)
         context = replace(alone.context, ports=replace(alone.context.ports, directory=cast("Any", directory)))
         membership = Membership(context, alone.stage_member, alone.tasks, lead)
         alone.replica_state.stage = NO_STAGE

@@ -96,8 +96,10 @@ def test_a_state_from_a_disk_makes_no_coordinator_give_way() -> None:
     assert replica_state.counts_more_than(after.iteration, after.before, ())
     replica_state.is_from_disk = True
     assert not replica_state.counts_more_than(after.iteration, after.before, ())
+    replica_state.left_plan = plan(1)
     replica_state.apply(after)
     assert replica_state.counts_more_than(after.iteration, after.before, ())
+    assert replica_state.left_plan is None, "it is of those again that it steps with"
 
 
 def test_the_founders_plan_is_known_until_a_later_founder_passes_over_it() -> None:

@@ -79,9 +79,11 @@ class Donors(Source):
                 raise Refused(RefusalKind.GONE, "not here")
 
 
-def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | None = None) -> IntegerEngine:
+def _copy(
+    donors: Donors, past: dict[int, str] | None = None, record: Record | None = None, trained: int | None = None
+) -> IntegerEngine:
     """What a joiner has that begins after the first iteration, or this record; `past` is what it
-    knows of lineages, and comes to know.
+    knows of lineages, and comes to know. It has its first part so many iterations before the rest.
     """
     machine, engine = Machine(), IntegerEngine(MANIFEST)
     engine.blank(0)
@@ -94,6 +96,10 @@ def _copy(donors: Donors, past: dict[int, str] | None = None, record: Record | N
     async def main() -> None:
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(device.serve())
+            if trained is not None:
+                await copying.begin()
+            for _ in range(trained or 0):
+                donors.train()
             try:
                 await copying.run()
             finally:
@@ -177,6 +183,16 @@ def test_a_part_that_was_under_way_as_others_stepped_is_brought_further(iteratio
     donors.trains_after = donors.engine.part_count(0)
     assert _copy(donors).state == donors.engine.state
     assert len(donors.records) == 1 + iterations
+
+
+@pytest.mark.parametrize(("trained", "asked_again"), [(0, 0), (1, 0), (2, 1)])
+def test_the_first_part_is_asked_for_once(trained: int, asked_again: int) -> None:
+    """It is at hand as the others come, unless a second iteration has taken the average that it
+    lacks.
+    """
+    donors = Donors()
+    assert _copy(donors, trained=trained).state == donors.engine.state
+    assert donors.given == donors.engine.part_count(0) + asked_again
 
 
 @pytest.mark.parametrize(("counts", "goes_on"), [((1, 2, 1), True), ((2, 1, 1), False)])

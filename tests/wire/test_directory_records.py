@@ -13,6 +13,8 @@ import socket
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from directory_world import World, announcement_of
@@ -34,8 +36,8 @@ from swarmfree.wire.announcement_record import (
     run_record_from_bytes,
     run_record_to_bytes,
 )
-from swarmfree.wire.dht_values import SignedRecord
-from swarmfree.wire.directory import Records
+from swarmfree.wire.dht_values import RECORDS_MAX, SignedRecord
+from swarmfree.wire.directory import COPIES_MIN, Records
 from swarmfree.wire.identity import Identity, load_or_create_identity
 from swarmfree.wire.known_peers import KNOWN_PEERS_FILE, read_known_peers, write_known_peers
 from swarmfree.wire.socket_folder import SocketFolder
@@ -372,3 +374,43 @@ async def test_two_calls_at_once_keep_what_each_has_found(small_manifest: Manife
     known = await directory.announcements()
     assert {a.endpoint.member.peer_id for a in known} == {moved.peer_id, newcomer.peer_id}
     assert min(a.expires_s for a in known) > time.time() + 70.0
+
+
+@pytest.mark.parametrize(("others", "left_s", "keeps"), [(5, 45.0, False), (4, 45.0, True), (5, 15.0, True)])
+async def test_a_member_keeps_copies_where_others_do_not(
+    *, others: int, left_s: float, keeps: bool, small_manifest: Manifest, tmp_path: Path
+) -> None:
+    """Too few of them do, or nobody has renewed theirs though half of the lease is over."""
+    assert COPIES_MIN == 5
+    world, stored = World(tmp_path, small_manifest), list[str]()
+    directory, _ = world.unstarted("member", ())
+    directory._manifest, directory._keeper = world.manifest, cast("Any", SimpleNamespace(addresses=()))
+    copies = [SignedRecord(f"peer {number}", world.manifest.canonical(), time.time() + left_s) for number in range(others)]
+
+    async def read(keys: tuple[str, ...], limit_s: float) -> Records:
+        return {}
+
+    async def found(*whats: str) -> list[list[SignedRecord]]:
+        return [copies for _ in whats]
+
+    async def store(contents: dict[str, bytes], expires_s: float) -> None:
+        stored.extend(contents)
+
+    directory._read, directory._copies, directory._store = read, found, store  # type: ignore[method-assign]
+    await directory.publish_run(60.0)
+    assert (f"{world.run}.manifest" in stored) is keeps
+
+
+async def test_of_one_key_no_more_is_taken_than_a_node_holds(small_manifest: Manifest, tmp_path: Path) -> None:
+    """What does not belong there is no part of that."""
+    world = World(tmp_path, small_manifest)
+    directory, _ = world.unstarted("reader", ())
+    paper = SignedRecord("the last", world.manifest.canonical(), 0.0)
+    many = (*(SignedRecord(f"peer {number}", b"", 0.0) for number in range(RECORDS_MAX + 1)), paper)
+
+    async def read(keys: tuple[str, ...], limit_s: float) -> Records:
+        return dict.fromkeys(keys, many)
+
+    keys = "swarmfree.runs", f"{world.run}.manifest"
+    found = await directory._read_true(cast("Any", SimpleNamespace(read=read)), keys, 1.0)
+    assert [len(found[key]) for key in keys] == [RECORDS_MAX, 1]

@@ -204,7 +204,7 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
     speed for their work; of each of these the two peers that would level both stages best, and its
     slowest. Nobody moves to a stage without blocks.
     """
-    work = stage_work(manifest, plan.blocks, fleet.ends_blocks)
+    work = stage_work(manifest, plan.blocks)
     loads = stage_loads(fleet, plan, work)
     open_stages = [stage for stage, names in enumerate(plan.replicas) if work[stage] and len(names) < outlook.limits.of(stage)]
     open_stages = [stage for stage in open_stages if stage != ENDS_STAGE]

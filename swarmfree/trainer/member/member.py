@@ -598,7 +598,7 @@ class StageMember:
         if self._is_passed_over(record):
             decides = plan = None
         # Another side's plan than of the one that had this built may name nobody who decides there
-        is_newcomer = last is None and (plan is None or self.replica_state.known_in not in {None, plan.position.term})
+        is_newcomer = last is None and (plan is None or self.replica_state.known_in != plan.position.term)
         electorate = electorate_of(last, decides)
         voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
