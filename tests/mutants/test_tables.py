@@ -121,6 +121,7 @@ ROWS = (
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
     Row(removals.own_list_against_the_roll, tables_member.roll_of_another_sum, "OtherPartialSums"),
     Row(removals.frozen_partial_sums, tables_member.sum_in_a_roll, 1),
+    Row(removals_member.sibling_of_one_that_is_past, tables_member.hop_past_one_that_is_further, ["back", "past"]),
     Row(removals_member.share_begun_by_itself, tables_member.share_that_no_open_begins_anew, [True] * 3),
     Row(removals_member.share_put_back, tables_member.share_that_a_stage_refused, [True, True]),
     Row(removals.half_contributions, tables_member.contribution_of_a_source, []),
