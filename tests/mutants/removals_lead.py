@@ -519,7 +519,7 @@ def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
             del participant
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "ask", nothing)
+            inner.setattr(self, "_ask_for_higher_term", nothing)
             await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
@@ -532,16 +532,24 @@ def votes_before_others_rejoin(patch: pytest.MonkeyPatch) -> None:
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: Refused) -> None:
-        ask = self.ask
+        ask = self._ask_for_higher_term
 
-        async def mine(participant: Participant) -> object:
-            return await ask(participant) if participant.member == self._context.me else None
+        async def mine(participant: Participant) -> None:
+            if participant.member == self._context.me:
+                await ask(participant)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "ask", mine)
+            inner.setattr(self, "_ask_for_higher_term", mine)
             await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
+
+
+def asked_for_others_alone(patch: pytest.MonkeyPatch) -> None:
+    """Who is asked for a higher term for somebody else's sake, and has left as well, has all others
+    asked in turn (3.2).
+    """
+    patch.setattr(Roster, "_ask_for_higher_term", Roster.ask)
 
 
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:

@@ -545,6 +545,34 @@ def higher_term_of_another_lineage() -> object:
     return [_roster(partial(story, goes_on=goes_on), ME, SIBLING) for goes_on in (False, True)]
 
 
+def higher_term_of_two_that_left() -> object:
+    """Two participants that decide here have promised terms of a lineage forced sooner: whether
+    this coordinator has ever done with one of them, whether it leads, and what it told that one.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, int]:
+        mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
+        behind, there = Refused(RefusalKind.BEHIND, "term 6", 6), Met(7, theirs.lineage(), theirs.forced, D, LATER, whole=False)
+
+        def left(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Heartbeat):
+                raise behind
+            known = {Meet: there, Goodbye: Farewell()}.get(type(request))
+            return answer(to, request) if known is None else Reply(known)
+
+        alone.line.answer = left
+        roster._lead.decided, roster._lead.past = mine, {4: mine.lineage()}
+        is_done = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await roster.yield_to(ME.member, behind)
+                is_done = True
+        told = [request for member, request in alone.line.asked if member == ME.member and isinstance(request, Goodbye)]
+        return is_done, not roster.is_deposed, len(told)
+
+    return _roster(story, ME, SIBLING)
+
+
 def higher_term_of_one_that_builds() -> object:
     """A participant that decides here has promised a term of a lineage forced sooner, and builds
     there still: whether this coordinator leads.

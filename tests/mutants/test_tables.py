@@ -214,6 +214,7 @@ ROWS = (
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(removals_lead.votes_before_others_rejoin, tables_roster.higher_term_of_another_voter, (False, [])),
+    Row(removals_lead.asked_for_others_alone, tables_roster.higher_term_of_two_that_left, (True, True, 1)),
     Row(removals_lead.barred_and_alone, tables_roster.end_of_those_beside_a_barred_one, (True, False)),
     Row(removals_lead.sibling_is_enough, tables_roster.silence_beside_a_sibling, False),
     Row(removals_lead.sibling_of_today, tables_roster.silence_beside_an_older_state, True),
