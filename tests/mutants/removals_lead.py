@@ -844,6 +844,25 @@ def hope_without_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "note_hope", careless)
 
 
+def hope_between_hellos(patch: pytest.MonkeyPatch) -> None:
+    """Who asks for the lead, and says no hello meanwhile, hopes no more (3.4)."""
+    patch.setattr(PartitionMerge, "_hope_lasts_s", property(lambda self: 2 * self._context.timing.silence_s))
+
+
+def hope_once_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A peer that has said hello once, long ago, uses up the time for which others are waited for
+    (3.4).
+    """
+    told = PartitionMerge.note_hope
+
+    def careless(self: PartitionMerge) -> None:
+        since_s = self._hoped_since_s
+        told(self)
+        self._hoped_since_s = since_s if since_s >= 0 else self._hoped_since_s
+
+    patch.setattr(PartitionMerge, "note_hope", careless)
+
+
 def next_stranger(patch: pytest.MonkeyPatch) -> None:
     """Of the announced strangers one is called at a time, whether or not it answers (3.4)."""
 

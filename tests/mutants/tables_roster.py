@@ -1110,10 +1110,11 @@ def end_before_a_second_look() -> object:
 
 def end_while_somebody_hopes() -> object:
     """A coordinator of a lineage that was forced is through: the seconds until it ends the run,
-    where nobody says hello from one that was not, where somebody does once, and again and again.
+    where nobody says hello from one that was not, where somebody does once, and again and again,
+    also long after somebody had.
     """
 
-    async def story(alone: Alone, hellos: int) -> int:
+    async def story(alone: Alone, hellos: int, *, later: bool) -> int:
         mine = _merge(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
         context, roster = alone.context, SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
         coordinator = SimpleNamespace(_context=context, roster=roster, partition_merge=mine, _is_excluded=lambda *_: False)
@@ -1125,6 +1126,11 @@ def end_while_somebody_hopes() -> object:
                     Coordinator.hello(coordinator, D, hello)  # type: ignore[arg-type]
                 await asyncio.sleep(0.5)
 
+        if later:
+            with suppress(Refused):
+                Coordinator.hello(coordinator, D, hello)  # type: ignore[arg-type]
+            await asyncio.sleep(200.0)
+        begun_s = alone.context.now_s()
         alone.tasks.start(say(), "say hello")
         await asyncio.sleep(0.1)
         try:
@@ -1132,9 +1138,12 @@ def end_while_somebody_hopes() -> object:
                 await mine.settle()
         except TimeoutError:
             return -1
-        return round(alone.context.now_s())
+        return round(alone.context.now_s() - begun_s)
 
-    return [play(partial(story, hellos=hellos), A) for hellos in (0, 1, 1000)]
+    return [
+        play(partial(story, hellos=hellos, later=later), A)
+        for hellos, later in ((0, False), (1, False), (1000, False), (1000, True))
+    ]
 
 
 def two_rivals() -> object:

@@ -94,3 +94,46 @@ def test_a_replica_that_has_joined_another_side_holds_no_microbatch_up() -> None
     by_majority = lines(result, "IterationCommitted iteration=1 ", script.coordinator.peer_id.removeprefix("Qm"))
     assert len(by_majority) == 1
     assert lines(result, "LineageDropped", "forced=1")
+
+
+class EndsWhileOthersHope(Once):
+    """Four of eleven are parted, and go on forced; five iterations before they are through the
+    network mends, and of the slow majority all but three sleep for 37 s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
+        self._slow: list[Member] = []
+        self._is_mended = False
+
+    def _part(self, director: Director, _: Moment) -> None:
+        first = director.coordinator
+        assert first is not None
+        far = [member for member in director.members(0) if member != first]
+        far.extend(director.members(stage)[0] for stage in (1, 2, 3))
+        self._slow = [first, *(member for member in director.peers() if member not in {first, *far})]
+        director.partition(far)
+        for member in self._slow:
+            director.slow(member, 6.0, 200.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever, and mend the network."""
+        super().see(director, moment)
+        match moment:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and record.iteration == 5:
+                if not self._is_mended:
+                    self._is_mended = True
+                    for member in self._slow[:4]:
+                        director.freeze(member, 37.0)
+                    director.heal()
+            case _:
+                pass
+
+
+def test_a_forced_side_ends_no_run_while_candidates_of_the_other_say_no_hello() -> None:
+    """They ask each other for the lead for eight seconds at a time; the forced side, which is
+    through meanwhile, waits until the majority wakes, and gives way to it.
+    """
+    setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    result = play(unhurried(setup, iterations=14), EndsWhileOthersHope())
+    assert lines(result, "LineageDropped iterations=14 forced=1")
