@@ -919,6 +919,20 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "look_at", blind)
 
 
+def holder_that_has_woken(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew though its last holder, which was called in vain, answers, and has only
+    to notice that it has no place (3.2).
+    """
+    look_at = PartitionMerge.look_at
+
+    async def careless(self: PartitionMerge, stranger: Endpoint) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_note_leaderless", lambda stranger, met: None)
+            await look_at(self, stranger)
+
+    patch.setattr(PartitionMerge, "look_at", careless)
+
+
 def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
     """Nobody calls the last holder of a stage, that was waited for in vain, and may lead a side of
     its own by now (3.4).

@@ -244,6 +244,7 @@ ROWS = (
     Row(removals_lead.beginning_never_wins, tables_roster.beginning_of_this_one, False),
     Row(removals_lead.word_alone, tables_lead.word_that_is_refuted, [(True, True), (True, True)]),
     Row(removals_lead.rival_that_calls_again, tables_lead.rival_that_never_gives_way, [(True, True), (True, True)]),
+    Row(removals_return.holder_that_has_woken, tables_lead.holder_that_is_called_in_vain, [True, True, False]),
     Row(
         removals_lead.leaderless_stranger,
         tables_lead.stranger_that_follows_nobody,

@@ -142,10 +142,12 @@ class PartitionMerge:
 
     async def look_at(self, stranger: Endpoint) -> None:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
-        itself.
+        itself, or have woken, and says hello once it has heard nobody for a while.
         """
         met = await self._meet(stranger)
-        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+        if met is not None and (met.coordinator is None or met.coordinator.member == self._context.me):
+            self._note_leaderless(stranger.member, met)
+        elif met is not None and met.coordinator is not None:
             rival = await self._visit(met.coordinator)
             if rival is not None:
                 self.hear(rival)
