@@ -19,6 +19,10 @@ FORCED_WITHOUT_ALL = 3
 """A minority that does not hold every stage waits so many times `split_wait_s`: going on costs it
 those stages.
 """
+LOOK_S = 8.0
+"""So long a candidate asks the members of the last plan; then it looks whether somebody is
+announced who leads elsewhere.
+"""
 TERMS_OF_A_GENESIS = 1000
 """A founder leads in the first of these: whoever has promised an earlier founder, or a candidate
 meanwhile, follows a later one.

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
-from swarmfree.policy.election import FORCED_WITHOUT_ALL, electorate_of, founders_term, may_lead, rank
+from swarmfree.policy.election import FORCED_WITHOUT_ALL, LOOK_S, electorate_of, founders_term, may_lead, rank
 from swarmfree.policy.evidence import is_promised
 from swarmfree.policy.permissions import believed_number
 from swarmfree.policy.quorum import is_majority, may_decide
@@ -33,10 +33,6 @@ from swarmfree.trainer.member.member import StageMember
 
 PAUSE_GROWTH = 1.15
 """Nobody is asked as often at the end of a long split as at its beginning."""
-LOOK_S = 8.0
-"""So long a candidate asks the members of the last plan; then it looks whether somebody is
-announced who leads elsewhere.
-"""
 REFUSED_MAX = 6
 """Rounds in which somebody refused because it hears a coordinator; then that one is asked for a
 place.

@@ -534,7 +534,7 @@ def own_promise_of_a_higher_term(patch: pytest.MonkeyPatch) -> None:
             del participant
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "ask", nothing)
+            inner.setattr(self, "_ask_for_higher_term", nothing)
             await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
@@ -547,16 +547,24 @@ def votes_before_others_rejoin(patch: pytest.MonkeyPatch) -> None:
     yield_to = Roster.yield_to
 
     async def careless(self: Roster, member: Member, error: Refused) -> None:
-        ask = self.ask
+        ask = self._ask_for_higher_term
 
-        async def mine(participant: Participant) -> object:
-            return await ask(participant) if participant.member == self._context.me else None
+        async def mine(participant: Participant) -> None:
+            if participant.member == self._context.me:
+                await ask(participant)
 
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(self, "ask", mine)
+            inner.setattr(self, "_ask_for_higher_term", mine)
             await yield_to(self, member, error)
 
     patch.setattr(Roster, "yield_to", careless)
+
+
+def asked_for_others_alone(patch: pytest.MonkeyPatch) -> None:
+    """Who is asked for a higher term for somebody else's sake, and has left as well, has all others
+    asked in turn (3.2).
+    """
+    patch.setattr(Roster, "_ask_for_higher_term", Roster.ask)
 
 
 def lineage_of_a_deposer(patch: pytest.MonkeyPatch) -> None:
@@ -847,6 +855,25 @@ def hope_without_end(patch: pytest.MonkeyPatch) -> None:
     def careless(self: PartitionMerge) -> None:
         told(self)
         self._hoped_since_s = self._hoped_s
+
+    patch.setattr(PartitionMerge, "note_hope", careless)
+
+
+def hope_between_hellos(patch: pytest.MonkeyPatch) -> None:
+    """Who asks for the lead, and says no hello meanwhile, hopes no more (3.4)."""
+    patch.setattr(PartitionMerge, "_hope_lasts_s", property(lambda self: 2 * self._context.timing.silence_s))
+
+
+def hope_once_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A peer that has said hello once, long ago, uses up the time for which others are waited for
+    (3.4).
+    """
+    told = PartitionMerge.note_hope
+
+    def careless(self: PartitionMerge) -> None:
+        since_s = self._hoped_since_s
+        told(self)
+        self._hoped_since_s = since_s if since_s >= 0 else self._hoped_since_s
 
     patch.setattr(PartitionMerge, "note_hope", careless)
 

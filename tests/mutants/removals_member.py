@@ -21,6 +21,7 @@ from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.pipeline.hop import Hop
 from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -386,6 +387,32 @@ def share_begun_by_itself(patch: pytest.MonkeyPatch) -> None:
         self._followed = None
 
     patch.setattr(Source, "follow", careless)
+
+
+def sibling_of_one_that_is_past(patch: pytest.MonkeyPatch) -> None:
+    """A replica that says that an iteration is over is believed for its stage, whatever lineage it
+    has joined (3.5).
+    """
+    train = Hop.train
+
+    async def careless(self: Hop, *args: Any) -> bytes:
+        async def first(replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
+            try:
+                return await ask(replica, request, output, first=first)
+            except Refused as refusal:
+                kind = RefusalKind.EXHAUSTED if refusal.kind is RefusalKind.PAST else refusal.kind
+                raise Refused(kind, "it is over") from refusal
+
+        ask = self._ask
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_ask", first)
+            try:
+                return await train(self, *args)
+            except Refused as refusal:
+                kind = RefusalKind.PAST if refusal.detail == "it is over" else refusal.kind
+                raise Refused(kind, refusal.detail) from refusal
+
+    patch.setattr(Hop, "train", careless)
 
 
 def share_of_a_loss(patch: pytest.MonkeyPatch) -> None:

@@ -254,7 +254,7 @@ def told_to_rejoin_as_well(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_part_of_a_copy(patch: pytest.MonkeyPatch) -> None:
-    """Who is told to copy a stage gives up what it holds before anything has come (3.10)."""
+    """Who was told to rejoin gives up what it holds for a copy of which nothing has come (3.10)."""
     begin = Builder._begin_copy
 
     async def careless(self: Builder, building: Any, donors: Any) -> None:
@@ -928,6 +928,20 @@ def donor_on_its_own_side(patch: pytest.MonkeyPatch) -> None:
         del self, stranger
 
     patch.setattr(PartitionMerge, "look_at", blind)
+
+
+def holder_that_has_woken(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew though its last holder, which was called in vain, answers, and has only
+    to notice that it has no place (3.2).
+    """
+    look_at = PartitionMerge.look_at
+
+    async def careless(self: PartitionMerge, stranger: Endpoint) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self, "_note_leaderless", lambda stranger, met: None)
+            await look_at(self, stranger)
+
+    patch.setattr(PartitionMerge, "look_at", careless)
 
 
 def last_holder_on_its_own_side(patch: pytest.MonkeyPatch) -> None:

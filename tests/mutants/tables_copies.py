@@ -58,12 +58,15 @@ T = TypeVar("T")
 # ---- building ------------------------------------------------------------------------------------
 
 
-def _build(request: Build, donors: Callable[[Endpoint, Request], Reply] | None = None) -> tuple[str, int, int]:
+def _build(
+    request: Build, donors: Callable[[Endpoint, Request], Reply] | None = None, *, was_told_to_rejoin: bool = False
+) -> tuple[str, int, int]:
     """The answer of the member that is to build, the stage that it holds then, and its
     iteration.
     """
 
     async def story(alone: Alone) -> tuple[str, int, int]:
+        alone.replica_state.left_plan = plan(1) if was_told_to_rejoin else None
         if donors is not None:
             alone.line.answer = donors
         builder = alone.builder
@@ -78,8 +81,11 @@ def older_state_than_asked() -> object:
 
 
 def copy_of_nobody() -> object:
-    """A member is to copy another stage, and then its own, from somebody that says nothing."""
-    return [_build(Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None)) for stage in (2, 1)]
+    """A member that was told to rejoin is to copy another stage, and then its own, from somebody
+    that says nothing; then one that was not.
+    """
+    builds = [Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None) for stage in (2, 1)]
+    return [_build(build, was_told_to_rejoin=told) for build, told in ((builds[0], True), (builds[1], True), (builds[0], False))]
 
 
 def newer_state_than_asked() -> object:

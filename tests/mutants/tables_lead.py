@@ -315,6 +315,23 @@ def stranger_that_follows_nobody() -> object:
     return [lead(partial(story, **changes)) for changes in asked]  # type: ignore[arg-type]
 
 
+def holder_that_is_called_in_vain() -> object:
+    """The last holder of a stage, that was called in vain, answers at last, and follows this peer
+    still, nobody, or another one: whether nothing is made anew until it may have said hello.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, whom: str) -> bool:
+        coordinator.lead.named["x"] = 2
+        coordinator.lead.past.update({3: "e" * 64})
+        leader, merge = {"this": alone.context.here, "": None}.get(whom, endpoint("y")), coordinator.partition_merge
+        met = Met(3, "e" * 64, (), leader, None, whole=False, record=LAST)
+        alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
+        await merge.look_at(endpoint("x"))
+        return merge.expects_members()
+
+    return [lead(partial(story, whom=whom)) for whom in ("this", "", "y")]  # type: ignore[arg-type]
+
+
 def strangers_that_are_met() -> object:
     """Two peers are announced that follow nobody: which of them are met at one look, and whether
     the second one still is where a coordinator has called meanwhile.

@@ -713,6 +713,24 @@ def share_that_a_stage_refused() -> object:
     return play(story, A)
 
 
+def hop_past_one_that_is_further() -> object:
+    """A replica of the next stage says that the iteration is over, as one does that has joined
+    another side: what comes of the work where its sibling goes on, and where that one says so too.
+    """
+
+    async def story(alone: Alone, *, both: bool) -> str:
+        hop, key = alone.stage_member.hop, WorkKey(0, "b0", WorkKind.TRAIN, 0, 1)
+        hop.follow(plan(1))
+        first, _ = hop.order(1, 0)
+        alone.line.answer = lambda to, request: _past(to, request) if both or to == first else Reply(Trained(), b"back")
+        try:
+            return (await hop.train(key, 0, b"ward", A, 0)).decode()
+        except Refused as refusal:
+            return refusal.kind.value
+
+    return [play(partial(story, both=both), A) for both in (False, True)]
+
+
 def share_that_no_open_begins_anew() -> object:
     """The next stage is past the iteration, as one of another side is, and no further Open comes:
     whether the source asks it again.

@@ -565,6 +565,34 @@ def higher_term_of_another_lineage() -> object:
     return [_roster(partial(story, goes_on=goes_on), ME, SIBLING) for goes_on in (False, True)]
 
 
+def higher_term_of_two_that_left() -> object:
+    """Two participants that decide here have promised terms of a lineage forced sooner: whether
+    this coordinator has ever done with one of them, whether it leads, and what it told that one.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[bool, bool, int]:
+        mine, theirs = replace(record(), iteration=3), replace(record(forced=(2,)), iteration=6)
+        behind, there = Refused(RefusalKind.BEHIND, "term 6", 6), Met(7, theirs.lineage(), theirs.forced, D, LATER, whole=False)
+
+        def left(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Heartbeat):
+                raise behind
+            known = {Meet: there, Goodbye: Farewell()}.get(type(request))
+            return answer(to, request) if known is None else Reply(known)
+
+        alone.line.answer = left
+        roster._lead.decided, roster._lead.past = mine, {4: mine.lineage()}
+        is_done = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await roster.yield_to(ME.member, behind)
+                is_done = True
+        told = [request for member, request in alone.line.asked if member == ME.member and isinstance(request, Goodbye)]
+        return is_done, not roster.is_deposed, len(told)
+
+    return _roster(story, ME, SIBLING)
+
+
 def higher_term_of_one_that_builds() -> object:
     """A participant that decides here has promised a term of a lineage forced sooner, and builds
     there still: whether this coordinator leads.
@@ -1102,10 +1130,11 @@ def end_before_a_second_look() -> object:
 
 def end_while_somebody_hopes() -> object:
     """A coordinator of a lineage that was forced is through: the seconds until it ends the run,
-    where nobody says hello from one that was not, where somebody does once, and again and again.
+    where nobody says hello from one that was not, where somebody does once, and again and again,
+    also long after somebody had.
     """
 
-    async def story(alone: Alone, hellos: int) -> int:
+    async def story(alone: Alone, hellos: int, *, later: bool) -> int:
         mine = _merge(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
         context, roster = alone.context, SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
         coordinator = SimpleNamespace(_context=context, roster=roster, partition_merge=mine, _is_excluded=lambda *_: False)
@@ -1117,6 +1146,11 @@ def end_while_somebody_hopes() -> object:
                     Coordinator.hello(coordinator, D, hello)  # type: ignore[arg-type]
                 await asyncio.sleep(0.5)
 
+        if later:
+            with suppress(Refused):
+                Coordinator.hello(coordinator, D, hello)  # type: ignore[arg-type]
+            await asyncio.sleep(200.0)
+        begun_s = alone.context.now_s()
         alone.tasks.start(say(), "say hello")
         await asyncio.sleep(0.1)
         try:
@@ -1124,9 +1158,12 @@ def end_while_somebody_hopes() -> object:
                 await mine.settle()
         except TimeoutError:
             return -1
-        return round(alone.context.now_s())
+        return round(alone.context.now_s() - begun_s)
 
-    return [play(partial(story, hellos=hellos), A) for hellos in (0, 1, 1000)]
+    return [
+        play(partial(story, hellos=hellos, later=later), A)
+        for hellos, later in ((0, False), (1, False), (1000, False), (1000, True))
+    ]
 
 
 def two_rivals() -> object:

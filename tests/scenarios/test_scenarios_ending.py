@@ -237,7 +237,7 @@ class OneStepBehind(Once):
             director.kill(*self.second)
 
 
-@pytest.mark.parametrize("away_s", [28.0, 30.0])
+@pytest.mark.parametrize("away_s", [28.0, 30.0, 32.0])
 def test_who_comes_back_one_step_behind_as_the_wait_for_a_stage_is_over(away_s: float) -> None:
     """Somebody is still trying to copy from it when the wait is over: it is told to stay where it
     is, and the stage is written.

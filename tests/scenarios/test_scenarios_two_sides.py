@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Heartbeat, HeartbeatAnswer, Open, Train
+from swarmfree.protocol.messages import Commit, Heartbeat, HeartbeatAnswer, Open, Train
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.script import Director, Moment, Script
-from tests.scenarios.scenario_world import STEADY, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 
 class OpensForOne(Script):
@@ -50,3 +50,90 @@ def test_a_successor_that_never_saw_a_rebuild_makes_the_stage_once_more() -> Non
         "Restore",
         "Merge",
     ]
+
+
+class SleepsBetween(Once):
+    """The coordinator sleeps, and five that it leads are parted from the other five, until it has
+    been forced there; then it wakes, and reaches all ten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
+        self.coordinator: Member | None = None
+        self._is_awake = False
+
+    def _part(self, director: Director, _: Moment) -> None:
+        self.coordinator = first = director.coordinator
+        assert first is not None
+        other = next(member for member in director.members(0) if member != first)
+        far = [other, *director.members(1)[:2], director.members(2)[0], director.members(3)[0]]
+        director.partition(far, set(director.peers()) - {*far, first}, duration_s=60.0)
+        director.freeze(first, 100.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever, and wake it a while after the first forced step."""
+        super().see(director, moment)
+        match moment:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and not self._is_awake:
+                self._is_awake = True
+                sleeper = self.coordinator
+                assert sleeper is not None
+                director.after(1.5, lambda: director.thaw(sleeper))
+            case _:
+                pass
+
+
+def test_a_replica_that_has_joined_another_side_holds_no_microbatch_up() -> None:
+    """It answers that the iteration is over, by which it means its own side's; its siblings do the
+    work, and the side that a majority follows goes on, and wins.
+    """
+    setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    script = SleepsBetween()
+    result = play(unhurried(setup, iterations=20), script)
+    assert script.coordinator is not None
+    by_majority = lines(result, "IterationCommitted iteration=1 ", script.coordinator.peer_id.removeprefix("Qm"))
+    assert len(by_majority) == 1
+    assert lines(result, "LineageDropped", "forced=1")
+
+
+class EndsWhileOthersHope(Once):
+    """Four of eleven are parted, and go on forced; five iterations before they are through the
+    network mends, and of the slow majority all but three sleep for 37 s.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
+        self._slow: list[Member] = []
+        self._is_mended = False
+
+    def _part(self, director: Director, _: Moment) -> None:
+        first = director.coordinator
+        assert first is not None
+        far = [member for member in director.members(0) if member != first]
+        far.extend(director.members(stage)[0] for stage in (1, 2, 3))
+        self._slow = [first, *(member for member in director.peers() if member not in {first, *far})]
+        director.partition(far)
+        for member in self._slow:
+            director.slow(member, 6.0, 200.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever, and mend the network."""
+        super().see(director, moment)
+        match moment:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and record.iteration == 5:
+                if not self._is_mended:
+                    self._is_mended = True
+                    for member in self._slow[:4]:
+                        director.freeze(member, 37.0)
+                    director.heal()
+            case _:
+                pass
+
+
+def test_a_forced_side_ends_no_run_while_candidates_of_the_other_say_no_hello() -> None:
+    """They ask each other for the lead for eight seconds at a time; the forced side, which is
+    through meanwhile, waits until the majority wakes, and gives way to it.
+    """
+    setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    result = play(unhurried(setup, iterations=14), EndsWhileOthersHope())
+    assert lines(result, "LineageDropped iterations=14 forced=1")

@@ -11,7 +11,7 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-from swarmfree.policy.election import FORCED_WITHOUT_ALL
+from swarmfree.policy.election import FORCED_WITHOUT_ALL, LOOK_S
 from swarmfree.policy.evidence import is_told_by
 from swarmfree.policy.fork_choice import Tip, forced_later, wins
 from swarmfree.protocol.errors import CallFailed
@@ -72,7 +72,7 @@ class PartitionMerge:
         self.yields_since_s, self._settled = math.inf, Signal()
         self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
         self._refuted_s: dict[str, float] = {}
-        self._hoped_since_s, self._hoped_s = math.inf, -math.inf
+        self._hoped_since_s = self._hoped_s = -math.inf
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -85,9 +85,13 @@ class PartitionMerge:
         return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
 
     def note_hope(self) -> None:
-        """Somebody of such a lineage has said hello, and was sent away."""
-        self._hoped_s = self._context.now_s()
-        self._hoped_since_s = min(self._hoped_since_s, self._hoped_s)
+        """Somebody of such a lineage has said hello, and was sent away. After a while without, hope
+        begins anew: one that said so long ago, or lied, has not used it up.
+        """
+        now_s = self._context.now_s()
+        if now_s - self._hoped_s >= self._hope_lasts_s:
+            self._hoped_since_s = now_s
+        self._hoped_s = now_s
 
     @property
     def _is_hoped(self) -> bool:
@@ -96,7 +100,14 @@ class PartitionMerge:
         """
         timing, now_s = self._context.timing, self._context.now_s()
         is_new = now_s - self._hoped_since_s < FORCED_WITHOUT_ALL * timing.split_wait_s
-        return is_new and now_s - self._hoped_s < 2 * timing.silence_s
+        return is_new and now_s - self._hoped_s < self._hope_lasts_s
+
+    @property
+    def _hope_lasts_s(self) -> float:
+        """So long after its last hello a peer counts as one that hopes: a candidate says none while
+        it asks for the lead, and then has a last call under way.
+        """
+        return LOOK_S + 3 * self._context.timing.silence_s
 
     async def may_end(self, stranger: Endpoint) -> bool:
         """Whether a stranger may be told that the run is over: who says nothing may not, nor a
@@ -131,10 +142,12 @@ class PartitionMerge:
 
     async def look_at(self, stranger: Endpoint) -> None:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
-        itself.
+        itself, or have woken, and says hello once it has heard nobody for a while.
         """
         met = await self._meet(stranger)
-        if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
+        if met is not None and (met.coordinator is None or met.coordinator.member == self._context.me):
+            self._note_leaderless(stranger.member, met)
+        elif met is not None and met.coordinator is not None:
             rival = await self._visit(met.coordinator)
             if rival is not None:
                 self.hear(rival)

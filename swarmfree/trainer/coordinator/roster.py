@@ -473,7 +473,8 @@ class Roster(Participants):
         # it anew: one that has slept learns from them that it leads no longer
         others = [known for known in self.participants() if known is not participant and known.is_heard]
         await each(
-            [known for known in others if known.member == self._context.me or self._lead.yields_to(known.member)], self.ask
+            [known for known in others if known.member == self._context.me or self._lead.yields_to(known.member)],
+            self._ask_for_higher_term,
         )
         if self._deposed:
             return
@@ -499,6 +500,20 @@ class Roster(Participants):
         except CallFailed:
             return
         self.must_replan = self.must_replan or is_alone  # it has dropped its plan
+
+    async def _ask_for_higher_term(self, voter: Participant) -> None:
+        """Be deposed where it follows one. What else it says is for its own heartbeat to judge: two
+        that have left would be asked for each other's sake for ever.
+        """
+        try:
+            await self._heartbeat(voter, 0.0)
+        except Refused as error:
+            is_over = error.kind is RefusalKind.PAST and self._lead.yields_to(voter.member)
+            is_higher = error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH} and not self._is_fresh_to_one_elected(error)
+            if is_over or (is_higher and not await self._has_left(voter)):
+                self.depose(f"{voter.member}: {error}")
+        except CallFailed:
+            return
 
     async def _has_left(self, participant: Participant) -> bool:
         return await has_left(self._context, self._lead, self, participant.endpoint)

@@ -18,8 +18,6 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
 
-PASSED_UP = frozenset({RefusalKind.EXHAUSTED, RefusalKind.PAST})
-
 
 class Hop:
     """Calls the replicas of the next stage in the plan's order.
@@ -76,12 +74,12 @@ class Hop:
             The gradient of `output`, wire bytes (empty for evaluation).
 
         Raises:
-            Refused: `exhausted` when nobody of the stage could do it, `past` when the iteration is
-                over.
+            Refused: `exhausted` when nobody of the stage could do it, `past` when one says that the
+                iteration is over, and no sibling does it: that one may be of another side.
         """
         tries_max = 2 * self._context.manifest.stage_count
         last = "no replica in the plan"
-        waits = self._context.backoff_s()
+        waits, past = self._context.backoff_s(), list[Refused]()
         for _ in range(2):
             for replica in self.order(key.stage, offset):
                 if attempt_number > tries_max:
@@ -92,9 +90,12 @@ class Hop:
                     self._gone.discard(replica.member)
                     return answer
                 except Refused as refusal:
-                    if refusal.kind in PASSED_UP:
+                    if refusal.kind is RefusalKind.EXHAUSTED:
                         raise
                     last = f"{replica.member}: {refusal}"
+                    if refusal.kind is RefusalKind.PAST:
+                        past.append(refusal)
+                        self._suspects.add(replica.member)
                     if refusal.kind in {RefusalKind.NOT_YET, RefusalKind.STALE}:
                         await asyncio.sleep(next(waits))
                 except CallFailed as error:
@@ -103,6 +104,8 @@ class Hop:
                     if isinstance(error, PeerUnreachable):
                         self._gone.add(replica.member)
                 attempt_number += 1
+            if past:
+                raise past[0]
         raise Refused(RefusalKind.EXHAUSTED, f"nobody of stage {key.stage} could do microbatch {key.microbatch}; last {last}")
 
     async def _ask(self, replica: Endpoint, request: Train, output: bytes, *, first: bool) -> bytes:
