@@ -136,6 +136,19 @@ def test_a_dead_coordinator_has_a_successor(survivors: int) -> None:
     assert not found or "nobody took over" in found[0]
 
 
+def test_a_dead_coordinator_has_no_successor_among_those_that_have_gone_over() -> None:
+    """Two of four have stepped with another side since: whom they left has no majority, and they
+    have a coordinator.
+    """
+    scene = Scene()
+    for name in NAMES[1:-4]:
+        scene.hub.detach(Member(name, "1"))
+    scene.after(5.0, lambda: scene.hub.detach(scene.leader))
+    for name in NAMES[-2:]:
+        scene.watch.told(Member(name, "1"), Stepped(5, "e" * 64))
+    assert scene.play(int(LIMITS.takeover_s) + 10) == []
+
+
 def test_another_lineage_that_counts_more_has_a_coordinator_of_its_own() -> None:
     """The dead one led a side that has lost, and needs no successor among the majority of the side
     that goes on, whose plan is yet to come.
