@@ -421,11 +421,9 @@ class Roster(Participants):
             self._note_rivalry(participant, error)
         if self._is_fresh_to_one_elected(error):
             error = PeerSilent(f"{participant.member}: {error}")
-        if isinstance(error, Refused) and error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH}:
+        if isinstance(error, Refused) and self._is_of_higher_term(error):
             await self.yield_to(participant.member, error)
-        elif isinstance(error, Refused) and error.kind is RefusalKind.PAST and self._lead.yields_to(participant.member):
-            # Others decided without this peer: whoever claims next finds what. Who has no vote took
-            # no part in that.
+        elif isinstance(error, Refused) and self._is_overtaken(participant, error):
             self.depose(f"{participant.member}: {error}")
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
@@ -449,6 +447,16 @@ class Roster(Participants):
         whom it hears leads no longer, so that its word deposes nobody, and is no more than silence.
         """
         return isinstance(error, Refused) and error.kind is RefusalKind.FRESH and self._lead.evidence is not None
+
+    def _is_of_higher_term(self, error: Refused) -> bool:
+        """Whether a participant that refuses so has promised a higher term than this lead's."""
+        return error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH} and not self._is_fresh_to_one_elected(error)
+
+    def _is_overtaken(self, participant: Participant, error: Refused) -> bool:
+        """Whether others decided without this peer: whoever claims next finds what. Who has no vote
+        took no part in that.
+        """
+        return error.kind is RefusalKind.PAST and self._lead.yields_to(participant.member)
 
     async def look_who_is_silent(self) -> None:
         """Whoever is called for is waited for no longer where another holds its stage by now:
@@ -508,9 +516,7 @@ class Roster(Participants):
         try:
             await self._heartbeat(voter, 0.0)
         except Refused as error:
-            is_over = error.kind is RefusalKind.PAST and self._lead.yields_to(voter.member)
-            is_higher = error.kind in {RefusalKind.BEHIND, RefusalKind.FRESH} and not self._is_fresh_to_one_elected(error)
-            if is_over or (is_higher and not await self._has_left(voter)):
+            if self._is_overtaken(voter, error) or (self._is_of_higher_term(error) and not await self._has_left(voter)):
                 self.depose(f"{voter.member}: {error}")
         except CallFailed:
             return
