@@ -1,8 +1,8 @@
 """Faults that are set off by a message, where rates hit the time between two of them by chance.
 
-A promise, a Build or a Goodbye opens a window of milliseconds in which one death matters; a fault
-drawn by iteration meets it once in thousands of rehearsals. An aim names the message, and who falls
-is its sender, its receiver, or a sibling of theirs, if the plan of faults allows it.
+A promise, a Build or a Goodbye opens a window of milliseconds in which one death matters. An aim
+names the message, and who falls is its sender, its receiver, or a sibling of theirs, if the plan of
+faults allows it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ commits come at all is looked at in `rehearsal`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from swarmfree.policy.quorum import is_majority
@@ -52,7 +52,7 @@ class Scene:
     plan: Plan
     coordinator: Member
     electorate: tuple[Member, ...]
-    lineages: tuple[str, ...] = ()
+    lineages: tuple[str, str]
 
 
 class Liveness:
@@ -162,11 +162,11 @@ class Liveness:
         self._look_for_the_left_out(scene)
 
     def _look_for_takeover(self, scene: Scene, limits: Bounds) -> None:
-        """A dead coordinator has a successor, where a majority lives, has not gone over to another
-        side, and nothing else goes wrong.
+        """A dead coordinator has a successor, where a majority lives and nothing else goes
+        wrong.
         """
         died_s = self._hub.history.died_s(scene.coordinator)
-        if died_s is None or self._taken_s >= died_s or not self._has_majority(scene, scene.lineages):
+        if died_s is None or self._taken_s >= died_s or not self._has_majority(scene):
             return
         since_s = scene.now_s - max(died_s, self._hub.history.troubled_s)
         if since_s > limits.takeover_s:
@@ -301,11 +301,11 @@ class Liveness:
         is_served = all(any(serves(replica.endpoint.member) for replica in replicas) for replicas in scene.plan.replicas)
         return is_served and is_there(scene.coordinator) and is_majority(scene.electorate, [*filter(is_there, scene.electorate)])
 
-    def _has_majority(self, scene: Scene, lineages: Collection[str] = ()) -> bool:
-        """Whether a majority lives and moves, and the network is whole; of those alone that have
-        stepped last with a record of these lineages, where some are given.
+    def _has_majority(self, scene: Scene) -> bool:
+        """Whether a majority lives and moves, has not gone over to another side, and the network is
+        whole.
         """
-        there = [m for m in scene.electorate if self._moves(m) and (not lineages or self._held.get(m) in {None, *lineages})]
+        there = [m for m in scene.electorate if self._moves(m) and self._held.get(m) in {None, *scene.lineages}]
         return not self._hub.breaks.lasting and is_majority(scene.electorate, there)
 
     def _limits(self) -> Bounds:
