@@ -24,16 +24,20 @@ def blocks(weights: dict[str, torch.Tensor], first: int, last: int) -> dict[str,
 
 def main(folder: Path, first: int, last: int, norms: tuple[float, float], out: Path) -> None:
     """Merge, and write the folder anew."""
-    shutil.copytree(folder, out)
-    files = {path: load_file(path) for path in sorted(out.glob("*.safetensors"))}
+    files = {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    if not files or out.exists():
+        sys.exit(f"{folder} has to hold *.safetensors, and {out} must not exist")
     weights = {name: tensor for held in files.values() for name, tensor in held.items()}
     count = last - first + 1
-    rebuilt = merge_stages(
-        blocks(weights, first - count, first - 1), blocks(weights, last + 1, last + count), *norms, first_block=first
-    )
-    for path, held in files.items():
-        changed = {name: rebuilt[name].to(tensor.dtype) for name, tensor in held.items() if name in rebuilt}
-        save_file({**held, **changed}, path, metadata={"format": "pt"})
+    neighbours = blocks(weights, first - count, first - 1), blocks(weights, last + 1, last + count)
+    try:
+        rebuilt = merge_stages(*neighbours, *norms, first_block=first)
+    except ValueError as error:
+        sys.exit(f"{folder}: blocks {first} to {last} need as many blocks before and after them: {error}")
+    shutil.copytree(folder, out)
+    for name, held in files.items():
+        changed = {key: rebuilt[key].to(tensor.dtype) for key, tensor in held.items() if key in rebuilt}
+        save_file({**held, **changed}, out / name, metadata={"format": "pt"})
     print(f"{len(rebuilt)} parameters of blocks {first} to {last} rebuilt in {out}")
 
 

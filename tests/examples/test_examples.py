@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import swarmfree
 from swarmfree.cockpit.observed_events import ObservedEvent
@@ -96,6 +97,18 @@ def test_a_llama_is_rebuilt_between_its_neighbours(tmp_path: Path) -> None:
             assert torch.equal(tensor, mean), name
         else:
             assert torch.equal(tensor, before[name]), name
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 3), (3, 3)])
+def test_a_block_without_a_neighbour_is_refused_in_one_line(first: int, last: int, tmp_path: Path) -> None:
+    """The first and the last block cannot be merged; nothing is written."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    weights = {f"model.layers.{block}.input_layernorm.weight": torch.ones(4) for block in range(4)}
+    save_file(weights, folder / "model.safetensors")
+    command = [sys.executable, str(ROOT / "examples/merge_llama.py"), str(folder), str(first), str(last), "1", "1", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, len(done.stderr.splitlines()), out.exists()) == (1, 1, False), done.stderr
 
 
 def test_a_recovery_method_of_ones_own_is_compared() -> None:
