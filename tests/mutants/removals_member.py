@@ -483,6 +483,31 @@ def place_on_its_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AccessControl, "_require_for_work", careless)
 
 
+def plan_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator whose device hangs, and that leads no longer, forbids what members of its plan
+    say (who may say what).
+    """
+
+    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
+        return await self._in_turn(lambda: self._open(sender, request))
+
+    patch.setattr(StageMember, "open", careless)
+
+
+def first_plan_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """Nobody founds as long as a founder lives whose device hangs as it opens its first plan (who
+    may say what).
+    """
+    answer = StageMember.open
+
+    async def careless(self: StageMember, sender: Endpoint, request: Open) -> Reply:
+        if sender.member == self.context.me:
+            self.replica_state.known_plan = request.plan
+        return await answer(self, sender, request)
+
+    patch.setattr(StageMember, "open", careless)
+
+
 def build_for_another_coordinator(patch: pytest.MonkeyPatch) -> None:
     """What a coordinator had built, and did not live to tell of, counts with the next one as what
     the last record left (3.3).

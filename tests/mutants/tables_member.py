@@ -576,6 +576,35 @@ def work_of_one_that_moved() -> object:
     return [play(partial(story, moves=moves)) for moves in (False, True)]
 
 
+def claim_to_one_whose_device_hangs() -> object:
+    """A coordinator's device hangs as it opens a plan that names a newcomer, and it leads no
+    longer: whether that one may claim here, and whether this peer says that the run has begun;
+    where it knew a plan before, and where this is its first one.
+    """
+
+    async def story(alone: Alone, *, is_first: bool) -> tuple[str, bool]:
+        term, newcomer = Term(1, ME.member), endpoint("x")
+        access = AccessControl(alone.context, alone.stage_member, lambda: None)
+        if not is_first:
+            await alone.stage_member.open(ME, Open(plan(1, term)))
+
+        async def hang(work: object) -> None:
+            await asyncio.Event().wait()
+
+        alone.stage_member.device._executor = cast("Executor", SimpleNamespace(run=hang))
+        then = plan(2, term, "b1")
+        opened = replace(then, replicas=(*then.replicas[:2], (Replica(newcomer),)))
+        alone.tasks.start(alone.stage_member.open(ME, Open(opened)), "a plan of its own")
+        await asyncio.sleep(1.0)
+        try:
+            await access.require(newcomer.member, Claim(at(1, Term(2, newcomer.member)), only_asking=False))
+        except Refused as refusal:
+            return str(refusal.kind), alone.replica_state.has_begun
+        return "let", alone.replica_state.has_begun
+
+    return [play(partial(story, is_first=is_first)) for is_first in (False, True)]
+
+
 def roll_of_another_sum() -> object:
     """A roll says that a sum of this member holds one microbatch, and it holds two by now."""
 

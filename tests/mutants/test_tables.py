@@ -118,6 +118,12 @@ ROWS = (
     Row(removals_member.average_of_those_that_reported, tables_member.average_that_strangers_keep, ("Committed", ["c"])),
     Row(removals_member.size_of_a_contribution, tables_member.short_contribution, ("c", True)),
     Row(removals_member.place_on_its_way, tables_member.work_of_one_that_moved, ["not_yet", "let"]),
+    Row(removals_member.plan_of_its_own, tables_member.claim_to_one_whose_device_hangs, [("let", True), ("forbidden", False)]),
+    Row(
+        removals_member.first_plan_of_its_own,
+        tables_member.claim_to_one_whose_device_hangs,
+        [("let", True), ("forbidden", False)],
+    ),
     Row(removals.base_in_the_key, tables_member.work_of_another_base, "stale"),
     Row(removals.own_list_against_the_roll, tables_member.roll_of_another_sum, "OtherPartialSums"),
     Row(removals.frozen_partial_sums, tables_member.sum_in_a_roll, 1),

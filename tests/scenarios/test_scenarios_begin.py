@@ -65,6 +65,19 @@ def test_a_founder_dies_with_each_kind_of_word(request_kind: type) -> None:
     assert begun_s(result) < BEGINS_S
 
 
+def test_a_founder_whose_device_hangs_as_it_opens_is_replaced() -> None:
+    """It answers as long as it lives, and could not drop a plan of its own: the next founder does
+    not wait for it.
+    """
+
+    def strike(director: Director, moment: Moment) -> None:
+        director.stick(moment.sender.member)
+
+    result = play(two_feeders(), Once(is_asked(Open), strike))
+    assert lines(result, "is the founder (genesis 2)")
+    assert begun_s(result) < BEGINS_S
+
+
 def test_a_founder_that_falls_again_and_again_is_replaced_again_and_again() -> None:
     """The first two that lead die as they open; the third one founds under the third genesis, in a
     term of its own.

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.errors import Refused
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import Commit, TakeRoll, Train
+from swarmfree.protocol.messages import Claim, Commit, Open, TakeRoll, Train
 from swarmfree.protocol.names import Member
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
@@ -114,6 +115,44 @@ def test_a_replica_whose_device_comes_back_is_a_member_again() -> None:
     assert lines(result, "MemberLost", "its device has worked", late[0].peer_id)
     assert late[0].peer_id in lines(result, "Opened", "iteration=51 ")[-1]
     assert lines(result, "ended with code") == lines(result, "ended with code 0")
+
+
+class HangsAsItOpens(Script):
+    """The only replica of stage 1 dies; the coordinator's device hangs as it opens the first plan
+    that names who has made that stage anew.
+
+    Attributes:
+        refused: what it refused to members that claimed afterwards.
+        asked: how many did.
+    """
+
+    def __init__(self) -> None:
+        self._dies = Once(
+            is_asked(Train, key__iteration=2, key__stage=1), lambda director, _: director.kill(*director.members(1))
+        )
+        self._hung: Member | None = None
+        self.asked, self.refused = 0, list[Refused]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Both moments, and what comes of claims."""
+        self._dies.see(director, moment)
+        request = moment.request
+        if self._hung is None and isinstance(request, Open) and request.plan.position.attempt == 1 and moment.outcome is None:
+            self._hung = moment.sender.member
+            director.stick(self._hung)
+        if isinstance(request, Claim) and not request.only_asking and moment.receiver.member == self._hung:
+            self.asked += moment.outcome is None
+            self.refused += [moment.outcome] if isinstance(moment.outcome, Refused) else []
+
+
+def test_a_coordinator_whose_device_hangs_knows_whom_it_has_placed() -> None:
+    """It hands the lead over, and the one that it had make a lost stage claims (seed 2700819): it
+    forbids nothing to a member of the plan that it has made, and is still opening.
+    """
+    script = HangsAsItOpens()
+    play(swarm(body=2, replicas=1, sources=2, standbys=2), script)
+    assert script.asked
+    assert script.refused == []
 
 
 class OneBehind(Script):

@@ -164,7 +164,14 @@ class StageMember:
         return await self._in_turn(lambda: self._claim(sender, request))
 
     async def open(self, sender: Endpoint, request: Open) -> Reply:
-        """Promise the plan's position and start its work."""
+        """Promise the plan's position and start its work.
+
+        Whoever has made the plan knows it at once, also while its device hangs: its roster goes
+        when it leads no longer. Not the first one, which another founder may pass over: this peer
+        could not drop it.
+        """
+        if sender.member == self.context.me and self.replica_state.has_begun:
+            self.replica_state.known_plan = request.plan
         return await self._in_turn(lambda: self._open(sender, request))
 
     async def seal(self, request: Seal) -> Reply:
