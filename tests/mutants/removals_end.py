@@ -11,6 +11,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import handoff
 from swarmfree.trainer.coordinator.handoff import tell_all_written
+from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.run_end import RunEnd
@@ -55,6 +56,35 @@ def everybody_knows_that_all_is_written(patch: pytest.MonkeyPatch) -> None:
             await tell_all_written(context, roster)
 
     patch.setattr(coordination, "tell_all_written", careless)
+
+
+def others_that_gather(patch: pytest.MonkeyPatch) -> None:
+    """A run ends without a stage beside peers that have not heard of the side that is through (A
+    run's life, 8).
+    """
+
+    async def careless(self: PartitionMerge) -> set[str]:
+        return set()
+
+    patch.setattr(PartitionMerge, "beyond", careless)
+
+
+def strangers_that_gather(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is announced under new names puts the end of a run off, again and again (A run's
+    life, 8).
+    """
+
+    async def careless(self: PartitionMerge) -> set[str]:
+        return {a.endpoint.member.peer_id for a in await self._context.ports.directory.announcements()}
+
+    patch.setattr(PartitionMerge, "beyond", careless)
+
+
+def who_comes_as_others_write(patch: pytest.MonkeyPatch) -> None:
+    """Who comes for a lost stage as the others are written is told to end at once (A run's life,
+    8).
+    """
+    patch.setattr(coordination.Coordinator, "_came", lambda self, stages: set())
 
 
 def last_record_again(patch: pytest.MonkeyPatch) -> None:

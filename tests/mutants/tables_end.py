@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
+from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import Commit, Farewell, Goodbye, Request
+from swarmfree.protocol.messages import Commit, Farewell, Goodbye, Hello, Meet, Met, Request
 from swarmfree.protocol.names import Endpoint
-from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.ports import Directory, Reply
+from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator.coordinator import Coordinator
+from swarmfree.trainer.coordinator.handoff import Written
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.run_end import RunEnd
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
-from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, SIBLING, Alone, D, play
+from tests.mutants.alone import MANIFEST, OTHER_LINEAGE, SIBLING, Alone, D, endpoint, play
 from tests.mutants.tables_lead import answer, lead
 
 
@@ -62,12 +68,50 @@ def lost_stage_without_a_majority() -> object:
     """
 
     async def story(alone: Alone, coordinator: Coordinator) -> tuple[set[int], bool]:
-        for endpoint in (SIBLING, D):
-            coordinator.roster.fence(endpoint.member, "nobody listens")
+        for one in (SIBLING, D):
+            coordinator.roster.fence(one.member, "nobody listens")
         coordinator.lead.present, begun_s = Present(MANIFEST.run.iterations), alone.context.now_s()
         return await coordinator._closing(), alone.context.now_s() - begun_s >= MANIFEST.timing.join_wait_s
 
     return lead(story, forced=True)
+
+
+def stage_that_is_given_up() -> object:
+    """Nobody has come for a lost stage, and the others are written: how many times the end is begun
+    where nobody else answers; where one does that had a place, and one that had none; and where one
+    comes as the others write.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, *, beyond: tuple[Endpoint, ...], comes: bool) -> int:
+        begun, lead, merge = 0, coordinator.lead, coordinator.partition_merge
+        announced = tuple(Announcement(one, PeerState.STANDBY, -1, 0, "", 0.0, 0.0, False, 1, 1e9) for one in beyond)
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, announced))
+        merge._context = replace(alone.context, ports=replace(alone.context.ports, directory=cast("Directory", directory)))
+        lead.named["x"] = 0
+        coordinator.roster.fence(D.member, "nobody listens")
+
+        async def closing() -> set[int]:
+            nonlocal begun
+            begun += 1
+            return {2}
+
+        async def write() -> Written:
+            if comes:
+                coordinator.roster.admit(endpoint("y"), Hello(can_feed=False, standby=False, corpus_hash=""), 2)
+            return Written({}, {2: "nobody holds it"})
+
+        def met(to: Endpoint, request: Request) -> Reply:
+            return (
+                Reply(Met(0, GENESIS_LINEAGE, (), None, None, whole=False)) if isinstance(request, Meet) else answer(to, request)
+            )
+
+        alone.line.answer = met
+        coordinator._closing, coordinator._write = closing, write  # type: ignore[method-assign]
+        await coordinator._evaluate_and_write()
+        return begun
+
+    cases = (((), False), ((endpoint("x"),), False), ((endpoint("z"),), False), ((), True))
+    return [lead(partial(story, beyond=beyond, comes=comes)) for beyond, comes in cases]
 
 
 def holder_of_an_older_state() -> object:

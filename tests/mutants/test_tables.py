@@ -563,6 +563,9 @@ ROWS = (
     ),
     # the end
     Row(removals_end.time_for_who_is_cut_off, tables_end.lost_stage_without_a_majority, ({2}, True)),
+    Row(removals_end.others_that_gather, tables_end.stage_that_is_given_up, [1, 2, 1, 2]),
+    Row(removals_end.strangers_that_gather, tables_end.stage_that_is_given_up, [1, 2, 1, 2]),
+    Row(removals_end.who_comes_as_others_write, tables_end.stage_that_is_given_up, [1, 2, 1, 2]),
     Row(removals_end.everybody_knows_that_all_is_written, tables_end.who_knows_that_all_is_written, ["a", "b", "c", "d"]),
     Row(removals_end.last_record_again, tables_end.holder_of_an_older_state, [([], set()), ([2], {2})]),
     # evidence

@@ -27,6 +27,8 @@ from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, 
 GONE = replace(STEADY, replace_min_s=600.0, replace_max_s=600.0)
 LOST = Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.002, request_lost=True)
 DONE = "why='all 4 iterations are committed'"
+HEALED_AFTER_S = 19.5
+"""Half a second less than the run's `join_wait_s`."""
 
 
 class Hiccup:
@@ -551,3 +553,39 @@ def test_a_forced_side_that_is_through_ends_nobody_else() -> None:
     assert script.met >= set(script.others)
     assert not script.told & set(script.others)
     assert not [line for member in script.others for line in lines(result, str(member), "Ended")]
+
+
+class GivesAStageUp(Script):
+    """One of each stage, with the only source, are cut off from the majority, which waits for a
+    source, and go on; the last of stage 2 dies when they are through, and the others are in reach
+    again just before that stage is given up.
+    """
+
+    def __init__(self) -> None:
+        self._group: list[Member] = []
+        self.healed_s = 0.0
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Cut, kill, heal."""
+        if not self._group and is_asked(Train, key__iteration=1, key__stage=1)(moment):
+            self._group = [director.members(stage)[0] for stage in range(3)]
+            director.partition(self._group)
+        is_last = is_asked(Open, plan__iteration=6)(moment) and moment.sender.member in self._group
+        if self._group and is_last and not self.healed_s:
+            self.healed_s = director.now_s + HEALED_AFTER_S
+            director.kill(self._group[2])
+            director.after(HEALED_AFTER_S, director.heal)
+
+
+def test_a_stage_is_not_given_up_while_others_gather() -> None:
+    """They have a coordinator, and so say no hello to the side that is through, until it has
+    called: it does before it ends without a stage, waits for them once more, and has the stage kept
+    by one of theirs (seed 2704673).
+    """
+    script = GivesAStageUp()
+    setup = unhurried(swarm(body=2, replicas=3, faults=GONE, standbys=0), iterations=6)
+    result = play(setup, script)
+    assert script.healed_s
+    assert lines(result, "TookOver", "forced=False"), "the others are led"
+    assert lines(result, "RecoveryDecided stage=2", "iteration=6", "action=Stay")
+    assert set(written(result)) == {0, 1, 2}

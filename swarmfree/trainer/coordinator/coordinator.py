@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -595,13 +595,25 @@ class Coordinator:
 
     async def _evaluate_and_write(self) -> Written:
         """The last evaluation, then the weights; once more where a further stage is lost meanwhile,
-        since somebody may come and rebuild it.
+        since somebody may come and rebuild it, and where one is not written, for whoever has come
+        meanwhile, or may: another side of a split gives way once it is called.
         """
+        waited = set[str]()
         while True:
             given_up = await self._closing()
+            waited |= self._came(given_up)
             written = await self._write()
-            if self.roster.lost() & written.missing.keys() <= given_up:
+            missing = self.roster.lost() & written.missing.keys()
+            if not missing <= given_up:
+                continue
+            others = self._came(missing) | await self.partition_merge.beyond() if missing else set()
+            if others <= waited:
                 return written
+            waited |= others
+
+    def _came(self, stages: Collection[int]) -> set[str]:
+        """Peer ids of those that have a place at these stages."""
+        return {participant.member.peer_id for stage in stages for participant in self.roster.of_stage(stage)}
 
     async def _write(self) -> Written:
         return await write_weights(self._context, self.roster, self.lead.decided)

@@ -24,7 +24,7 @@ from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import is_whole, meet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.tasks import Signal, each
+from swarmfree.trainer.tasks import Signal, each, within
 
 ASKED_AT_ONCE = 64
 KIN_AGAIN, KIN_MAX = 4, 64
@@ -140,9 +140,28 @@ class PartitionMerge:
         if len(self._kin_since_s) < KIN_MAX:
             self._kin_since_s.setdefault(peer_id, now_s)
 
-    async def look_at(self, stranger: Endpoint) -> None:
+    async def beyond(self) -> set[str]:
+        """Peer ids of those that had a place here, have none, and answer; whom they follow hears
+        of this swarm by that. A directory that is silent shows nobody.
+        """
+        try:
+            announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
+        except TimeoutError:
+            return set()
+        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in self._lead.named and self._is_stranger(a.endpoint)]
+        found: set[str] = set()
+
+        async def ask(stranger: Endpoint) -> None:
+            if await self.look_at(stranger):
+                found.add(stranger.member.peer_id)
+
+        await each(named, ask, ASKED_AT_ONCE)
+        return found
+
+    async def look_at(self, stranger: Endpoint) -> bool:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
-        itself, or have woken, and says hello once it has heard nobody for a while.
+        itself, or have woken, and says hello once it has heard nobody for a while. Whether it
+        answers.
         """
         met = await self._meet(stranger)
         if met is not None and (met.coordinator is None or met.coordinator.member == self._context.me):
@@ -151,6 +170,7 @@ class PartitionMerge:
             rival = await self._visit(met.coordinator)
             if rival is not None:
                 self.hear(rival)
+        return met is not None
 
     def expects_members(self) -> bool:
         """Whether another coordinator of this lineage, or of its beginning, has just called, whose
