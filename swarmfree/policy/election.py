@@ -85,6 +85,7 @@ def may_lead(
     Who has dropped out of the plan leads only as an elector or alone where nothing is left to
     decide and its own stage may not be written, and only as one that had a place who is alone for
     long where something is: all that the plan names may have ended, and it may hold what is left.
+    Electors that have all dropped out choose among themselves.
 
     Args:
         plan: the newest one known, of those who answer too.
@@ -96,8 +97,10 @@ def may_lead(
     """
     if plan.stage_of(me) is not None:
         return True
-    is_alone = not ({*plan.names(), *electorate} - {me}).intersection(there)
-    return (me in electorate or is_alone) if is_over else (has_waited and (has_left or me in electorate) and is_alone)
+    votes = me in electorate
+    others = {*plan.names(), *(() if votes else electorate)}
+    is_alone = not others.intersection(there)
+    return (votes or is_alone) if is_over else (has_waited and (has_left or votes) and is_alone)
 
 
 def electorate_of(last_record: Record | None, plan: Plan | None) -> tuple[Member, ...]:

@@ -7,7 +7,7 @@ Source: protocol, "When all have died".
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeldSnapshot
@@ -60,14 +60,19 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
     return best, any(point.iteration > best.iteration for point in points)
 
 
-def worth_keeping(held: Sequence[HeldSnapshot], newest: int, past: Mapping[int, str]) -> tuple[HeldSnapshot, ...]:
-    """Choose the snapshots that stay on a disk beside the newest one: the one before it, of the
-    same past, of whatever stage.
+def worth_keeping(
+    held: Sequence[HeldSnapshot], newest: int, past: Mapping[int, str], descendants: Collection[HeldSnapshot] = ()
+) -> tuple[HeldSnapshot, ...]:
+    """Choose the snapshots that stay on a disk beside the one that is written: the one before it,
+    of the same past, of whatever stage; and the newest of those that go on from it, since a state
+    that was copied from who was left behind may be written last.
 
     Args:
         held: those that lie there.
-        newest: the iteration that the newest one is ready for.
-        past: iteration -> lineage of the newest one.
+        newest: the iteration that the written one is ready for.
+        past: iteration -> lineage of the written one.
+        descendants: of those that lie there, whose past has the written one.
     """
-    same = [one for one in held if one.iteration < newest and past.get(one.iteration) == one.lineage]
-    return tuple(sorted(same, key=lambda one: -one.iteration)[: KEPT - 1])
+    newest_first = sorted(held, key=lambda one: -one.iteration)
+    before = [one for one in newest_first if one.iteration < newest and past.get(one.iteration) == one.lineage]
+    return (*[one for one in newest_first if one in descendants][:KEPT], *before[: KEPT - 1])

@@ -114,8 +114,11 @@ class Liveness:
                 limits = self._limits()
                 # Where a device hangs nobody gets anywhere.
                 hangs = any(self._hub.is_alive(m) and life.pace.stuck for m, life in self._cast.lives.items())
-                # By the plan that it left, a peer claims as late as one that is forced
-                limit_s = limits.forced_s if forced or now_s - self._dropped_s <= limits.forced_s else bounds.LEAD_SETTLED_S
+                # By the plan that it left, a peer claims as late as one that is forced; so does
+                # one that the plan has left out
+                is_left_out = self._plan is not None and self._plan[0].stage_of(member) is None
+                is_late = forced or is_left_out or now_s - self._dropped_s <= limits.forced_s
+                limit_s = limits.forced_s if is_late else bounds.LEAD_SETTLED_S
                 if not hangs and not self._is_lossy() and quiet_s > limit_s:
                     self._violated("I6", f"{member} took over in term {term}, though nothing went wrong for {quiet_s:.0f} s")
             case MemberLost(member=gone) | MemberLeft(member=gone):

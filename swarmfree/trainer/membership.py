@@ -464,18 +464,22 @@ class Membership:
         return goes_on and replica_state.is_from_disk and replica_state.iteration > founder.iteration
 
     def _is_left_over(self, founder: Founder) -> bool:
-        """Whether this peer went on from what the genesis names, and has heard nobody for long,
-        nor stored any record since: it has lost nothing where it holds that from its disk again,
-        and another one may be named, whom those that are back follow.
+        """Whether this peer has heard nobody for long, and loses nothing where it holds from its
+        disk what the genesis names: it went on from that, and has stored no record since, so that
+        another one may be named, whom those that are back follow; or it is named itself, and may
+        claim by no plan, so that nobody goes on from what it holds.
         """
         replica_state, snapshots = self._stage_member.replica_state, self._context.ports.snapshots
         held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
-        is_as_named = (held.iteration, held.lineage) == (founder.iteration, founder.lineage)
-        if replica_state.is_from_disk or not is_as_named or replica_state.promises.sealed is not None:
-            return False
         silent_s = self._stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
         is_alone = silent_s >= LEFT_OVER_SILENCES * self._context.timing.coordinator_silence_s
-        return is_alone and snapshots is not None and held in snapshots.held()
+        if replica_state.is_from_disk or snapshots is None or not is_alone:
+            return False
+        where, on_disk = (founder.iteration, founder.lineage), snapshots.held()
+        if (held.iteration, held.lineage) == where:
+            return replica_state.promises.sealed is None and held in on_disk
+        is_named = founder.peer_id == self._context.me.peer_id and where in {(one.iteration, one.lineage) for one in on_disk}
+        return is_named and not self._stage_member.may_lead_alone
 
     async def _hold_named(self) -> None:
         """Hold what the newest genesis names, where this peer holds something else from its disk:

@@ -103,11 +103,22 @@ class SnapshotKeeper:
             # A pause that a disk refuses is tried again after each iteration: what is written for
             # it goes first, and the newest set that all have stays.
             there = [one for one in self.held() if one != self._passing]
-            await self._port.write(snapshot, parts, worth_keeping(there, snapshot.held.iteration, snapshot.past))
+            descendants = [one for one in there if await self._goes_on_from(one, snapshot.held)]
+            await self._port.write(snapshot, parts, worth_keeping(there, snapshot.held.iteration, snapshot.past, descendants))
         self._told = ""
         self.arrived(snapshot.held)
         if self._on_written is not None:
             self._on_written(snapshot.held)
+
+    async def _goes_on_from(self, one: HeldSnapshot, other: HeldSnapshot) -> bool:
+        """Whether one that lies on the disk was left by records after those of another."""
+        if self._port is None or one.iteration <= other.iteration:
+            return False
+        try:
+            snapshot = await self._port.read(one)
+        except SwarmfreeError:
+            return False
+        return snapshot.past.get(other.iteration) == other.lineage
 
     async def keep(self) -> None:
         """Run for ever: write what is due. A disk that refuses is told of once, and tried again

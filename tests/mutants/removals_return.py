@@ -19,10 +19,11 @@ from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Claim, GetState, Hello
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Term
+from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Founder, Member, Term
+from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
-from swarmfree.trainer import election
+from swarmfree.trainer import election, snapshot_keeper
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
 from swarmfree.trainer.coordinator import recovery_choice
@@ -1055,6 +1056,45 @@ def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
     """
     may_lead = election.may_lead
     patch.setattr(election, "may_lead", lambda *known, is_over, has_waited: may_lead(*known, is_over=is_over, has_waited=False))
+
+
+def left_out_beside_another(patch: pytest.MonkeyPatch) -> None:
+    """Of two voters that the newest plan does not name each leaves the lead to the other (3.2)."""
+    may_lead = election.may_lead
+
+    def careless(plan: Plan, electorate: Sequence[Member], me: Member, there: Iterable[Member], **known: bool) -> bool:
+        is_free = plan.stage_of(me) is not None or not {*electorate, me}.difference({me}).intersection(there)
+        return is_free and may_lead(plan, electorate, me, [*there], **known)
+
+    patch.setattr(election, "may_lead", careless)
+
+
+def plan_of_one_that_may_not_claim(patch: pytest.MonkeyPatch) -> None:
+    """Whoever holds a stage and knows a plan is waited for by the bootstrap node, though it may
+    never lead by that (seed 2704740; When all have died).
+    """
+    patch.setattr(StageMember, "may_lead_alone", property(lambda self: self.replica_state.stage != NO_STAGE))
+
+
+def named_with_something_else(patch: pytest.MonkeyPatch) -> None:
+    """Who is named to go on from its disk, and holds what nobody goes on from, waits as it is (When
+    all have died).
+    """
+    is_left_over = Membership._is_left_over
+
+    def careless(self: Membership, founder: Founder) -> bool:
+        state = self._stage_member.replica_state
+        return (state.iteration, state.lineage) == (founder.iteration, founder.lineage) and is_left_over(self, founder)
+
+    patch.setattr(Membership, "_is_left_over", careless)
+
+
+def later_snapshot_of_the_same_past(patch: pytest.MonkeyPatch) -> None:
+    """What was written last takes the place of what goes on from it (seed 2704740; When all have
+    died).
+    """
+    worth_keeping = snapshot_keeper.worth_keeping
+    patch.setattr(snapshot_keeper, "worth_keeping", lambda held, newest, past, _: worth_keeping(held, newest, past))
 
 
 def state_of_one_that_is_past(patch: pytest.MonkeyPatch) -> None:

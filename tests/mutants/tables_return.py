@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
@@ -31,6 +31,7 @@ from swarmfree.protocol.messages import (
     GetRecord,
     Heartbeat,
     HeartbeatAnswer,
+    HeldSnapshot,
     Hello,
     KeptShadow,
     Meet,
@@ -43,8 +44,10 @@ from swarmfree.protocol.messages import (
 )
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
 from swarmfree.protocol.plan import Rebuilt, Replica
-from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
+from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.sim.peer_ports import MemorySnapshots, Pace
 from swarmfree.trainer import election
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
@@ -53,8 +56,10 @@ from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.member import queries
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder as build
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import signed
 from tests.mutants.alone import (
     LATER,
@@ -149,7 +154,7 @@ def candidate_without_majority() -> object:
 def candidate_that_was_left_out() -> object:
     """The newest plan does not name a peer that votes, or one that does not: whether it may lead at
     once, after a long wait, and after that beside a peer that promises; then beside one that the
-    plan alone names, one that votes alone, and one that is a stranger.
+    plan alone names, one that only votes as it does itself, and one that is a stranger.
     """
     stages = tuple((Replica(one),) for one in (A, SIBLING, D))
     others, alone, beside = replace(plan(1), replicas=stages), {ME.member}, {ME.member, D.member}
@@ -168,6 +173,81 @@ def candidate_that_was_left_out() -> object:
         election.may_lead(others, electors, ME.member, there, is_over=False, has_waited=has_waited)
         for electors, there, has_waited in asked
     ]
+
+
+def plan_told_where_nobody_leads() -> object:
+    """The plan that a peer knows names it, or others; it votes, or does not, or was told to rejoin,
+    or has nothing left to do, or holds no stage: whether it tells of that plan, by which the
+    bootstrap node leaves the run to it.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        state, told = alone.replica_state, list[bool]()
+        stages = tuple((Replica(one),) for one in (A, SIBLING, D))
+        alone.stage_member.lose_coordinator()
+        others = replace(plan(1), replicas=stages)
+        voters = (A.member, SIBLING.member, D.member)
+        for known, electorate, left, is_paused, stage in (
+            (plan(1), voters, None, False, 1),
+            (others, voters, None, False, 1),
+            (others, (*voters, ME.member), None, False, 1),
+            (others, voters, plan(1), False, 1),
+            (others, voters, None, True, 1),
+            (plan(1), voters, None, False, NO_STAGE),
+        ):
+            state.known_plan, state.left_plan, state.is_paused, state.stage = known, left, is_paused, stage
+            state.records = [replace(record(), iteration=-1, electorate=electorate)]
+            answered = (await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer)
+            told.append(answered.plan is not None)
+        return told
+
+    return play(story)
+
+
+def named_while_it_holds_something_else() -> object:
+    """A genesis names a peer that has its set on the disk and holds another state, with which it
+    may not claim; or names somebody else, or what it has not got, or it may claim, or has heard
+    somebody lately: whether it holds what was named.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        disk = cast("Snapshots", SimpleNamespace(held=lambda: (HeldSnapshot(1, 4, LINEAGE),)))
+        alone.context.ports = replace(alone.context.ports, snapshots=disk)
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+        others = replace(plan(1), replicas=tuple((Replica(one),) for one in (A, SIBLING, D)))
+        electorate, found = (A.member, SIBLING.member, D.member), list[bool]()
+        alone.replica_state.install(1, 6, OTHER_LINEAGE, replace(record(), iteration=5, electorate=electorate))
+        for known, named, iteration, silent_ticks in (
+            (others, ME, 4, 10_000),
+            (others, A, 4, 10_000),
+            (others, ME, 5, 10_000),
+            (plan(1), ME, 4, 10_000),
+            (others, ME, 4, 1),
+        ):
+            alone.replica_state.known_plan, alone.stage_member.silent_ticks = known, silent_ticks
+            found.append(membership._is_left_over(Founder(2, named.member.peer_id, iteration, LINEAGE)))
+        return found
+
+    return play(story)
+
+
+def snapshot_beside_a_later_one() -> object:
+    """A peer writes an older state than lies on its disk, which goes on from that or does not: the
+    iterations of what lies there then.
+    """
+
+    async def story(alone: Alone) -> list[list[int]]:
+        found, before = list[list[int]](), replace(record(), iteration=8)
+        for past in ({9: before.lineage()}, {9: OTHER_LINEAGE}):
+            port = MemorySnapshots({}, lambda: True, Pace())
+            later = Snapshot(1, replace(record(), iteration=9), past, 0)
+            await port.write(later, [], [])
+            alone.context.ports = replace(alone.context.ports, snapshots=port)
+            await SnapshotKeeper(alone.context, alone.stage_member)._write(Snapshot(1, before, {}, 0), [])
+            found.append([held.iteration for held in port.held()])
+        return found
+
+    return play(story)
 
 
 def candidate_that_is_called_elsewhere() -> object:

@@ -452,8 +452,24 @@ ROWS = (
     Row(
         removals_return.left_out_for_ever,
         tables_return.candidate_that_was_left_out,
-        [False, True, False, False, False, False, True],
+        [False, True, False, False, False, True, True],
     ),
+    Row(
+        removals_return.left_out_beside_another,
+        tables_return.candidate_that_was_left_out,
+        [False, True, False, False, False, True, True],
+    ),
+    Row(
+        removals_return.plan_of_one_that_may_not_claim,
+        tables_return.plan_told_where_nobody_leads,
+        [True, False, True, True, True, False],
+    ),
+    Row(
+        removals_return.named_with_something_else,
+        tables_return.named_while_it_holds_something_else,
+        [True, False, False, False, False],
+    ),
+    Row(removals_return.later_snapshot_of_the_same_past, tables_return.snapshot_beside_a_later_one, [[10, 9], [9]]),
     Row(removals_return.state_of_one_that_is_past, tables_return.joiner_that_is_past, "Stay"),
     Row(
         removals_return.donor_on_its_own_side,

@@ -43,8 +43,12 @@ def test_of_a_set_its_holders_are_told() -> None:
 
 
 def test_one_older_snapshot_of_the_same_past_is_kept() -> None:
-    """Not two, none of a lineage that was left, and none that is later: it went on before that."""
+    """Not two, none of a lineage that was left, and none that is later: it went on before that. But
+    of those that go on from the one that is written two stay.
+    """
     past = {4: L, 6: L, 8: L}
     there = [held(0, 4), held(0, 6), held(1, 8, M), held(0, 12)]
     assert worth_keeping(there, 10, past) == (held(0, 6),)
     assert worth_keeping([held(1, 8, M)], 10, past) == ()
+    later = [held(0, iteration) for iteration in (12, 14, 16)]
+    assert worth_keeping([*there, *later], 10, past, later) == (held(0, 16), held(0, 14), held(0, 6))

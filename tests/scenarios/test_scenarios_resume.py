@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.messages import GetPlan, GetState, Goodbye, Heartbeat, Open, Request, Seal
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.bootstrap import PEER_ID
+from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
@@ -107,6 +108,115 @@ def test_who_had_no_stage_when_all_others_died_is_not_waited_for() -> None:
     result = play(lasting(unhurried(swarm(standbys=0)), 12, 2), Alone())
     assert len(copying) == 2
     assert lines(result, "the run goes on with iteration 6, from snapshots")
+
+
+class LeftBesideThePlan(Script):
+    """A member dies as this iteration is sealed, and its next life copies its sibling and learns
+    who else there is; the plan that has it does not reach it, and all others die.
+    """
+
+    def __init__(self, iteration: int) -> None:
+        """Nobody has died."""
+        self._iteration, self.gone, self.is_left = iteration, "", False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Once that plan is sent."""
+        request, receiver = moment.request, moment.receiver.member
+        if not self.gone and isinstance(request, Seal) and request.record.iteration == self._iteration:
+            self.gone = director.members(1)[0].peer_id
+            director.kill(director.members(1)[0])
+        if isinstance(request, Open) and receiver.peer_id == self.gone:
+            director.after(0.01, lambda: self._leave(director, receiver))
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Nobody lets it in before all others have died."""
+        del sender
+        is_let_in = isinstance(request, Open) and receiver.member.peer_id == self.gone and not self.is_left
+        return Fate(0.0, 0.0, 0.0, request_lost=True) if is_let_in else None
+
+    def _leave(self, director: Director, member: Member) -> None:
+        if not self.is_left:
+            self.is_left = True
+            director.kill(*(peer for peer in director.peers() if peer != member))
+
+
+@pytest.mark.parametrize(("iteration", "named"), [(4, 3), (5, 6)])
+def test_who_is_left_with_a_stage_and_is_in_no_plan_is_not_waited_for(iteration: int, named: int) -> None:
+    """It has copied its stage, further than what lies on the disks or as far, and knows a plan that
+    names nobody who is left: it can claim by none. The others go on from their disks, with it.
+    """
+    script = LeftBesideThePlan(iteration)
+    result = play(lasting(unhurried(swarm(standbys=0)), 10, 3), script)
+    assert script.is_left
+    assert lines(result, f"the run goes on with iteration {named}, from snapshots")
+    assert not rebuilt(result)
+
+
+def test_who_alone_has_a_set_goes_on_from_it_whatever_it_holds() -> None:
+    """As before, and the disks of all others are lost: what it has copied from them since is of no
+    use, since nobody may lead with it.
+    """
+
+    class NoDisks(LeftBesideThePlan):
+        def _leave(self, director: Director, member: Member) -> None:
+            if not self.is_left:
+                for other in director.peers():
+                    if other != member:
+                        director.lose_disk(other)
+            super()._leave(director, member)
+
+    script = NoDisks(4)
+    result = play(lasting(unhurried(swarm(standbys=0)), 7, 3), script)
+    assert script.is_left
+    assert lines(result, "the run goes on with iteration 3, from snapshots of 1 peer")
+    assert not [line for line in rebuilt(result) if "stage=1" in line]
+
+
+class TwoLeftOut(Script):
+    """Two members stand still; a source dies meanwhile, so that the next plan is without the two.
+    Both come back and learn of that plan, but are in none when all others die.
+    """
+
+    def __init__(self) -> None:
+        """Nobody stands still."""
+        self.members, self.is_left, self._told = list[Member](), False, set[Member]()
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Both voted on the last record."""
+        request, sender = moment.request, moment.sender.member
+        if not self.members and isinstance(request, Open) and request.plan.iteration == 4 and moment.outcome is not None:
+            self.members = [director.members(1)[0], director.members(2)[0]]
+            director.after(0.3, lambda: self._stand_still(director))
+            director.after(4.0, lambda: director.kill(*(m for m in director.members(0) if m != director.coordinator)))
+        if sender in self.members and isinstance(request, GetPlan) and moment.outcome is not None:
+            self._told.add(sender)
+            if len(self._told) == len(self.members):
+                director.after(0.02, lambda: self._leave(director))
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Nobody lets them in before all others have died."""
+        del sender
+        is_let_in = isinstance(request, Open) and receiver.member in self.members and not self.is_left
+        return Fate(0.0, 0.0, 0.0, request_lost=True) if is_let_in else None
+
+    def _stand_still(self, director: Director) -> None:
+        for member in self.members:
+            director.freeze(member, 6.0)
+
+    def _leave(self, director: Director) -> None:
+        if not self.is_left:
+            self.is_left = True
+            director.kill(*(peer for peer in director.peers() if peer not in self.members))
+
+
+def test_voters_that_were_all_left_out_of_the_plan_choose_among_themselves() -> None:
+    """Each would wait for ever for the other one to lead, and the bootstrap node for both."""
+    script = TwoLeftOut()
+    setup = replace(lasting(unhurried(swarm(standbys=0, sources=2)), 7, 3), work_min_s=0.12, work_max_s=0.2)
+    result = play(setup, script)
+    assert script.is_left
+    assert len(lines(result, "TookOver")) == 1
+    assert not lines(result, "the run goes on with iteration")
 
 
 def test_who_was_away_when_others_went_on_does_not_lead_from_before_that() -> None:

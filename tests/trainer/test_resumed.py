@@ -35,6 +35,7 @@ NEW, OLD, HERE = HeldSnapshot(1, 100, L), HeldSnapshot(1, 50, L), HeldSnapshot(1
     [
         (1, False, False, PLAN, 70, (HERE, NEW, OLD)),  # what is held comes first
         (1, True, False, PLAN, 0, (HERE, NEW, OLD)),  # a snapshot is a claim to no record
+        (1, False, False, None, 70, (HERE, NEW, OLD)),  # who may lead by no plan tells of none
         (1, False, True, PLAN, 70, ()),  # where somebody leads nothing is gone on from
         (NO_STAGE, False, False, None, 70, (NEW, OLD, HERE)),  # who holds no stage claims by no plan
         (NO_STAGE, False, True, PLAN, 70, ()),  # but is led by one
@@ -48,7 +49,8 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
         coordinator=LEADER, is_from_disk=is_from_disk, records_held=70, stage=stage, iteration=70, lineage=M, known_plan=PLAN
     )
     room = SimpleNamespace(host="QmHost")
-    member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="", guest_room=room)
+    may = plan is not None and not is_led
+    member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="", guest_room=room, may_lead_alone=may)
     answer = (await queries.get_plan(cast("Any", member), (NEW, OLD, HERE))).expect(PlanAnswer)
     assert answer == PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from swarmfree.policy import promises
 from swarmfree.policy.block_split import split_after, split_of_plan
-from swarmfree.policy.election import electorate_of, is_of_later_founder
+from swarmfree.policy.election import electorate_of, is_of_later_founder, may_lead
 from swarmfree.policy.evidence import Voters, is_elected, why_unproven
 from swarmfree.policy.permissions import remembered
 from swarmfree.policy.promises import Promises
@@ -288,6 +288,18 @@ class StageMember:
             return Reply(Committed(self.replica_state.iteration))
 
         await self._in_turn(act)
+
+    @property
+    def may_lead_alone(self) -> bool:
+        """Whether what this peer holds may be gone on from under it, by the plan that it knows, at
+        the latest once nobody else has answered for long.
+        """
+        state, me = self.replica_state, self.context.me
+        plan, has_left = state.known_plan, state.left_plan is not None
+        if plan is None or state.stage == NO_STAGE:
+            return False
+        electorate = electorate_of(state.record_of(NEWEST), plan)
+        return may_lead(plan, electorate, me, (), is_over=state.is_through, has_waited=True, has_left=has_left)
 
     @property
     def hears_coordinator(self) -> bool:

@@ -8,7 +8,6 @@ from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
-from swarmfree.protocol.names import NO_STAGE
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import FirstWeights, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
@@ -109,14 +108,14 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
     """Return the plan in force, what the run waits for, its coordinator, the number of records, of
     a coordinator its last move, and of a guest its host; where nobody leads, the snapshots on this
-    peer's disk, the one that it holds first, and a plan only from who holds a stage: nobody else
-    claims by it before long.
+    peer's disk, the one that it holds first, and a plan only from who holds a stage and may claim
+    by it: nobody would be led by anybody else before long.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
     records = 0 if replica_state.is_from_disk else replica_state.records_held
     held = HeldSnapshot(replica_state.stage, replica_state.iteration, replica_state.lineage)
     told = tuple(sorted(snapshots, key=lambda one: one != held))[:SNAPSHOTS_MAX] if leader is None else ()
-    plan = replica_state.known_plan if leader is not None or replica_state.stage != NO_STAGE else None
+    plan = replica_state.known_plan if leader is not None or stage_member.may_lead_alone else None
     host = stage_member.guest_room.host
     return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host))
