@@ -822,6 +822,8 @@ class PlanAnswer:
         last_move: whom the answering peer, where it coordinates, moved to another stage last, and
             what that is expected to bring, or came to; empty where it has moved nobody.
         host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
+        is_committed_state: the state that it holds is what the last record left, and not made in
+            place of that since.
     """
 
     plan: Plan | None
@@ -831,6 +833,7 @@ class PlanAnswer:
     snapshots: tuple[HeldSnapshot, ...] = ()
     last_move: RemoteText = ""
     host: str = ""
+    is_committed_state: bool = False
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

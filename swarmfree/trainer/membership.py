@@ -113,12 +113,16 @@ class Membership:
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         replica_state = self._stage_member.replica_state
-        if replica_state.stage == NO_STAGE or not (replica_state.is_committed_state or replica_state.plan):
+        last = replica_state.record_of(NEWEST)
+        counts = replica_state.is_committed_state or replica_state.plan is not None
+        if replica_state.stage == NO_STAGE:
+            counts = last is not None and self._context.me in last.electorate
+        if not counts:
             return Hello(can_feed, self._context.local.standby, corpus_hash, host=self._stage_member.guest_room.host)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the
-        # same.
+        # same; so may a voter that has let its stage go, to build another.
         stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
-        last, held = replica_state.record_of(NEWEST), (stage, replica_state.iteration, replica_state.lineage)
+        held = stage, replica_state.iteration, replica_state.lineage
         replica_state.has_given_up = replica_state.is_from_disk or not self._election.hopes
         forced = GIVEN_UP if replica_state.has_given_up else last.forced if last is not None else ()
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced, self._stage_member.guest_room.host)

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
-from swarmfree.protocol.messages import Build, Built, Claim, GetState, Hello
+from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, PlanAnswer
 from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Founder, Member, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -37,6 +38,7 @@ from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.incarnations import Incarnations
+from swarmfree.trainer.member import catch_up, queries
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder, state_copy
@@ -1087,6 +1089,49 @@ def named_with_something_else(patch: pytest.MonkeyPatch) -> None:
         return (state.iteration, state.lineage) == (founder.iteration, founder.lineage) and is_left_over(self, founder)
 
     patch.setattr(Membership, "_is_left_over", careless)
+
+
+def copy_of_what_was_made(patch: pytest.MonkeyPatch) -> None:
+    """What was copied counts as what the last record left where the donor knows a plan that does
+    not say otherwise, though that may be older than what the donor made (seed 2722239; 3.10).
+    """
+
+    async def careless(context: Context, to: Endpoint, request: GetPlan) -> Reply:
+        reply = await Context.call(context, to, request)
+        return Reply(dataclasses.replace(reply.expect(PlanAnswer), is_committed_state=True))
+
+    class Careless:
+        def __init__(self, context: Context) -> None:
+            self.manifest, self.call = context.manifest, partial(careless, context)
+
+    learn = catch_up._learn_plan
+    patch.setattr(catch_up, "_learn_plan", lambda context, *rest: learn(Careless(context), *rest))
+
+
+def donor_vouches_for_anything(patch: pytest.MonkeyPatch) -> None:
+    """Who is asked for its plan says of whatever it holds that the last record left it (3.10)."""
+    get_plan = queries.get_plan
+
+    async def careless(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
+        reply = await get_plan(stage_member, snapshots, last_move)
+        return Reply(dataclasses.replace(reply.expect(PlanAnswer), is_committed_state=True))
+
+    patch.setattr(queries, "get_plan", careless)
+
+
+def lineage_of_a_voter(patch: pytest.MonkeyPatch) -> None:
+    """A voter that has let its stage go tells nobody of its lineage: a side that gives way to that
+    takes it in (seed 2722757; 3.8).
+    """
+    hello = Membership.hello
+
+    def careless(self: Membership) -> Hello:
+        found = hello(self)
+        if self._stage_member.replica_state.stage != NO_STAGE:
+            return found
+        return Hello(found.can_feed, found.standby, found.corpus_hash, host=found.host)
+
+    patch.setattr(Membership, "hello", careless)
 
 
 def later_snapshot_of_the_same_past(patch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from swarmfree.protocol.messages import (
     Request,
 )
 from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
-from swarmfree.protocol.plan import Rebuilt, Replica
+from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
 from swarmfree.protocol.snapshot import Snapshot
@@ -56,7 +56,7 @@ from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.incarnations import Incarnations
-from swarmfree.trainer.member import queries
+from swarmfree.trainer.member import catch_up, queries
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery import builder as build
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
@@ -229,6 +229,58 @@ def named_while_it_holds_something_else() -> object:
         return found
 
     return play(story)
+
+
+def copier_of_what_was_made() -> object:
+    """A donor answers a peer that has just copied its stage with a plan, and vouches or does not:
+    whether the copy counts as what the last record left, by a plan of that record, one that says
+    that the stage was rebuilt, and one of another lineage.
+    """
+    rebuilt = Rebuilt(1, "state", rate_scaled=False, steps=AS_RECORDED)
+
+    async def story(alone: Alone, known: Plan, *, vouches: bool) -> bool:
+        answer = PlanAnswer(known, "", is_committed_state=vouches)
+        alone.line.answer = lambda to, request: Reply(answer)
+        alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        await catch_up._learn_plan(alone.context, alone.stage_member, (SIBLING,))
+        return alone.replica_state.is_committed_state
+
+    opened = plan(3, iteration=5, lineage=LINEAGE)
+    plans = opened, replace(opened, rebuilt=(rebuilt,)), plan(3, iteration=5, lineage=OTHER_LINEAGE)
+    return [play(partial(story, known=known, vouches=vouches)) for known in plans for vouches in (True, False)]
+
+
+def donor_that_vouches() -> object:
+    """What a peer says of its state to who asks for its plan: with a stage that a record left, one
+    that was made, and none.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        told = list[bool]()
+        for stage, is_committed in ((1, True), (1, False), (NO_STAGE, True)):
+            alone.replica_state.stage, alone.replica_state.is_committed_state = stage, is_committed
+            told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).is_committed_state)
+        return told
+
+    return play(story)
+
+
+def hello_of_a_voter_without_a_stage() -> object:
+    """The stage, iteration and lineage that a peer tells of in its Hello: one that has let its
+    stage go for a build, and votes on the next record or does not; a newcomer.
+    """
+
+    async def story(alone: Alone, *, votes: bool, has_stepped: bool) -> tuple[int, int, str]:
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+        if has_stepped:
+            electorate = (A.member, ME.member) if votes else (A.member,)
+            alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4, electorate=electorate))
+        alone.replica_state.stage = NO_STAGE
+        hello = membership.hello()
+        return hello.stage, hello.iteration, hello.lineage[:1]
+
+    kinds = ((True, True), (False, True), (False, False))
+    return [play(partial(story, votes=votes, has_stepped=stepped)) for votes, stepped in kinds]
 
 
 def snapshot_beside_a_later_one() -> object:

@@ -469,6 +469,13 @@ ROWS = (
         tables_return.named_while_it_holds_something_else,
         [True, False, False, False, False],
     ),
+    Row(removals_return.copy_of_what_was_made, tables_return.copier_of_what_was_made, [True, *[False] * 5]),
+    Row(removals_return.donor_vouches_for_anything, tables_return.donor_that_vouches, [True, False, False]),
+    Row(
+        removals_return.lineage_of_a_voter,
+        tables_return.hello_of_a_voter_without_a_stage,
+        [(-1, 5, "1"), (-1, 0, ""), (-1, 0, "")],
+    ),
     Row(removals_return.later_snapshot_of_the_same_past, tables_return.snapshot_beside_a_later_one, [[10, 9], [9]]),
     Row(removals_return.state_of_one_that_is_past, tables_return.joiner_that_is_past, "Stay"),
     Row(

@@ -46,13 +46,22 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
 ) -> None:
     """Whoever watches the run tells by this whether it goes on, and from where."""
     state = SimpleNamespace(
-        coordinator=LEADER, is_from_disk=is_from_disk, records_held=70, stage=stage, iteration=70, lineage=M, known_plan=PLAN
+        coordinator=LEADER,
+        is_from_disk=is_from_disk,
+        records_held=70,
+        stage=stage,
+        iteration=70,
+        lineage=M,
+        known_plan=PLAN,
+        is_committed_state=True,
     )
     room = SimpleNamespace(host="QmHost")
     may = plan is not None and not is_led
     member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="", guest_room=room, may_lead_alone=may)
     answer = (await queries.get_plan(cast("Any", member), (NEW, OLD, HERE))).expect(PlanAnswer)
-    assert answer == PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost")
+    vouches = stage != NO_STAGE
+    found = PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost", is_committed_state=vouches)
+    assert answer == found
 
 
 class Disk:

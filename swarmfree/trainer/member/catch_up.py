@@ -21,8 +21,8 @@ async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple
     """Who else there is, in case the coordinator dies before this peer is a member; and whether
     what was copied is what the last record left.
 
-    It is, where a donor works by a plan that goes on from that record without having rebuilt the
-    stage.
+    It is, where a donor vouches for what it holds, and knows a plan that goes on from that record
+    without having rebuilt the stage. That plan may be older than what the donor has made since.
     """
     replica_state = stage_member.replica_state
     for donor in donors:
@@ -31,7 +31,8 @@ async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple
             known, found = replica_state.known_plan, fitting_plan(answer.plan, context.manifest.stage_count)
             if found is not None and (known is None or found.position > known.position):
                 replica_state.known_plan = found
-            if found is not None and (found.iteration, found.lineage) == (replica_state.iteration, replica_state.lineage):
+            held = replica_state.iteration, replica_state.lineage
+            if answer.is_committed_state and found is not None and (found.iteration, found.lineage) == held:
                 replica_state.is_committed_state |= all(rebuilt.stage != replica_state.stage for rebuilt in found.rebuilt)
             return
 

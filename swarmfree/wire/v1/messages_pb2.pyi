@@ -536,7 +536,9 @@ class HeartbeatResponse(google.protobuf.message.Message):
     iteration: builtins.int
     """The iteration its state is ready for; zero is the first."""
     base: builtins.str
-    """16 hex digits: base of the work it holds; empty if it holds none."""
+    """16 hex digits: base of the work it holds; without a plan, of a state that it cannot vouch for, the one that this
+    was opened in; empty if it holds none.
+    """
     stored: builtins.bytes
     """Microbatches whose output and answer it can still give, bits as in Partial sum; empty is the empty set."""
     share_done: builtins.bool
@@ -1898,6 +1900,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     SNAPSHOTS_FIELD_NUMBER: builtins.int
     LAST_MOVE_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1908,6 +1911,8 @@ class GetPlanResponse(google.protobuf.message.Message):
     """
     host: builtins.str
     """Peer id of the peer in whose process the receiver lives, as its guest; empty if it is none."""
+    is_committed_state: builtins.bool
+    """The state that the receiver holds is what the last record left, and not made in place of that."""
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1930,9 +1935,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         snapshots: collections.abc.Iterable[global___HeldSnapshot] | None = ...,
         last_move: builtins.str = ...,
         host: builtins.str = ...,
+        is_committed_state: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 
