@@ -73,7 +73,8 @@ KINDS = ("relay", "region", "halves")
 RUN = Manifest(
     run=RunSection(name="reach", seed=5, iterations=1_000_000, evaluate_every=0, evaluate_windows=1),
     model=ModelSection(width=32, blocks=2, heads=2, kv_heads=2, mlp_width=64, tokens_per_row=32),
-    stages=StagesSection(body=2, replicas_max=2, sources_max=2),
+    # Nothing is measured before all have come, so that nobody is placed by how fast another one is
+    stages=StagesSection(body=2, replicas_min=2, replicas_max=2, sources_max=2),
     batch=BatchSection(rows=1, microbatches=4),
     optimizer=OptimizerSection(rate=3e-4, warmup_iterations=0),
     recovery=RecoverySection(shadow_every=5),
