@@ -12,10 +12,10 @@ Through the samples of the second half of the time a line is fitted for each qua
 rises by more than `soak_figures.GROWTH_MAX` an hour, and by more than twice its standard error, is
 a fault; of what comes in whole ones, two at least. So is a minute without a commit, a contradiction
 among peers or a commit that comes too late (`lab.chaos`: I2, I3, I4, I6), a peer that ends by
-itself, and what is left behind. Faults go to stderr, and the exit code is 1 then. Whether numbers
-are right (I5) is for ``swarmfree chaos`` to say. Nothing outside a peer shows how many asyncio
-tasks it has; threads are counted in their place. Snapshots grow until 4,096 iterations are done,
-whose lineages they hold.
+itself, and what is left behind. Faults go to stderr, and the exit code is 1 then, or 130 where
+Ctrl-C ends it before its time. Whether numbers are right (I5) is for ``swarmfree chaos`` to say.
+Nothing outside a peer shows how many asyncio tasks it has; threads are counted in their place.
+Snapshots grow until 4,096 iterations are done, whose lineages they hold.
 
 The last line is one JSON object. Of each process and quantity it has *NAME.QUANTITY_per_h*, its
 *_error* and its *_last* value, where the line ends; and
@@ -113,8 +113,8 @@ async def attacker(swarm: LiveSwarm, folder: Path, choices: Choices) -> AsyncIte
         end_processes(below)
 
 
-async def measure(choices: Choices, folder: Path, faults: list[str]) -> dict[str, float]:
-    """One soak, in a new folder; its faults are appended.
+async def measure(choices: Choices, folder: Path, faults: list[str], signals: list[int]) -> dict[str, float]:
+    """One soak, in a new folder; its faults are appended, and the signals that ended it too soon.
 
     Raises:
         LiveFailed: the swarm never trained.
@@ -129,19 +129,33 @@ async def measure(choices: Choices, folder: Path, faults: list[str]) -> dict[str
         hosts = {HERE: ("/usr/bin/env", f"TMPDIR={temporary}")}
         async with LiveSwarm(folder, run_file, text, paced_fork_server(pace_file), hosts) as swarm:
             soak = Soak(swarm, folder, temporary, choices.seed)
-            found = await _soaked(soak, swarm, folder, choices)
+            found = await _soaked(soak, swarm, folder, choices, signals)
         soak.observer.events.close()
         remove_sockets(folder)
         for line in await asyncio.to_thread(soak.traces.wait_for_nothing, LEFT_WITHIN_S):
             soak.fault(f"left behind: {line}")
         faults += soak.faults
-        return {**found, "orphans": soak.counts.orphans, "faults": len(faults)}
+        found |= {"orphans": soak.counts.orphans, "faults": len(faults)}
+        if soak.over.is_set():
+            say(so_far(found, choices.minutes))
+        return found
 
 
-async def _soaked(soak: Soak, swarm: LiveSwarm, folder: Path, choices: Choices) -> dict[str, float]:
+def so_far(found: dict[str, float], minutes: float) -> str:
+    """That it was ended before its time, and what was seen until then."""
+    seen = ", ".join(f"{found[name]:g} {name}" for name in ("iterations", "kills", "leaves", "freezes", "attacks", "faults"))
+    return f"ended before its time, after {found['minutes']:g} of {minutes:g} minutes: {seen}"
+
+
+async def _soaked(soak: Soak, swarm: LiveSwarm, folder: Path, choices: Choices, signals: list[int]) -> dict[str, float]:
     observer, watch = soak.observer, soak.observer.watch
+
+    def end(number: int) -> None:
+        signals.append(number)
+        soak.over.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, soak.over.set)
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
     for peer in PEERS:
         await soak.start(peer)
     async with asyncio.TaskGroup() as tasks:
@@ -189,21 +203,24 @@ def _count(soak: Soak, begun_s: float, ended_s: float) -> int:
 
 
 def figures(soak: Soak, told: dict[str, Any], begun_s: float, ended_s: float) -> dict[str, float]:
-    """What came of it; what grows, and minutes without a commit, are faults."""
+    """What came of it; what grows, and minutes without a commit, are faults. That too little was
+    seen is none where it was ended before its time.
+    """
     times_s = [commit.time_s for commit in soak.observer.state.commits]
-    minutes = by_minute(times_s, begun_s, ended_s) or [0]
-    if not min(minutes):
+    is_whole = not soak.over.is_set()
+    minutes = by_minute(times_s, begun_s, ended_s)
+    if not min(minutes, default=not is_whole):
         soak.fault(f"minutes without a commit: {minutes.count(0)} of {len(minutes)}")
-    if not told.get("attacks"):
+    if is_whole and not told.get("attacks"):
         soak.fault("the attacker has attacked nobody")
     since_s = begun_s + (ended_s - begun_s) / 2
     found = slopes(soak.samples, since_s)
-    if not found:
+    if is_whole and not found:
         soak.fault("too short: nothing was seen often enough to be judged")
     for line in grown(found, spared=(LISTENER,)):
         soak.fault(line)
     open_lines = undecided(soak.samples, since_s, spared=(LISTENER,))
-    for line in open_lines:
+    for line in open_lines if is_whole else ():
         say(f"undecided: {line}")
     pids = {(sample.name, sample.pid) for sample in soak.samples}
     for (name, quantity), rise in found.items():
@@ -216,8 +233,8 @@ def figures(soak: Soak, told: dict[str, Any], begun_s: float, ended_s: float) ->
     return {
         "minutes": round((ended_s - begun_s) / 60, 1),
         "iterations": _count(soak, begun_s, ended_s),
-        "commits_a_minute": statistics.median(minutes),
-        "commits_a_minute_min": min(minutes),
+        "commits_a_minute": statistics.median(minutes or [0]),
+        "commits_a_minute_min": min(minutes, default=0),
         "longest_gap_s": round(longest_gap_s(times_s, begun_s, ended_s), 1),
         **asdict(soak.counts),
         "daemons_replaced": len(pids) - len({name for name, _ in pids}),
@@ -230,7 +247,7 @@ def figures(soak: Soak, told: dict[str, Any], begun_s: float, ended_s: float) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak, and print one JSON object."""
+    """Soak, and print one JSON object; the exit code is 130 or 143 where a signal ended it."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak", description="Hours of churn and attacks over a real swarm."
     )
@@ -241,15 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--out", type=Path, metavar="FOLDER", help="new folder for events, samples and logs; by default none is kept"
     )
     chosen = parser.parse_args(arguments)
-    choices, faults = Choices(chosen.minutes, chosen.seed, chosen.rate), list[str]()
+    choices, faults, signals = Choices(chosen.minutes, chosen.seed, chosen.rate), list[str](), list[int]()
     with contextlib.ExitStack() as stack:
         if chosen.out is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="swarmfree-soak-report-")))
         else:
             folder = chosen.out
             folder.mkdir(parents=True)
-        code = finish("soak", measure(choices, folder, faults))
-    return code or (1 if faults else 0)
+        code = finish("soak", measure(choices, folder, faults, signals))
+    return code or (128 + signals[0] if signals else 1 if faults else 0)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from benchmarks import soak
 from benchmarks.soak_figures import Sample, by_minute, grown, longest_gap_s, slope, slopes, undecided
-from benchmarks.soak_swarm import CHURNED, STEADY, drawn_blows
+from benchmarks.soak_swarm import CHURNED, STEADY, Counts, Soak, drawn_blows
 
 EVERY_S = 15.0
 
@@ -109,3 +115,32 @@ def test_the_seed_says_what_befalls_whom() -> None:
     assert not {blow.name for blow in blows} & set(STEADY)
     assert {(blow.act, blow.anew) for blow in blows} >= {("kill", True), ("kill", False), ("leave", True), ("leave", False)}
     assert any(blow.act == "freeze" for blow in blows)
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_too_little_was_seen_only_where_nobody_ended_it(*, is_ended: bool) -> None:
+    """Ctrl-C before anything can be judged finds no fault; a time that was asked for does."""
+    faults, over = list[str](), asyncio.Event()
+    if is_ended:
+        over.set()
+    observer = SimpleNamespace(state=SimpleNamespace(commits=()))
+    fake = SimpleNamespace(observer=observer, over=over, samples=sampled([1.0]), counts=Counts(), fault=faults.append)
+    found = soak.figures(cast("Soak", fake), {}, 0.0, 30.0)
+    assert any(line.startswith("too short") for line in faults) == (not is_ended)
+    assert len(faults) == (0 if is_ended else 3)
+    assert soak.so_far(found | {"faults": 0}, 120.0) == (
+        "ended before its time, after 0.5 of 120 minutes: 0 iterations, 0 kills, 0 leaves, 0 freezes, 0 attacks, 0 faults"
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(None, 1), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_tells_in_the_exit_code(monkeypatch: pytest.MonkeyPatch, number: int | None, code: int) -> None:
+    """A fault counts where nobody ended it."""
+
+    async def measure(_: soak.Choices, __: Path, faults: list[str], signals: list[int]) -> dict[str, float]:
+        faults.append("a fault")
+        signals.extend([] if number is None else [number])
+        return {}
+
+    monkeypatch.setattr(soak, "measure", measure)
+    assert soak.main([]) == code
