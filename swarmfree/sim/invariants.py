@@ -330,9 +330,11 @@ class Checks:
         self._found_fault("I2", self._rebuilds.check(member, build, built))
         if isinstance(build.action, Stay):
             self._require_need(build, member)  # only now is it known whose state stays
-            self._ready.pop(member, None)  # it goes on from an older state
-        # A repeated answer comes after steps at times
-        self._ready.setdefault(member, built.iteration)
+            # It goes on from an older state; or from where that was, with whoever leads next
+            self._ready.pop(member, None)
+        else:
+            # A repeated answer comes after steps at times
+            self._ready.setdefault(member, built.iteration)
         self._holdings.built(member, build, lineage, self._now_s())
         self.made_count += 1
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.actions import Copy, CopyKept, Fresh
+from swarmfree.protocol.actions import Copy, CopyKept, Fresh, Stay
 from swarmfree.protocol.events import IterationCommitted
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.protocol.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
@@ -250,6 +250,21 @@ def test_a_step_that_leaves_one_out_is_found() -> None:
     story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(sleeper), 0.1, 9, 1)))
     story.step(record, 2)
     assert (story.the_one().invariant, "was ready for 1" in story.the_one().text) == ("I3", True)
+
+
+def test_what_was_kept_with_the_loss_of_a_step_may_be_taken_back() -> None:
+    """A member is told to keep a state for an iteration that is never opened: with whoever leads
+    next it steps from where it stood.
+    """
+    story = Story()
+    story.whole(0)
+    record = story.record(1)
+    story.seal(record)
+    story.checks.asked(EVERYONE[0], Commit(record), b"")
+    build = Build(POSITION, Stay(2, 1, ""), 2, record.lineage(), record)
+    story.checks.answered(EVERYONE[2], build, Reply(Built(arithmetic.state_digest(story.states[2]), 0.1, 0, 2)))
+    story.step(record, 2)
+    assert story.found == []
 
 
 def test_a_rebuild_with_wrong_bytes_is_found() -> None:
