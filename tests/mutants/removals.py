@@ -82,10 +82,10 @@ def partial_sum_for_retries(patch: pytest.MonkeyPatch) -> None:
 def sum_of_its_own(patch: pytest.MonkeyPatch) -> None:
     """What a source takes over from others goes to one sum (3.7)."""
 
-    def careless(self: Source, offset: int) -> int:
-        if offset not in self._sums:
-            self._sums[offset] = self._book.number_for(SumKind.RETRIED if offset in self._taken else SumKind.SURE, offset)
-        return self._sums[offset]
+    def careless(self: Source, offset: int, sums: dict[int, int]) -> int:
+        if offset not in sums:
+            sums[offset] = self._book.number_for(SumKind.RETRIED if offset in self._taken else SumKind.SURE, offset)
+        return sums[offset]
 
     patch.setattr(Source, "_number_for", careless)
 

@@ -37,7 +37,7 @@ class _Feeder:
     def finish(self, offset: int) -> None:
         if offset not in self.done:
             self.done.add(offset)
-            self.source._book.enter(self.source._number_for(offset), offset)
+            self.source._book.enter(self.source._number_for(offset, self.source._sums), offset)
 
 
 @pytest.mark.parametrize("successors", [False, True])

@@ -127,7 +127,9 @@ class Source:
         return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
 
     def stop(self) -> None:
-        """Stop feeding and forget the share."""
+        """Stop feeding and forget the share. What the device is at may still end: it writes to what
+        is forgotten here.
+        """
         self._tasks.cancel_all()
         self._sums, self._embedded, self._losses = {}, set(), {}
         self._feeding, self._begun, self._taken, self._window_losses, self._windows_begun = 0, set(), set(), {}, set()
@@ -181,16 +183,16 @@ class Source:
             loss = await self._device.run(Rank.FORWARD, key.microbatch, lambda: engine.loss_only(activations, window))
             entry.loss_bits = float64_bits(loss)
             return
-        offset = self._replica_state.offset_of(key)
+        offset, sums, losses = self._replica_state.offset_of(key), self._sums, self._losses
         text = await microbatch_text(tokens, key.microbatch, self._replica_state.place_of(key))
 
         def work() -> tuple[bytes, float]:
-            number = self._number_for(offset)
+            number = self._number_for(offset, sums)
             found = engine.loss(activations, text, number)
             if self._context.audits:
                 entry.digests |= {Passage.ENTERED: digest_of(activations), Passage.ANSWERED: digest_of(found[0])}
             # Before it counts: whoever sees it counted finds its loss, too
-            self._losses[offset] = found[1]
+            losses[offset] = found[1]
             self._book.half(number, offset, GradientHalf.LOSS)
             return found
 
@@ -198,16 +200,17 @@ class Source:
         self._measure("head", seconds)
         entry.loss_bits = float64_bits(loss)
 
-    def _number_for(self, offset: int) -> int:
-        """Both halves of a microbatch go to one sum: that of the loss, and that of the
-        embedding.
+    def _number_for(self, offset: int, sums: dict[int, int]) -> int:
+        """Both halves of a microbatch go to one sum: that of the loss, and that of the embedding;
+        `sums` is what was known of that when the work began, since the base may end while the
+        device is at it.
 
         One that was dealt to another before, who may come back with it, has a sum of its own: so
         what sources have done can always be put together from disjoint sums.
         """
-        if offset not in self._sums:
-            self._sums[offset] = self._book.number_for(offset if offset in self._taken else SumKind.SURE, offset)
-        return self._sums[offset]
+        if offset not in sums:
+            sums[offset] = self._book.number_for(offset if offset in self._taken else SumKind.SURE, offset)
+        return sums[offset]
 
     async def _feed(self, plan: Plan, share: Share, windows: tuple[int, ...], offsets: tuple[int, ...]) -> None:
         tokens, begun = self._context.ports.tokens, self._begun
@@ -296,7 +299,7 @@ class Source:
         return offset in self._embedded
 
     async def _embedding_half(self, entry: WorkItem, text: bytes) -> None:
-        key, engine = entry.key, self._context.ports.engine
+        key, engine, sums, embedded = entry.key, self._context.ports.engine, self._sums, self._embedded
         ticket, offset = key.microbatch, self._replica_state.offset_of(key)
         entry.output, seconds = await self._device.timed(Rank.FORWARD, ticket, lambda: engine.embed(ticket, text))
         self._measure("embedding", seconds)
@@ -307,12 +310,12 @@ class Source:
             raise
 
         def work() -> None:
-            number = self._number_for(offset)
+            number = self._number_for(offset, sums)
             engine.embed_backward(ticket, gradient, number)
             if self._context.audits:
                 entry.digests |= {Passage.SENT: digest_of(entry.output), Passage.RETURNED: digest_of(gradient)}
             self._book.half(number, offset, GradientHalf.EMBEDDING)
-            self._embedded.add(offset)
+            embedded.add(offset)
 
         _, seconds = await self._device.timed(Rank.BACKWARD, ticket, work)
         self._measure("embedding back", seconds)
