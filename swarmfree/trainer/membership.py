@@ -105,7 +105,7 @@ class Membership:
         self._had_place, self._is_turned_away = False, False
         self._rounds, self._asked_s = 0, math.inf
         self.genesis, self._is_unreached = 1, False
-        self._began_under, self._loaded_under = 0, 0
+        self._began_under, self._loaded_under, self._led_under = 0, 0, 0
         self._unanswered: set[str] = set()
 
     def hello(self) -> Hello:
@@ -238,6 +238,7 @@ class Membership:
             is_asked &= self._kept_for() in {None, endpoint.member}
             if is_asked and await self._ask(endpoint):
                 self._has_begun = self._had_place = True
+                self._led_under = self.genesis
                 if not self._stage_member.replica_state.has_given_up:
                     self._election.note_place()
                 return True
@@ -453,6 +454,7 @@ class Membership:
             called=called,
             is_whole=founder.is_whole,
         )
+        self._led_under = founder.number
         await self._lead(takeover)
         return True
 
@@ -482,7 +484,9 @@ class Membership:
         where, on_disk = (founder.iteration, founder.lineage), snapshots.held()
         if (held.iteration, held.lineage) == where:
             return replica_state.promises.sealed is None and held in on_disk
-        is_named = founder.peer_id == self._context.me.peer_id and where in {(one.iteration, one.lineage) for one in on_disk}
+        # A genesis that was read before somebody led says nothing of what has been copied since
+        is_named = founder.peer_id == self._context.me.peer_id and founder.number > self._led_under
+        is_named &= where in {(one.iteration, one.lineage) for one in on_disk}
         return is_named and not self._stage_member.may_lead_alone
 
     async def _hold_named(self) -> None:

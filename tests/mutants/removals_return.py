@@ -1091,6 +1091,45 @@ def named_with_something_else(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_is_left_over", careless)
 
 
+def named_before_its_place(patch: pytest.MonkeyPatch) -> None:
+    """Who is named by a genesis from before its last place lets what it has copied since go for
+    what lies on its disk (When all have died).
+    """
+    is_left_over = Membership._is_left_over
+
+    def careless(self: Membership, founder: Founder) -> bool:
+        self._led_under = 0
+        return is_left_over(self, founder)
+
+    patch.setattr(Membership, "_is_left_over", careless)
+
+
+def claim_by_a_left_plan(patch: pytest.MonkeyPatch) -> None:
+    """Who may claim by the plan that it left counts as one that may claim by none (When all have
+    died).
+    """
+    may_lead_alone = StageMember.may_lead_alone
+
+    def careless(self: StageMember) -> bool:
+        return self.replica_state.known_plan is not None and may_lead_alone.__get__(self)
+
+    patch.setattr(StageMember, "may_lead_alone", property(careless))
+
+
+def vote_since_the_genesis(patch: pytest.MonkeyPatch) -> None:
+    """Who went on from what the genesis names, and has stored a record since, forgets it (When all
+    have died).
+    """
+    is_left_over = Membership._is_left_over
+
+    def careless(self: Membership, founder: Founder) -> bool:
+        state = self._stage_member.replica_state
+        state.promises = dataclasses.replace(state.promises, sealed=None)
+        return is_left_over(self, founder)
+
+    patch.setattr(Membership, "_is_left_over", careless)
+
+
 def copy_of_what_was_made(patch: pytest.MonkeyPatch) -> None:
     """What was copied counts as what the last record left where the donor knows a plan that does
     not say otherwise, though that may be older than what the donor made (seed 2722239; 3.10).

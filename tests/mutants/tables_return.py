@@ -206,8 +206,9 @@ def plan_told_where_nobody_leads() -> object:
 
 def named_while_it_holds_something_else() -> object:
     """A genesis names a peer that has its set on the disk and holds another state, with which it
-    may not claim; or names somebody else, or what it has not got, or it may claim, or has heard
-    somebody lately: whether it holds what was named.
+    may not claim; or names somebody else, or what it has not got, or it may claim, also by a plan
+    that it was told to leave, or has heard somebody lately, or was led under that genesis: whether
+    it holds what was named.
     """
 
     async def story(alone: Alone) -> list[bool]:
@@ -217,18 +218,39 @@ def named_while_it_holds_something_else() -> object:
         others = replace(plan(1), replicas=tuple((Replica(one),) for one in (A, SIBLING, D)))
         electorate, found = (A.member, SIBLING.member, D.member), list[bool]()
         alone.replica_state.install(1, 6, OTHER_LINEAGE, replace(record(), iteration=5, electorate=electorate))
-        for known, named, iteration, silent_ticks in (
-            (others, ME, 4, 10_000),
-            (others, A, 4, 10_000),
-            (others, ME, 5, 10_000),
-            (plan(1), ME, 4, 10_000),
-            (others, ME, 4, 1),
+        for known, left, named, iteration, silent_ticks, led_under in (
+            (others, None, ME, 4, 10_000, 1),
+            (others, None, A, 4, 10_000, 1),
+            (others, None, ME, 5, 10_000, 1),
+            (plan(1), None, ME, 4, 10_000, 1),
+            (None, plan(1), ME, 4, 10_000, 1),
+            (others, None, ME, 4, 1, 1),
+            (others, None, ME, 4, 10_000, 2),
         ):
             alone.replica_state.known_plan, alone.stage_member.silent_ticks = known, silent_ticks
+            alone.replica_state.left_plan, membership._led_under = left, led_under
             found.append(membership._is_left_over(Founder(2, named.member.peer_id, iteration, LINEAGE)))
         return found
 
     return play(story)
+
+
+def holder_of_what_was_named() -> object:
+    """A peer that nobody leads holds what the newest genesis names, and has stored a record since
+    or not: whether it holds that from its disk again.
+    """
+
+    async def story(alone: Alone, *, has_stored: bool) -> bool:
+        disk = cast("Snapshots", SimpleNamespace(held=lambda: (HeldSnapshot(1, 5, LINEAGE),)))
+        alone.context.ports = replace(alone.context.ports, snapshots=disk)
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+        state = alone.replica_state
+        state.install(1, 5, LINEAGE, replace(record(), iteration=4))
+        alone.stage_member.silent_ticks = 10_000
+        state.promises = replace(state.promises, sealed=replace(record(), iteration=5) if has_stored else None)
+        return membership._is_left_over(Founder(2, A.member.peer_id, 5, LINEAGE))
+
+    return [play(partial(story, has_stored=has_stored)) for has_stored in (False, True)]
 
 
 def copier_of_what_was_made() -> object:

@@ -467,8 +467,11 @@ ROWS = (
     Row(
         removals_return.named_with_something_else,
         tables_return.named_while_it_holds_something_else,
-        [True, False, False, False, False],
+        [True, *[False] * 6],
     ),
+    Row(removals_return.named_before_its_place, tables_return.named_while_it_holds_something_else, [True, *[False] * 6]),
+    Row(removals_return.claim_by_a_left_plan, tables_return.named_while_it_holds_something_else, [True, *[False] * 6]),
+    Row(removals_return.vote_since_the_genesis, tables_return.holder_of_what_was_named, [True, False]),
     Row(removals_return.copy_of_what_was_made, tables_return.copier_of_what_was_made, [True, *[False] * 5]),
     Row(removals_return.donor_vouches_for_anything, tables_return.donor_that_vouches, [True, False, False]),
     Row(

@@ -67,3 +67,14 @@ def test_a_second_look_is_taken_again_where_its_answer_was_lost() -> None:
         return looks, roster.is_deposed
 
     assert _roster(story, ME) == (3, True)
+
+
+def test_a_directory_that_is_silent_does_not_keep_a_run_from_its_end() -> None:
+    """It shows nobody to wait for."""
+
+    async def story(alone: Alone, roster: Roster) -> set[str]:
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 1e6))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        return await PartitionMerge(context, roster._lead, roster).beyond()
+
+    assert _roster(story, ME) == set()

@@ -252,3 +252,24 @@ async def test_who_founded_and_lost_its_disk_founds_no_second_run(
     shown = [SimpleNamespace(endpoint=one, iteration=0, state=PeerState.STANDBY) for one in (me, LEADER)]
     await Membership._found(cast("Any", here), cast("Any", shown))
     assert bool(led) == (founds or not snapshots)
+
+
+async def test_who_is_given_a_place_is_not_named_by_a_genesis_read_before() -> None:
+    """What it copies from now on came after that genesis: it does not let that go for what was
+    named.
+    """
+
+    async def ask(_: Endpoint) -> bool:
+        return True
+
+    state = SimpleNamespace(coordinator=None, kept_for=None, has_given_up=True)
+    here = SimpleNamespace(
+        _context=SimpleNamespace(me=Member("QmMe", "0" * 16)),
+        _stage_member=SimpleNamespace(replica_state=state, is_stalled=False),
+        _kept_for=lambda: None,
+        _ask=ask,
+        genesis=2,
+        _led_under=0,
+    )
+    assert await Membership._ask_each(cast("Any", here), [LEADER])
+    assert here._led_under == 2

@@ -121,3 +121,20 @@ async def test_what_is_written_for_a_pause_that_fails_goes_first() -> None:
         state.record_of = lambda _, record=record: record
         await keeper.write_now()
         assert [one.iteration for one in there] == [iteration, 100]
+
+
+async def test_a_later_one_that_cannot_be_read_is_not_kept() -> None:
+    """It would take the place of one that can be."""
+    kept: list[tuple[HeldSnapshot, ...]] = []
+
+    class Damaged(Disk):
+        async def write(self, _: Snapshot, __: object, keep: tuple[HeldSnapshot, ...]) -> None:
+            kept.append(keep)
+
+    context = SimpleNamespace(
+        ports=SimpleNamespace(snapshots=Damaged(), engine=None),
+        manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50)),
+    )
+    keeper = SnapshotKeeper(cast("Any", context), cast("Any", SimpleNamespace()))
+    await keeper._write(Snapshot(1, replace(RECORD, iteration=59), {50: L}, 0), [])
+    assert kept == [(OLDER,)]

@@ -291,11 +291,11 @@ class StageMember:
 
     @property
     def may_lead_alone(self) -> bool:
-        """Whether what this peer holds may be gone on from under it, by the plan that it knows, at
-        the latest once nobody else has answered for long.
+        """Whether what this peer holds may be gone on from under it, by the plan that it knows or
+        has left, at the latest once nobody else has answered for long.
         """
         state, me = self.replica_state, self.context.me
-        plan, has_left = state.known_plan, state.left_plan is not None
+        plan, has_left = state.known_plan or state.left_plan, state.left_plan is not None
         if plan is None or state.stage == NO_STAGE:
             return False
         electorate = electorate_of(state.record_of(NEWEST), plan)
