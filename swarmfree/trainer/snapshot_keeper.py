@@ -112,7 +112,8 @@ class SnapshotKeeper:
 
     async def _goes_on_from(self, one: HeldSnapshot, other: HeldSnapshot) -> bool:
         """Whether one that lies on the disk was left by records after those of another."""
-        if self._port is None or one.iteration <= other.iteration:
+        assert self._port is not None, "something is to be written"
+        if one.iteration <= other.iteration:
             return False
         try:
             snapshot = await self._port.read(one)
