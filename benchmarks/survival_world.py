@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import signal
 import tempfile
 import time
@@ -24,7 +23,7 @@ from benchmarks.live import LiveFailed
 from benchmarks.survival_links import HOST, Links
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent, RunDescribed
 from swarmfree.cockpit.state import PeerPicture, SwarmState
-from swarmfree.lab.chaos.chaos import free_port
+from swarmfree.lab.chaos.held_ports import HeldPorts
 from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.swarm import BOOTSTRAP, FORK_SERVER_COMMAND, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.config import load_run
@@ -117,6 +116,7 @@ class World:
         manifest = load_run(run_file).manifest
         self._ports: dict[str, int] = {}
         self._doors: dict[str, int] = {}
+        self.held_ports = HeldPorts()
         order = SwarmOrder(
             folder / "report",
             setting.peers,
@@ -158,7 +158,7 @@ class World:
         """Live to the end."""
         names = [f"peer-{number + 1}" for number in range(self.setting.peers)]
         for name in (*names, *(f"standby-{number + 1}" for number in range(self.setting.standbys))):
-            self._ports[name] = free_port(random.Random())
+            self._ports[name] = self.held_ports.take()
             if self.setting.has_doors:
                 self._doors[name] = await self.links.open(name, self._ports[name])
         self.ending = await self.swarm.run()
@@ -321,15 +321,16 @@ async def living(setting: Setting) -> AsyncIterator[World]:
         (folder / "report").mkdir(parents=True)
         traces = Traces(temporary, folder)
         world = World(folder, setting, traces)
-        async with world.links, asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(world.run())
-            try:
-                await world.until_whole()
-                yield world
-            finally:
-                world.links.mend()
-                world.swarm.stop(SwarmExit(0))
-                await running
+        with world.held_ports:
+            async with world.links, asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(world.run())
+                try:
+                    await world.until_whole()
+                    yield world
+                finally:
+                    world.links.mend()
+                    world.swarm.stop(SwarmExit(0))
+                    await running
         left = await asyncio.to_thread(traces.wait_for_nothing, LEFT_WITHIN_S)
         if left:
             raise LiveFailed(f"left behind: {'; '.join(left)}")

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.chaos.bounds import Disturbance, calm_s
 from swarmfree.lab.chaos.fault_proxy import Cut, Delay, Fault, Hole, Proxy
+from swarmfree.lab.chaos.held_ports import HOST, HeldPorts
 from swarmfree.lab.chaos.leak_check import Traces
 from swarmfree.lab.chaos.plan import (
     ON_NETWORK,
@@ -42,11 +42,6 @@ from swarmfree.lab.swarm import BOOTSTRAP, LocalSwarm, SwarmExit, SwarmOrder
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 
-HOST = "127.0.0.1"
-PORTS = range(20_000, 30_000)
-"""Below those that the system gives away by itself, so that no connection takes a peer's port while
-the peer is away.
-"""
 UP_WITHIN_S = 240.0
 CALM_COMMITS = 10
 SETTLE_S = 6.0
@@ -114,19 +109,6 @@ class ChaosResult:
     struck_s: float = 0.0
 
 
-def free_port(draw: random.Random) -> int:
-    """Find a port of this machine that no process listens on.
-
-    Raises:
-        SwarmfreeError: there is none.
-    """
-    for port in draw.sample(PORTS, 200):
-        with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind((HOST, port))
-            return port
-    raise SwarmfreeError(f"no free port among 200 between {PORTS.start} and {PORTS.stop}")
-
-
 class Chaos:
     """One chaos run, from the first process to the last look for leftovers.
 
@@ -144,7 +126,7 @@ class Chaos:
         self._agreement = Agreement(manifest.tokens_per_iteration)
         self._ports: dict[str, int] = {}
         self._doors: dict[str, int] = {}
-        self._port_draw = random.Random()
+        self._held_ports = HeldPorts()
         swarm = dataclasses.replace(
             order.swarm,
             own_arguments=self._own_arguments,
@@ -173,13 +155,14 @@ class Chaos:
         """Start the swarm, strike it, end it, and look what is left."""
         names = [f"peer-{number}" for number in range(1, self._order.swarm.peer_count + 1)]
         names += [f"standby-{number}" for number in range(1, self._order.swarm.standby_count + 1)]
-        async with Proxy(HOST, lambda: random.Random(f"{self._order.plan.seed} jitter")) as proxy:
-            for name in names:
-                await self._open_door(proxy, name)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._conduct(tasks, proxy))
-                ending = await self._swarm.run()
-                self._over.set()
+        with self._held_ports:
+            async with Proxy(HOST, lambda: random.Random(f"{self._order.plan.seed} jitter")) as proxy:
+                for name in names:
+                    await self._open_door(proxy, name)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._conduct(tasks, proxy))
+                    ending = await self._swarm.run()
+                    self._over.set()
         ended: list[str] = []
         if ending.code not in {0, INTERRUPTED, TERMINATED, OUTPUT_CLOSED}:
             ended = [f"I6: the run ended by itself: {ending.line}"]
@@ -195,7 +178,7 @@ class Chaos:
 
     async def _open_door(self, proxy: Proxy, name: str) -> None:
         if name not in self._ports:
-            self._ports[name] = free_port(self._port_draw)
+            self._ports[name] = self._held_ports.take()
             self._doors[name] = (await proxy.open(name, self._ports[name])).port
 
     def _own_arguments(self, name: str) -> tuple[str, ...]:
