@@ -101,6 +101,11 @@ def test_modules_are_named_by_nouns() -> None:
     none_found(tidy.participle_name, tidy.python_files(PACKAGE))
 
 
+def test_absence_has_one_name() -> None:
+    """What stands for no stage, no iteration or no count is `ABSENT` and nothing else."""
+    none_found(tidy.bare_absences, tidy.python_files(PACKAGE))
+
+
 def test_the_glossary_has_every_public_class() -> None:
     """Each public class of the core rooms has a line under its file, and each line a class."""
     none_found(tidy.unlisted_classes, tidy.python_files(PACKAGE))
@@ -258,6 +263,12 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
         "class A:\n    def __init__(self, f: Callable[[], int]): ...",
         ":2: a callback is held",
     ),
+    (tidy.bare_absences, "policy/x.py", "NONE = -1", ":1: -1 bears no name; ABSENT expected"),
+    (tidy.bare_absences, "policy/x.py", "def f(a, b: int = -1): ...", ":1: -1 bears no name; ABSENT expected"),
+    (tidy.bare_absences, "policy/x.py", "def f(a):\n    return 1, -1", ":2: -1 bears no name; ABSENT expected"),
+    (tidy.bare_absences, "policy/x.py", "a = 1 if b == -1 else 2", ":1: -1 bears no name; ABSENT expected"),
+    (tidy.bare_absences, "policy/x.py", "a = f(1 if b else -1)", ":1: -1 bears no name; ABSENT expected"),
+    (tidy.bare_absences, "policy/x.py", "f(a=-1)", ":1: -1 bears no name; ABSENT expected"),
     (tidy.participle_name, "policy/stage_dealing.py", "", ":1: stage_dealing is no noun"),
     (tidy.participle_name, "policy/kept.py", "", ":1: kept is no noun"),
     (tidy.participle_name, "trainer/preparing/x.py", "", ":1: preparing is no noun"),
@@ -353,6 +364,8 @@ RIGHT: list[tuple[Callable[[Path], Found], str, str]] = [
         "def f(self, g: Callable[[], int]):\n    self.a, b = g(), 2\n    self.c[b] = 3",
     ),
     (tidy.tied_objects, "trainer/member/x.py", "a.b = 1"),
+    (tidy.bare_absences, "protocol/names.py", "ABSENT = -1"),
+    (tidy.bare_absences, "model/x.py", "a = b[-1]\nfor c in range(3, -1, -1):\n    d = e.reshape(4, -1)"),
     (tidy.participle_name, "model/log_packing.py", ""),
     (tidy.participle_name, "sim/seed_pool.py", ""),
     (tidy.unlisted_classes, "policy/x.py", "class Listed: ...\nclass _Private: ..."),

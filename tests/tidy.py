@@ -408,6 +408,33 @@ def participle_name(path: Path) -> Found:
             yield f"{relative(path)}:1: {name} is no noun"
 
 
+def bare_absences(path: Path) -> Found:
+    """A -1 that is stored, compared, given by name or returned, which has one name, ABSENT; not
+    that of a place from the end, of an axis, or of the maximum of nothing.
+    """
+    for node in nodes_of(path):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="ABSENT")]):
+                continue
+            case ast.Assign(value=value) | ast.AnnAssign(value=value):
+                values = [value]
+            case ast.keyword(arg=name, value=value) if name not in {"dim", "axis", "default"}:
+                values = [value]
+            case ast.Return(value=value):
+                values = value.elts if isinstance(value, ast.Tuple) else [value]
+            case ast.IfExp():
+                values = [node.body, node.orelse]
+            case ast.Compare():
+                values = [node.left, *node.comparators]
+            case ast.arguments():
+                values = [*node.defaults, *node.kw_defaults]
+            case _:
+                continue
+        for value in values:
+            if value is not None and ast.unparse(value) == "-1":
+                yield f"{relative(path)}:{value.lineno}: -1 bears no name; ABSENT expected"
+
+
 def glossary_classes() -> dict[str, set[str]]:
     """File below the package -> the classes that the glossary names under it."""
     found: dict[str, set[str]] = {}

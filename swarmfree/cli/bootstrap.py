@@ -28,7 +28,7 @@ from swarmfree.cli.options import (
     SetOption,
     bind_to_parent,
 )
-from swarmfree.protocol.local_config import NO_RELAY
+from swarmfree.protocol.names import ABSENT
 
 HINT = "the line above is the invite; on every machine that helps: swarmfree peer INVITE\n"
 HERE_ONLY = "it works on this machine only, as this node listens on {}; with --host auto it works for others too\n"
@@ -90,7 +90,7 @@ def bootstrap(  # noqa: PLR0913 - one parameter per option
     from swarmfree.cli.bootstrap_node import Founding  # noqa: PLC0415 - takes seconds
     from swarmfree.cli.event_output import open_journal  # noqa: PLC0415 - help is fast
 
-    journal, offered_port = open_journal(log, sys.stderr), relay_port if relay else NO_RELAY
+    journal, offered_port = open_journal(log, sys.stderr), relay_port if relay else ABSENT
     founding = Founding(config, folder, data, listens, port, journal, announced, organiser, offered_port)
     founding.hint = HINT if log is Log.TEXT else ""
     if founding.hint and ip_address(listens).is_loopback and not announce:

@@ -28,9 +28,9 @@ from swarmfree.model.first_weights import FirstWeightsOf
 from swarmfree.protocol.config import RunConfig, differences, manifest_from_bytes
 from swarmfree.protocol.errors import ConfigError, DataError
 from swarmfree.protocol.events import DirectoryReplaced, Ended, Note, Started
-from swarmfree.protocol.local_config import MANIFEST_FILE, NO_RELAY
+from swarmfree.protocol.local_config import MANIFEST_FILE
 from swarmfree.protocol.manifest import DataSection, Manifest
-from swarmfree.protocol.names import Founder
+from swarmfree.protocol.names import ABSENT, Founder
 from swarmfree.protocol.peer_limits import DEFAULT_LIMITS
 from swarmfree.protocol.ports import Journal
 from swarmfree.storage.atomic_files import write_whole
@@ -128,7 +128,7 @@ class Founding:
             announced: host and port that others are told to call, where these are others.
             organiser: file of the organiser's key; empty = the one in the folder.
             relay_port: of the relay for peers that nobody can call, 0 = the kept one, else given
-                by the system; `NO_RELAY` = none.
+                by the system; `ABSENT` = none.
         """
         self._organiser = organiser
         self.hint = ""
@@ -324,7 +324,7 @@ class Founding:
     @contextlib.asynccontextmanager
     async def _relay(self, directory: DhtDirectory, network: GrpcNetwork, lease_s: float) -> AsyncIterator[None]:
         """Offer a relay, at the port that was kept where that is free."""
-        if self._relay_port == NO_RELAY:
+        if self._relay_port == ABSENT:
             yield
             return
         run, own = network.run, network.direct_address.peer_id

@@ -38,7 +38,7 @@ from swarmfree.protocol.errors import (
 )
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, State
-from swarmfree.protocol.names import NEWEST, Endpoint, Founder, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.plan import Plan
@@ -193,7 +193,7 @@ class LiveExport:
                 f"run {manifest.run.name} has not begun: {waits}; try again once `swarmfree status` shows an iteration"
             )
         plan = max(plans, key=lambda one: one.position)
-        record = await self._agreed(list(dict.fromkeys((*plan.members(), *asked)))[:ASKED_MAX], NEWEST)
+        record = await self._agreed(list(dict.fromkeys((*plan.members(), *asked)))[:ASKED_MAX], ABSENT)
         iteration = 0 if record is None else record.iteration + 1
         if iteration >= manifest.run.iterations:
             raise RunEnded(_OVER.format(manifest.run.name))
@@ -334,7 +334,7 @@ class LiveExport:
                 if record.before != target.lineage:
                     raise StateGone(f"iteration {target.iteration} was committed on another lineage")
                 return record
-            newest = await self._agreed(peers, NEWEST)
+            newest = await self._agreed(peers, ABSENT)
             if newest is not None and newest.iteration > target.iteration:
                 raise StateGone(f"nobody has the record of iteration {target.iteration} any more")
             if time.monotonic() >= told_s:

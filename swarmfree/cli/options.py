@@ -10,7 +10,8 @@ import typer
 
 from swarmfree.cli.engine_probe import EngineKind
 from swarmfree.lab.runs import keys_to_complete, run_file, runs_to_complete
-from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
+from swarmfree.protocol.local_config import RelayChoice
+from swarmfree.protocol.names import ABSENT
 
 
 class Log(enum.StrEnum):
@@ -231,7 +232,7 @@ RelayPortOption = Annotated[
     typer.Option(
         "--relay-port",
         metavar="PORT",
-        min=NO_RELAY,
+        min=ABSENT,
         max=65535,
         help="Offer a relay on this port to peers that cannot be called; 0 = given by the system. Their tensors go through this machine. "
         "Default: none is offered.",

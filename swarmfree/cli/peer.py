@@ -39,7 +39,8 @@ from swarmfree.cli.options import (
     WeightsOption,
     bind_to_parent,
 )
-from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
+from swarmfree.protocol.local_config import RelayChoice
+from swarmfree.protocol.names import ABSENT
 
 if TYPE_CHECKING:
     from swarmfree.cli.peer_start import PeerStart
@@ -62,7 +63,7 @@ def peer(  # noqa: PLR0913 - one parameter per option
     libp2p_port: Libp2pPortOption = 0,
     announce: AnnounceOption = "",
     relay: RelayOption = RelayChoice.AUTO,
-    relay_port: RelayPortOption = NO_RELAY,
+    relay_port: RelayPortOption = ABSENT,
     patience: PatienceOption = 20.0,
     memory: MemoryOption = KEPT_MB_MAX,
     disk: DiskOption = KEPT_MB_MAX,

@@ -36,8 +36,9 @@ from swarmfree.policy.data_order import order_of
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import ConfigError, DataError, InviteError
 from swarmfree.protocol.events import DirectoryReplaced, Note
-from swarmfree.protocol.local_config import NO_RELAY, RelayChoice
+from swarmfree.protocol.local_config import RelayChoice
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.ports import Journal, Ports, Tokens
 from swarmfree.protocol.weight_shapes import weight_shapes
 from swarmfree.storage.atomic_files import SECRET_MODE, write_whole
@@ -165,7 +166,7 @@ class PeerLife:
             directory.tell_where_peers_are(network.hear)
             await self._require_alone(directory, network, identity)
             reach = await opened.enter_async_context(self._reach(network, directory, journal))
-            if local.relay_port != NO_RELAY:
+            if local.relay_port != ABSENT:
                 relay = self._relay(network)
                 offer = offered(relay, directory, papers_lease_s, lambda: reach.is_reachable)
                 await opened.enter_async_context(offer)

@@ -14,7 +14,7 @@ from swarmfree.cockpit.status import RunStatus, invite_points
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
-from swarmfree.protocol.names import NEWEST, Endpoint
+from swarmfree.protocol.names import ABSENT, Endpoint
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
@@ -118,7 +118,7 @@ class Lookout:
             except CallFailed:
                 continue
             if isinstance(plan, PlanAnswer):
-                return to, plan, await self._record(to, NEWEST, silence_s)
+                return to, plan, await self._record(to, ABSENT, silence_s)
         return None, None, None
 
     async def _last_move(self, by: Endpoint | None, plan: PlanAnswer | None, silence_s: float) -> str:
@@ -134,7 +134,7 @@ class Lookout:
         return answer.last_move if isinstance(answer, PlanAnswer) else ""
 
     async def _record(self, to: Endpoint, iteration: int, silence_s: float) -> Record | None:
-        """Fetch a record of a peer, `NEWEST` for the newest; None if it has none."""
+        """Fetch a record of a peer, `ABSENT` for the newest; None if it has none."""
         try:
             answer = (await self._network.call(to, GetRecord(iteration), silence_s=silence_s)).message
         except CallFailed:

@@ -72,7 +72,7 @@ from swarmfree.protocol.events import (
     Waiting,
     WeightsWritten,
 )
-from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, Member
 
 _Change = Callable[[LostStage], LostStage]
 
@@ -192,7 +192,7 @@ def _start(state: SwarmState, started: ProcessStarted) -> SwarmState:
 
 def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
     victim = state.peer(killed.name)
-    member, stage = (victim.member, victim.stage) if victim is not None else ("", NO_STAGE)
+    member, stage = (victim.member, victim.stage) if victim is not None else ("", ABSENT)
     entry = Killed(killed.time_s, killed.name, killed.target, member, stage, killed.why, killed.from_outside)
     what = "its p2pd was killed" if killed.target == "p2pd" else killed_words(killed.why) if killed.from_outside else "killed"
     why = "" if killed.from_outside or killed.why.startswith("--kill") else f" ({killed.why})"
@@ -203,7 +203,7 @@ def _kill(state: SwarmState, killed: ProcessKilled) -> SwarmState:
 def _end(state: SwarmState, ended: ProcessEnded) -> SwarmState:
     peer = state.peer(ended.name)
     if peer is not None:
-        done = replace(peer, is_alive=False, code=ended.code, stage=NO_STAGE, waiting_for="", is_done=ended.code == 0)
+        done = replace(peer, is_alive=False, code=ended.code, stage=ABSENT, waiting_for="", is_done=ended.code == 0)
         state = _with_peer(state, done)
     state = _dismiss(state, ended.name, ended.time_s)
     if ended.expected:
@@ -346,7 +346,7 @@ def _lose_member(state: SwarmState, time_s: float, event: MemberLost) -> SwarmSt
     killed = next((k.time_s for k in reversed(state.kills) if k.target != "p2pd" and _is_life(k, name, event)), None)
     peer = state.peer(name)
     if peer is not None and (not peer.member or peer.member == event.member):
-        state = _with_peer(state, replace(peer, stage=NO_STAGE))
+        state = _with_peer(state, replace(peer, stage=ABSENT))
     if any(m.member == event.member and m.resumed_s is None for m in state.lost_members):
         # It was called for once more, as its stage's last holder, in vain: still one loss
         return state

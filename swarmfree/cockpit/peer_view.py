@@ -23,7 +23,7 @@ from swarmfree.cockpit.text import count_words, megabytes, seconds_words
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Replay, Restore, Stay
 from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, Ended, Event, IterationCommitted, Placed, Started, WeightsWritten
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.peer_status import Glance, Made
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
@@ -52,7 +52,7 @@ class OwnState:
         swarm: as an observer of the whole swarm has it, as far as this peer can tell.
         means: what it gives.
         name: its own, as other peers' screens have it; empty before it is up.
-        stage: that it serves, `NO_STAGE` for none.
+        stage: that it serves, `ABSENT` for none.
         siblings: how many others serve that stage.
         plan: the newest one looked at.
         microbatches: per iteration, as the run begins.
@@ -60,7 +60,7 @@ class OwnState:
         contributions: microbatches that it did.
         marks: (microbatches of all iterations, contributions) at the last commits, newest last.
         memory_bytes, disk_bytes: kept for others.
-        making: the stage whose state it makes now, `NO_STAGE` for none.
+        making: the stage whose state it makes now, `ABSENT` for none.
         made: the last state that it made.
         rebuilt: in one sentence, the last lost stage that it made again; empty if there is none.
     """
@@ -68,7 +68,7 @@ class OwnState:
     swarm: SwarmState = field(default_factory=SwarmState)
     means: Means = Means()
     name: str = ""
-    stage: int = NO_STAGE
+    stage: int = ABSENT
     siblings: int = 0
     plan: Plan | None = None
     microbatches: int = 1
@@ -77,7 +77,7 @@ class OwnState:
     marks: tuple[tuple[int, int], ...] = ()
     memory_bytes: int = 0
     disk_bytes: int = 0
-    making: int = NO_STAGE
+    making: int = ABSENT
     made: Made | None = None
     rebuilt: str = ""
 
@@ -113,7 +113,7 @@ def hear(own: OwnState, event: Event, now_s: float) -> OwnState:
     """This peer has told an event."""
     if isinstance(event, Started):
         me = Member(event.peer_id, event.incarnation)
-        swarm = _with_peers(own.swarm, [_picture(me, NO_STAGE, 0)])
+        swarm = _with_peers(own.swarm, [_picture(me, ABSENT, 0)])
         own = replace(own, name=str(me), swarm=swarm)
     if isinstance(event, IterationCommitted):
         return own  # the records tell of it, whoever coordinates
@@ -155,7 +155,7 @@ def look(
         if glance.stage >= 0 and (glance.made is own.made or _is_beginning(glance.made)):
             swarm = add_news(swarm, now_s, "", f"you serve stage {glance.stage}")
     own = replace(own, swarm=swarm, plan=glance.plan, stage=glance.stage, contributions=glance.contributions)
-    own = replace(own, making=NO_STAGE if glance.making is None else glance.making.stage)
+    own = replace(own, making=ABSENT if glance.making is None else glance.making.stage)
     own = replace(own, siblings=_siblings(glance), memory_bytes=glance.kept_memory_bytes, disk_bytes=disk_bytes)
     own = _read(own, glance.records, now_s)
     if glance.made is not None and glance.made is not own.made:
@@ -228,7 +228,7 @@ def _with_standbys(swarm: SwarmState, glance: Glance, standbys: tuple[Member, ..
     serving = {r.endpoint.member for stage in glance.plan.replicas for r in stage} if glance.plan is not None else set()
     there = [member for member in standbys if member not in serving and member != glance.here]
     names = {str(member) for member in (*there, *serving, glance.here)}
-    swarm = _with_peers(swarm, [_picture(member, NO_STAGE, 0) for member in there])
+    swarm = _with_peers(swarm, [_picture(member, ABSENT, 0) for member in there])
     peers = tuple(replace(p, is_alive=False) if p.stage < 0 and p.name not in names else p for p in swarm.peers)
     return replace(swarm, peers=peers, are_standbys_known=True)
 
@@ -247,7 +247,7 @@ def _follow(swarm: SwarmState, own: OwnState, plan: Plan, now_s: float, *, leads
         attempt=plan.position.attempt,
         opened_s=now_s,
         first_opened_s=swarm.first_opened_s or now_s,
-        peers=tuple(replace(p, stage=NO_STAGE, is_alive=False) if p.name in names else p for p in swarm.peers),
+        peers=tuple(replace(p, stage=ABSENT, is_alive=False) if p.name in names else p for p in swarm.peers),
     )
     if leads or before is None:
         return swarm  # its own events tell the rest

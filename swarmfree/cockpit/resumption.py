@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.cockpit.state import Resumption, SwarmState
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 
 def begin_again(state: SwarmState, from_s: float, until_s: float) -> SwarmState:
@@ -24,7 +24,7 @@ def begin_again(state: SwarmState, from_s: float, until_s: float) -> SwarmState:
         return state
     return replace(
         state,
-        peers=tuple(replace(peer, is_alive=False, stage=NO_STAGE, waiting_for="") for peer in state.peers),
+        peers=tuple(replace(peer, is_alive=False, stage=ABSENT, waiting_for="") for peer in state.peers),
         coordinator="",
         opened_s=0.0,
         lost_members=tuple(lost for lost in state.lost_members if lost.resumed_s is not None),

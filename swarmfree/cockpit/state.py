@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass
 
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 NEWS_MAX = 40
 STALLED_PACES, STALLED_S_MIN = 5, 3.0
@@ -45,7 +45,7 @@ class PeerPicture:
         lives: how often it was started.
         peer_id: libp2p peer id, empty before it has told.
         member: short member name of this life, as other events name it.
-        stage: stage served, `NO_STAGE` = none.
+        stage: stage served, `ABSENT` = none.
         iteration: the iteration its state is ready for.
         waiting_for: what it says it waits for.
         is_done: it said goodbye with exit code 0.
@@ -59,7 +59,7 @@ class PeerPicture:
     lives: int = 1
     peer_id: str = ""
     member: str = ""
-    stage: int = NO_STAGE
+    stage: int = ABSENT
     iteration: int = 0
     waiting_for: str = ""
     is_done: bool = False
@@ -247,7 +247,7 @@ class SwarmState:
         peers: by name, in order of start.
         members: (member, name) of every life there was.
         coordinator: name of who opened last.
-        iteration, attempt: of the last Open; `NO_ITERATION` before the first.
+        iteration, attempt: of the last Open; `ABSENT` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
         guests: that serve now.
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
@@ -274,7 +274,7 @@ class SwarmState:
     peers: tuple[PeerPicture, ...] = ()
     members: tuple[tuple[str, str], ...] = ()
     coordinator: str = ""
-    iteration: int = NO_ITERATION
+    iteration: int = ABSENT
     attempt: int = 0
     opened_s: float = 0.0
     first_opened_s: float = 0.0

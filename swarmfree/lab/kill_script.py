@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 FRACTION_MIN, FRACTION_MAX = 0.15, 0.75
 FIRST_ITERATION_S = 0.2
@@ -37,7 +37,7 @@ class Kill:
     Args:
         iteration: strikes while this iteration, or the first later one that is opened, is under
             way.
-        stage: whose replicas; `NO_STAGE` for the bootstrap node.
+        stage: whose replicas; `ABSENT` for the bootstrap node.
         is_all: all replicas of the stage, or one of them.
         target: which process of them.
     """
@@ -72,7 +72,7 @@ def parse_kill(text: str) -> Kill:
     if target == Target.BOOTSTRAP:
         if "stage" in fields or "replicas" in fields:
             raise ConfigError(f"--kill {text}: the bootstrap node serves no stage; expected {FORM}")
-        return Kill(_number(text, fields, "iteration"), NO_STAGE, target=Target.BOOTSTRAP)
+        return Kill(_number(text, fields, "iteration"), ABSENT, target=Target.BOOTSTRAP)
     return Kill(_number(text, fields, "iteration"), _number(text, fields, "stage"), replicas == "all", Target(target))
 
 

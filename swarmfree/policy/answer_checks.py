@@ -6,16 +6,16 @@ another matter, see `lineages`.
 
 from __future__ import annotations
 
-from swarmfree.protocol.names import NEWEST
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
 
 def fitting_record(record: Record | None, iteration: int, stage_count: int) -> Record | None:
-    """Return the record if it is of `iteration` (`NEWEST` = any) and has `stage_count` stages, else
+    """Return the record if it is of `iteration` (`ABSENT` = any) and has `stage_count` stages, else
     None.
     """
-    if record is None or len(record.stages) != stage_count or iteration not in {NEWEST, record.iteration}:
+    if record is None or len(record.stages) != stage_count or iteration not in {ABSENT, record.iteration}:
         return None
     return record
 

@@ -49,7 +49,7 @@ def or_stay(action: BuildAction, held: int, present: int) -> BuildAction:
 
     Args:
         action: the best other way.
-        held: the iteration that its state is ready for; `NO_ITERATION` where it holds none.
+        held: the iteration that its state is ready for; `ABSENT` where it holds none.
         present: the iteration that the state is to be ready for.
     """
     if not 0 <= held <= present:

@@ -41,7 +41,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member, Term, WorkKey, WorkKind
 from swarmfree.protocol.routes import Routes
 
 TERM_STEP_MAX = 1_000_000
@@ -108,7 +108,7 @@ class Knowledge(Protocol):
 
     @property
     def stage(self) -> int:
-        """Held by the receiver, -1 for none."""
+        """Held by the receiver, `ABSENT` for none."""
 
     @property
     def iteration(self) -> int:
@@ -330,7 +330,7 @@ def _has_role(role: Role, request: Request, sender: Member, view: Knowledge) -> 
             before, after = _neighbours(request.key, view)
             return view.stages.get(sender) == (before if role is Role.BEFORE else after)
         case Role.SIBLING:
-            return view.stages.get(sender, NO_STAGE) == view.stage != NO_STAGE
+            return view.stages.get(sender, ABSENT) == view.stage != ABSENT
         case Role.ADMITTED:
             return sender in view.admitted
         case Role.UNTOLD:
@@ -347,6 +347,6 @@ def _neighbours(key: WorkKey, view: Knowledge) -> tuple[int, int]:
     if key.stage == ENDS_STAGE:
         return route.last, route.first
     if key.stage not in route.stages:
-        return -1, -1
+        return ABSENT, ABSENT
     place = route.position(key.stage)
     return route.at(place - 1), route.at(place + 1)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 from swarmfree.protocol.split import BlockSplit
 
 RICH = 3
@@ -17,7 +17,7 @@ RICH = 3
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of a newcomer: a stage, or `NO_STAGE` for a standby, and the reason."""
+    """The place of a newcomer: a stage, or `ABSENT` for a standby, and the reason."""
 
     stage: int
     reason: str
@@ -68,7 +68,7 @@ def choose_stage(
         split: how the model is cut; None = as the run began.
     """
     if standby:
-        return Placement(NO_STAGE, "asked to wait for a lost stage")
+        return Placement(ABSENT, "asked to wait for a lost stage")
     ends_max = manifest.replicas_max(ENDS_STAGE)
     if can_feed and counts[ENDS_STAGE] < ends_max:
         return Placement(ENDS_STAGE, f"stage 0 has {counts[ENDS_STAGE]} of at most {ends_max} replicas, and few can feed")
@@ -77,7 +77,7 @@ def choose_stage(
     most = [1 if split.is_vacant(stage) else manifest.replicas_max(stage) for stage in range(len(counts))]
     open_stages = [stage for stage, count in enumerate(counts) if stage != ENDS_STAGE and count < most[stage]]
     if not open_stages:
-        return Placement(NO_STAGE, "every stage has its replicas_max")
+        return Placement(ABSENT, "every stage has its replicas_max")
     lacking = [stage for stage in open_stages if counts[stage] < wanted(stage, manifest)]
     work = [1.0, *(max(1.0, float(blocks)) for blocks in split.counts)]
     stage = neediest_stage(lacking or open_stages, counts, counts if speeds is None else speeds, work)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Claim, Heartbeat, Open, Seal
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.records import Record
 
 
@@ -57,7 +57,7 @@ class Held:
 
     Args:
         me: the member.
-        stage: that it serves, `NO_STAGE` for none.
+        stage: that it serves, `ABSENT` for none.
         iteration: the one that the state is ready for.
         lineage: of the last applied record.
         records: applied ones, as far as they are kept.
@@ -89,7 +89,7 @@ def open_plan(promises: Promises, sender: Endpoint, request: Open, held: Held, *
     """
     plan = request.plan
     admit(promises, plan.position, hears_another=hears_another)
-    if held.stage == NO_STAGE or plan.stage_of(held.me) != held.stage:
+    if held.stage == ABSENT or plan.stage_of(held.me) != held.stage:
         raise Refused(RefusalKind.FAILED, f"this peer holds stage {held.stage}, the plan has it elsewhere")
     return replace(promises, promised=plan.position, coordinator=sender)
 
@@ -212,7 +212,7 @@ def follow(record: Record, held: Held) -> None:
     Raises:
         Refused: `gone`, it does not, or no state is held.
     """
-    if held.stage == NO_STAGE or record.before != held.lineage:
+    if held.stage == ABSENT or record.before != held.lineage:
         raise Refused(RefusalKind.GONE, f"record {record.iteration} does not follow lineage {held.lineage[:8]}")
 
 

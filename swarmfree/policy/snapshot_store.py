@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from swarmfree.policy.resume import resume_point
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
 SETS_KEPT = 2
 """The newest may be damaged, and a peer may be fetching the one before."""
@@ -97,7 +97,7 @@ def to_fetch(
     if not missing:
         return 0, None
     first = {stage: min(peer for peer in stage_of if stage_of[peer] == stage) for stage in stage_of.values()}
-    free = sorted((p for p in offers if first.get(stage_of.get(p, -1)) != p), key=lambda peer: (peer in stage_of, peer))
+    free = sorted((p for p in offers if first.get(stage_of.get(p, ABSENT)) != p), key=lambda peer: (peer in stage_of, peer))
     chosen: dict[str, int] = {}
     for stage in missing:
         able = [peer for peer in free if peer not in chosen and (stage != ENDS_STAGE or peer in feeders)]

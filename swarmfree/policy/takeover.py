@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.messages import Hello, Promise
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
@@ -23,7 +23,7 @@ class InheritedParticipant:
 
     Args:
         is_committed_state: its state is that of this lineage, in any base.
-        returned: the iteration that this state is ready for, `NO_ITERATION` for a member of the
+        returned: the iteration that this state is ready for, `ABSENT` for a member of the
             plan.
     """
 
@@ -32,7 +32,7 @@ class InheritedParticipant:
     stage: int
     built: bool
     is_committed_state: bool
-    returned: int = NO_ITERATION
+    returned: int = ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Takeover:
             planned = plan.stage_of(endpoint.member) if plan is not None else None
             if promise is None:
                 continue
-            stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, NO_ITERATION)
+            stage, returned = (promise.stage, promise.iteration) if planned is None else (planned, ABSENT)
             # It may tell of its state in no heartbeat before it is to be kept
             hello = Hello(stage == 0, standby=False, corpus_hash="", stage=promise.stage, iteration=promise.iteration)
             is_current = promise.iteration in {self.iteration, self.iteration - 1} and promise.stage == stage
@@ -106,7 +106,7 @@ class Takeover:
             is_rebuilt = plan is not None and any(rebuilt.stage == stage for rebuilt in plan.rebuilt)
             replaced = is_rebuilt and (planned is None or not same_base)
             is_ours = promise.is_committed_state or (promise.iteration, promise.base) in begins
-            built = stage != NO_STAGE and is_current and (is_ours or same_base) and not replaced
+            built = stage != ABSENT and is_current and (is_ours or same_base) and not replaced
             found.append(InheritedParticipant(endpoint, hello, stage, built, is_ours, returned))
         return tuple(found)
 

@@ -27,7 +27,7 @@ class Announcement:
     Args:
         endpoint: who and where.
         state: standby, serving or leaving.
-        stage: the stage served, or last served; `NO_STAGE` if none.
+        stage: the stage served, or last served; `ABSENT` if none.
         iteration: how many records this peer has applied.
         lineage: of the last record applied.
         squared_norm: of the stage's gradient before clipping in the last sealed record; 0 before

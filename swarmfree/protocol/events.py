@@ -23,7 +23,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A peer was given a stage, or made a standby (`NO_STAGE`)."""
+    """A peer was given a stage, or made a standby (`ABSENT`)."""
 
     member: str
     stage: int

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.peer_limits import DEFAULT_LIMITS, PeerLimits
 
 
@@ -17,7 +18,6 @@ class RelayChoice(enum.StrEnum):
     NEVER = "never"
 
 
-NO_RELAY = -1
 MANIFEST_FILE = "manifest.json"
 """In the folder of a bootstrap node: the manifest of its run, as it is published."""
 
@@ -56,7 +56,7 @@ class LocalConfig:
         cut_after_s: where this peer coordinates, how many seconds another cut of the model has to
             be the better one before blocks go from stages to others for it; 0 = none go.
         relay_port: port of the relay that this peer offers to others; 0 = given by the system,
-            `NO_RELAY` = it offers none.
+            `ABSENT` = it offers none.
     """
 
     folder: str
@@ -78,7 +78,7 @@ class LocalConfig:
     weights_folder: str = ""
     limits: PeerLimits = DEFAULT_LIMITS
     relay: str = RelayChoice.AUTO
-    relay_port: int = NO_RELAY
+    relay_port: int = ABSENT
     move_after_s: float = 20.0
     cut_after_s: float = 0.0
 
@@ -91,9 +91,7 @@ class LocalConfig:
                 raise ConfigError(f"{name} = {getattr(self, name)}: must be 0 or more")
         if self.relay not in set(RelayChoice):
             raise ConfigError(f"relay = {self.relay!r}: expected one of {', '.join(RelayChoice)}")
-        if not NO_RELAY <= self.relay_port < 65536:
-            raise ConfigError(
-                f"relay_port = {self.relay_port}: a port lies between 0 and 65535; {NO_RELAY} = no relay is offered"
-            )
+        if not ABSENT <= self.relay_port < 65536:
+            raise ConfigError(f"relay_port = {self.relay_port}: a port lies between 0 and 65535; {ABSENT} = no relay is offered")
         if self.threads < 1:
             raise ConfigError(f"threads = {self.threads}: must be at least 1")

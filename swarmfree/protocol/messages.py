@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from swarmfree.protocol.actions import BuildAction
 from swarmfree.protocol.evidence import Evidence
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Side, Term, WorkKey
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import (
     GENESIS_LINEAGE,
@@ -65,7 +65,7 @@ class Hello:
         can_feed: may be a source.
         standby: would rather wait for a lost stage.
         corpus_hash: of the corpus it holds, empty if none.
-        stage: whose state it holds, `NO_STAGE` for none that it can vouch for: a member that was
+        stage: whose state it holds, `ABSENT` for none that it can vouch for: a member that was
             fenced keeps its state.
         iteration: the iteration that its state is ready for.
         lineage: of the last record in it, empty for a peer that neither vouches for a state nor is
@@ -78,7 +78,7 @@ class Hello:
     can_feed: bool
     standby: bool
     corpus_hash: str
-    stage: int = NO_STAGE
+    stage: int = ABSENT
     iteration: int = 0
     lineage: str = ""
     forced: tuple[int, ...] = GIVEN_UP
@@ -91,7 +91,7 @@ class Place:
 
     Args:
         coordinator: whom to listen to; where this is not the answerer, ask there.
-        stage: the stage given, `NO_STAGE` = standby.
+        stage: the stage given, `ABSENT` = standby.
         waiting_for: one sentence on what the run is missing, empty if nothing.
         accepted: False where the answerer is not the coordinator.
     """
@@ -177,7 +177,7 @@ class Promise:
         sealed_at: position of the Seal that brought it; the highest one counts.
         plan: the newest plan it has, so that a successor goes on where the last coordinator was;
             only in answer to a Claim.
-        stage: whose state it holds, `NO_STAGE` for none.
+        stage: whose state it holds, `ABSENT` for none.
         base: that its state was last opened in, empty if none.
         is_committed_state: its state came out of a decided step, so it is that of its lineage in
             any base.
@@ -190,7 +190,7 @@ class Promise:
     sealed: Record | None
     sealed_at: Position | None = None
     plan: Plan | None = None
-    stage: int = NO_STAGE
+    stage: int = ABSENT
     base: str = ""
     is_committed_state: bool = False
     newer_lives: tuple[Member, ...] = ()
@@ -215,7 +215,7 @@ class Heartbeat:
             lets them have what it lets members have.
         lineage: of the last record before the position's iteration.
         forced: iterations of that lineage that were sealed without a majority.
-        adopted: the lost stage for which the member is to take in a guest; `NO_STAGE` for none.
+        adopted: the lost stage for which the member is to take in a guest; `ABSENT` for none.
         evidence: the promises by which the coordinator's claim stands, signed; only to a member
             that has not promised the term, and None where the coordinator has none to show.
     """
@@ -228,7 +228,7 @@ class Heartbeat:
     admitted: tuple[Member, ...] = ()
     lineage: str = GENESIS_LINEAGE
     forced: tuple[int, ...] = ()
-    adopted: int = NO_STAGE
+    adopted: int = ABSENT
     evidence: Evidence | None = None
 
 
@@ -266,11 +266,11 @@ class HeartbeatAnswer:
         evaluation: (source) held-out loss of this attempt, if asked for.
         seconds_per_microbatch: compute of its own, forward and backward, of a source that of the
             ends, smoothed; 0 if not measured.
-        stage: whose state it holds, `NO_STAGE` for none.
-        ends_iteration: the iteration that its copy of stage 0 is ready for, `NO_ITERATION` without
+        stage: whose state it holds, `ABSENT` for none.
+        ends_iteration: the iteration that its copy of stage 0 is ready for, `ABSENT` without
             a complete one.
         shadows: of other stages, complete ones.
-        log_since: the iteration from which on its activation log is whole; `NO_ITERATION` without
+        log_since: the iteration from which on its activation log is whole; `ABSENT` without
             one.
         ends_lineage: of the last record in its copy of stage 0; empty without a complete one.
         lateness: how many times over its limit the present piece of its device's work is; 0 = it is
@@ -291,10 +291,10 @@ class HeartbeatAnswer:
     losses: tuple[Microloss, ...]
     evaluation: Evaluation | None
     seconds_per_microbatch: float
-    stage: int = NO_STAGE
-    ends_iteration: int = NO_ITERATION
+    stage: int = ABSENT
+    ends_iteration: int = ABSENT
     shadows: tuple[KeptShadow, ...] = ()
-    log_since: int = NO_ITERATION
+    log_since: int = ABSENT
     ends_lineage: str = ""
     lateness: float = 0.0
     work_done: int = 0
@@ -756,7 +756,7 @@ class GetShadow:
 
     stage: int
     part: int
-    iteration: int = NO_ITERATION
+    iteration: int = ABSENT
     count: int = 1
 
 
@@ -775,7 +775,7 @@ class ShadowPart:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """Asks for the applied record of an iteration; `NEWEST` asks for the newest one."""
+    """Asks for the applied record of an iteration; `ABSENT` asks for the newest one."""
 
     iteration: int
 

@@ -11,17 +11,9 @@ from dataclasses import dataclass, field
 
 PROTOCOL_REVISION = 24
 ENDS_STAGE = 0
-NO_STAGE = -1
-"""In place of a stage: a peer that holds none, or stands by; a number, since it travels, and zero
-is the ends.
-"""
-NO_ITERATION = -1
-"""In place of an iteration: nothing is held for any; a number, since it travels, and zero is the
-first.
-"""
-NEWEST = -1
-"""In place of an iteration in a question about records: the newest one; a number, since it
-travels.
+ABSENT = -1
+"""In place of a stage, an iteration or another count: there is none, or none is named. A number,
+since it travels, and zero is the ends, the first iteration, or a count.
 """
 WHERE_MAX = 400
 

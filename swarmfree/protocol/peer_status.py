@@ -33,7 +33,7 @@ class Glance:
 
     Args:
         here: the peer itself.
-        stage: that it serves, `NO_STAGE` for none.
+        stage: that it serves, `ABSENT` for none.
         coordinator: whom it follows, None where it knows nobody.
         waiting_for: what the coordinator says the swarm waits for, empty if nothing.
         plan: the newest one it has seen, None before the first.

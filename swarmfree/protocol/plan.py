@@ -45,9 +45,6 @@ class Share:
     taken: tuple[int, ...] = ()
 
 
-AS_RECORDED = -1
-
-
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """A stage whose state since the last commit is not the one that the last record implies.
@@ -58,7 +55,7 @@ class Rebuilt:
         stage: which.
         state_digest: of what came out.
         rate_scaled: it starts with the run's rate factor.
-        steps: how many optimizer steps its moments hold; `AS_RECORDED` where it only was disputed,
+        steps: how many optimizer steps its moments hold; `ABSENT` where it only was disputed,
             or came with its moments.
         disputes: how often two of its replicas turned out to have different states; work that went
             through the wrong one is void each time.

@@ -21,7 +21,7 @@ from swarmfree.protocol.errors import ProtocolViolation
 from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, Request, Response, Segment
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import (
     ContributionDigest,
@@ -343,7 +343,7 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
     for rebuilt in plan.rebuilt:
         _stage(rebuilt.stage, bounds)
         _hash("digest of a state", rebuilt.state_digest)
-        _within("steps", rebuilt.steps, -1, most.COUNTER_MAX)
+        _within("steps", rebuilt.steps, ABSENT, most.COUNTER_MAX)
         _within("disputes", rebuilt.disputes, 0, most.COUNTER_MAX)
 
 
@@ -352,7 +352,7 @@ def _plan(plan: Plan | None, bounds: MessageBounds) -> None:
 
 def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
     _hash("hash of a corpus", hello.corpus_hash)
-    _stage(hello.stage, bounds, NO_STAGE)
+    _stage(hello.stage, bounds, ABSENT)
     _iteration(hello.iteration, bounds)
     _hash("lineage", hello.lineage)
     if hello.forced != says.GIVEN_UP:
@@ -362,7 +362,7 @@ def _hello(hello: says.Hello, bounds: MessageBounds) -> None:
 
 def _place(place: says.Place, bounds: MessageBounds) -> None:
     _endpoint(place.coordinator)
-    _stage(place.stage, bounds, NO_STAGE)
+    _stage(place.stage, bounds, ABSENT)
     _text("what is waited for", place.waiting_for)
 
 
@@ -442,7 +442,7 @@ def _promise(promise: says.Promise, bounds: MessageBounds) -> None:
     if promise.sealed_at is not None:
         _position(promise.sealed_at, bounds)
     _plan(promise.plan, bounds)
-    _stage(promise.stage, bounds, NO_STAGE)
+    _stage(promise.stage, bounds, ABSENT)
     _hash("base", promise.base)
     _members("newer lives", promise.newer_lives, bounds.members)
     _within("bytes of a signature", len(promise.signature), 0, most.SIGNATURE_BYTES_MAX)
@@ -457,7 +457,7 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _members("admitted", heartbeat.admitted, most.ADMITTED_MAX)
     _hash("lineage", heartbeat.lineage)
     _forced(heartbeat.forced, bounds)
-    _stage(heartbeat.adopted, bounds, NO_STAGE)
+    _stage(heartbeat.adopted, bounds, ABSENT)
     _evidence(heartbeat.evidence, bounds)
 
 
@@ -474,9 +474,9 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
         _within("tokens", answer.evaluation.tokens, 0, most.TALLY_MAX)
         _offsets("windows", answer.evaluation.windows, bounds.windows)
     _within("seconds per microbatch", answer.seconds_per_microbatch, 0, most.SECONDS_MAX)
-    _stage(answer.stage, bounds, NO_STAGE)
+    _stage(answer.stage, bounds, ABSENT)
     for iteration in (answer.ends_iteration, answer.log_since):
-        _iteration(iteration, bounds, NO_STAGE)
+        _iteration(iteration, bounds, ABSENT)
     _count("shadows", answer.shadows, 2 * bounds.stage_count)
     for shadow in answer.shadows:
         _stage(shadow.stage, bounds)
@@ -604,7 +604,7 @@ def _get_average(request: says.GetAverage, bounds: MessageBounds) -> None:
 
 def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -> None:
     _stage(request.stage, bounds)
-    _iteration(request.iteration, bounds, NO_STAGE)
+    _iteration(request.iteration, bounds, ABSENT)
     _within("part", request.part, 0, most.PARTS_MAX)
     _within("count of parts", request.count, 0, most.PARTS_MAX)
     if isinstance(request, says.GetState):
@@ -753,7 +753,7 @@ _CHECKS: dict[type[Any], Check] = {
     says.State: _state,
     says.GetShadow: _get_parts,
     says.ShadowPart: _shadow_part,
-    says.GetRecord: lambda request, bounds: _iteration(request.iteration, bounds, NO_STAGE),
+    says.GetRecord: lambda request, bounds: _iteration(request.iteration, bounds, ABSENT),
     says.RecordAnswer: lambda answer, bounds: _record(answer.record, bounds),
     says.GetPlan: _nothing,
     says.PlanAnswer: _plan_answer,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from swarmfree.protocol.messages import Goodbye, Request
-from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim.schedule import SOURCES, Crash, Fault, FaultKind, Freeze, LoseStage, Sever
 
@@ -79,7 +79,7 @@ def aimed(aim: AimedFault, plan: Plan, sender: Member, receiver: Member) -> Faul
         if stage not in {SENDER, RECEIVER}:
             return stage
         found = plan.stage_of(sender if stage == SENDER else receiver)
-        return NO_STAGE if found is None else found
+        return ABSENT if found is None else found
 
     what = aim.what
     match what:
@@ -87,15 +87,15 @@ def aimed(aim: AimedFault, plan: Plan, sender: Member, receiver: Member) -> Faul
             what = Crash(stage_of(stage))
         case LoseStage(stage=stage):
             what = LoseStage(stage_of(stage))
-            if what.stage in {NO_STAGE, SOURCES}:
+            if what.stage in {ABSENT, SOURCES}:
                 return None
         case Freeze(stage=stage):
             what = replace(what, stage=stage_of(stage))
-            if what.stage == NO_STAGE:
+            if what.stage == ABSENT:
                 return None
         case Sever(stage=stage, other=other):
             what = replace(what, stage=stage_of(stage), other=stage_of(other))
-            if NO_STAGE in {what.stage, what.other}:
+            if ABSENT in {what.stage, what.other}:
                 return None
         case _:
             pass

@@ -86,7 +86,7 @@ class DirectoryHub:
         if self.shows_nothing or not self.geneses:
             return None
         is_stale = len(self.geneses) > 1 and self.rng.random() < self.plan.stale_rate
-        return self.geneses[-2 if is_stale else -1]
+        return self.geneses[-1 - is_stale]
 
 
 class MemoryDirectory:

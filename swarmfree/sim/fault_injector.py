@@ -16,7 +16,7 @@ from typing import assert_never
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.permissions import term_of
 from swarmfree.protocol.messages import Commit, Goodbye, Open, Reduce, Request
-from swarmfree.protocol.names import NO_STAGE, Founder, Member
+from swarmfree.protocol.names import ABSENT, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import partitions
@@ -438,7 +438,7 @@ class Mischief:
         coordinator = self._cast.coordinator
         if stage in {COORDINATOR, LONE}:
             return self._at(stage)
-        if stage == NO_STAGE:
+        if stage == ABSENT:
             named = self.plan.names()
             lives = [life for life in self._cast.lives.values() if life.is_alive]
             return [life for life in lives if life.member not in named and not life.can_feed]
@@ -461,12 +461,12 @@ class Mischief:
         is_first = self.plan.iteration == 0 and self._setup.opening is None
         there = [life for life in self.members() if not life.leaving]
         left = [life for life in there if not is_first or life.member in self._knowing or life.member in self.coordinators]
-        if stage != NO_STAGE and len(left) <= count:
+        if stage != ABSENT and len(left) <= count:
             return False
         if stage == COORDINATOR and candidates:
             place = self.plan.stage_of(candidates[0].member)
-            stage = place if place is not None else NO_STAGE
-        if not candidates or stage == NO_STAGE:
+            stage = place if place is not None else ABSENT
+        if not candidates or stage == ABSENT:
             return bool(candidates)
         if stage == SOURCES:
             return len(self._moving(stage)) - count >= self._setup.faults.sources_left_min
@@ -486,7 +486,7 @@ class Mischief:
     def _stage_of(self, life: Life) -> int:
         assert self.plan is not None, "faults follow plans"
         stage = self.plan.stage_of(life.member)
-        return NO_STAGE if stage is None else stage
+        return ABSENT if stage is None else stage
 
     def _moving(self, stage: int) -> list[Life]:
         return [

@@ -19,7 +19,7 @@ from typing import Protocol
 from swarmfree.policy.patience import lost_now_and_later
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.messages import Build
-from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, Member, Term
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
@@ -179,10 +179,10 @@ class Holdings:
             self._known[member] = plan
 
     def heartbeat_came(self, member: Member, ends_iteration: int, ends_lineage: str) -> None:
-        """A member tells of its copy of the ends, and of the last record in it; `NO_ITERATION` for
+        """A member tells of its copy of the ends, and of the last record in it; `ABSENT` for
         none.
         """
-        if ends_iteration != NO_ITERATION:
+        if ends_iteration != ABSENT:
             self._copies[member] = ends_iteration, ends_lineage
         elif any(held.stage == ENDS_STAGE and self._lives.is_alive(other) for other, held in self._held.items()):
             self._copies.pop(member, None)

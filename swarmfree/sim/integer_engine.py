@@ -17,7 +17,7 @@ import numpy as np
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Pieces, Writable
 from swarmfree.protocol.manifest import LogDtype, Manifest
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.records import StepScalars
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim import integer_arithmetic as arithmetic
@@ -39,7 +39,7 @@ class IntegerEngine:
     # -- state
     def follow(self, split: BlockSplit) -> None:
         """Cut stages so from here on; what has other blocks then is let go."""
-        if self._stage != NO_STAGE and split.blocks_of(self._stage) != self._split.blocks_of(self._stage):
+        if self._stage != ABSENT and split.blocks_of(self._stage) != self._split.blocks_of(self._stage):
             self.unload()
         self._split = split
 
@@ -61,11 +61,11 @@ class IntegerEngine:
 
     def unload(self) -> None:
         """Hold nothing."""
-        self._hold(NO_STAGE, ())
+        self._hold(ABSENT, ())
 
     def _hold(self, stage: int, state: State) -> None:
         self._stage, self._state = stage, list(state)
-        self._first = self._split.blocks_of(stage).start if stage != NO_STAGE else 0
+        self._first = self._split.blocks_of(stage).start if stage != ABSENT else 0
         self._weights_name: tuple[bytes, ...] | None = None
         self._average: dict[int, bytes] = {}
         self._tickets: dict[int, bytes | tuple[Tensor, ...]] = {}
@@ -78,7 +78,7 @@ class IntegerEngine:
 
     @property
     def stage(self) -> int:
-        """The stage held, `NO_STAGE` if none."""
+        """The stage held, `ABSENT` if none."""
         return self._stage
 
     def read_state(self, part: int, *, weights_only: bool) -> bytes:

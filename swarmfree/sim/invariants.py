@@ -46,7 +46,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import NO_ITERATION, Endpoint, Member, Position, WorkKind
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
@@ -199,7 +199,7 @@ class Checks:
             self.violated("I3", f"{step.member} stepped twice at stage {step.stage}, the first time by a record nobody has seen")
         if self._explain(step):
             return
-        lineage = self.committed.get(self._ready.get(step.member, NO_ITERATION))
+        lineage = self.committed.get(self._ready.get(step.member, ABSENT))
         if lineage is not None:
             record, entry = self._records[lineage], self._records[lineage].stages[step.stage]
             wrong = "average" if step.before == entry.state_digest else "state"

@@ -17,7 +17,7 @@ import numpy as np
 
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import Event, PeerExcluded, PeersSuspected
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.sim import integer_arithmetic as arithmetic
@@ -134,14 +134,12 @@ class _LyingEngine(EngineProbe):
 
     def __init__(self, engine: Engine, member: Member, watch: LiarWatch) -> None:
         super().__init__(engine)
-        self._member, self._watch, self._newest = member, watch, -1
+        self._member, self._watch, self._newest = member, watch, ABSENT
 
     def _lie(self, data: bytes | None = None) -> Lie | None:
         if data is not None:
             self._newest = max(self._newest, Tensor.decode(data).number)
-        return (
-            self._watch.lies(self._member, self._stage, self._newest) if self._stage != NO_STAGE and self._newest >= 0 else None
-        )
+        return self._watch.lies(self._member, self._stage, self._newest) if self._stage != ABSENT and self._newest >= 0 else None
 
     def forward(self, ticket: int, activations: bytes) -> bytes:
         """Send on something else."""

@@ -26,7 +26,7 @@ from swarmfree.protocol.events import (
     TookOver,
 )
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.sim import bounds
@@ -253,8 +253,8 @@ class Liveness:
         """Whether its place is in a stage whose last replica hangs: it is moved to no other, since
         it builds that stage next.
         """
-        stage = self._places.get(life.member.peer_id, NO_STAGE)
-        return stage != NO_STAGE and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
+        stage = self._places.get(life.member.peer_id, ABSENT)
+        return stage != ABSENT and not any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
 
     def _is_ready(self, life: Life) -> bool:
         """Whether it has its stage's state since the newest plan, as it has built it, held it one

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.sim.faults import SLOW_FACTOR_MIN, FaultPlan, calm_iteration
 
 COORDINATOR = -2
@@ -28,7 +28,7 @@ SHELF_S_MAX, DIRECTORY_S_MAX = 4.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A replica of `stage` dies; `NO_STAGE` and `COORDINATOR` stand for other peers."""
+    """A replica of `stage` dies; `ABSENT` and `COORDINATOR` stand for other peers."""
 
     stage: int
 
@@ -257,7 +257,7 @@ def _draw_falls(plan: FaultPlan, body_stages: int, rng: random.Random) -> list[F
     times = _drawing(rng)
     kinds: list[FaultKind] = []
     kinds.extend(Crash(rng.randint(1, body_stages)) for _ in range(times(plan.crash_rate)))
-    kinds.extend(Crash(NO_STAGE) for _ in range(times(plan.bystander_crash_rate)))
+    kinds.extend(Crash(ABSENT) for _ in range(times(plan.bystander_crash_rate)))
     kinds.extend(LoseStage(rng.randint(1, body_stages)) for _ in range(times(plan.stage_loss_rate)))
     kinds.extend(Freeze(rng.randint(1, body_stages), _freeze_s(plan, rng)) for _ in range(times(plan.freeze_rate)))
     kinds.extend(Join(rng.random() < 0.5) for _ in range(times(plan.join_rate)))

@@ -15,7 +15,7 @@ from swarmfree.policy.election import electorate_of
 from swarmfree.policy.permissions import Knowledge, is_for_admitted, refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, Pull, Request, Train
-from swarmfree.protocol.names import NEWEST, Member
+from swarmfree.protocol.names import Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.routes import Routes, routes_of
 from swarmfree.trainer.context import Context
@@ -93,7 +93,7 @@ class AccessControl:
     # -- what this peer knows: looked up when it is asked for, since most messages ask for little
     @property
     def stage(self) -> int:
-        """Held here, -1 for none."""
+        """Held here, `ABSENT` for none."""
         return self._stage_member.replica_state.stage
 
     @property
@@ -123,7 +123,7 @@ class AccessControl:
     @property
     def electors(self) -> Collection[Member]:
         """Who decides on the next record."""
-        electors = electorate_of(self._stage_member.replica_state.record_of(NEWEST), self._plan)
+        electors = electorate_of(self._stage_member.replica_state.newest_record, self._plan)
         excluded = self._plan.excluded if self._plan is not None else ()
         return [member for member in electors if member.peer_id not in excluded] if excluded else electors
 

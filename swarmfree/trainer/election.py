@@ -26,7 +26,7 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.messages import Claim, Commit, GetPlan, GetRecord, PlanAnswer, Promise, RecordAnswer
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
@@ -102,7 +102,7 @@ class Election:
             self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
         alone_s = self._context.now_s() - self._alone_since_s
         self._has_waited = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s
-        left, holds = replica_state.left_plan, replica_state.stage != NO_STAGE
+        left, holds = replica_state.left_plan, replica_state.stage != ABSENT
         is_as_left = holds and left is not None and replica_state.past.get(left.iteration) == left.lineage
         # Whom it was told to follow may be gone, and only those that were told so are left; who has
         # given up what it held waits longer, as others may have it
@@ -258,7 +258,7 @@ class Election:
         return may_decide(electorate, poll.members(), [*self._context.incarnations.ended(electorate), *excluded])
 
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
-        return electorate_of(self._stage_member.replica_state.record_of(NEWEST), plan)
+        return electorate_of(self._stage_member.replica_state.newest_record, plan)
 
     async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
         # Who knows of one record only may stand where a genesis lets the run go on from
@@ -288,7 +288,7 @@ class Election:
             revision=next(self._revisions),
             iteration=replica_state.iteration,
             lineage=replica_state.lineage,
-            record=replica_state.record_of(NEWEST),
+            record=replica_state.newest_record,
             plan=newest,
             sealed=newest_sealed(known, replica_state.lineage),
             forced=not majority,

@@ -10,7 +10,7 @@ from typing import Any
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.engine_port import Engine, Pieces
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 
 class EngineProbe:
@@ -24,7 +24,7 @@ class EngineProbe:
 
     def __init__(self, engine: Engine) -> None:
         """No stage is held."""
-        self._engine, self._stage = engine, NO_STAGE
+        self._engine, self._stage = engine, ABSENT
 
     def __getattr__(self, name: str) -> Any:
         """Forward to the engine."""

@@ -22,7 +22,7 @@ from swarmfree.protocol.events import Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetPlan, Goodbye, PlanAnswer
-from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 from swarmfree.protocol.ports import GuestPorts, Ports
 from swarmfree.trainer.guest_room import GuestRoom
 from swarmfree.trainer.peer import NO_HOOKS, End, Hooks, Peer, run_peer
@@ -162,7 +162,7 @@ class _Host:
 
     def _needed_bytes(self, stage: int) -> int:
         """As the model is cut by the last record that the host knows."""
-        record = self._peer.stage_member.replica_state.record_of(NEWEST) if self._peer is not None else None
+        record = self._peer.stage_member.replica_state.newest_record if self._peer is not None else None
         return guest_bytes(self._manifest, stage, split_after(record, self._manifest))
 
     def _is_served(self, stage: int) -> bool:
@@ -177,9 +177,9 @@ class _Host:
         one has ended meanwhile.
         """
         while True:
-            await self._room.told.wait(None if self._room.asked == NO_STAGE else AGAIN_S)
+            await self._room.told.wait(None if self._room.asked == ABSENT else AGAIN_S)
             asked = self._room.asked
-            if asked != NO_STAGE and not self._is_served(asked) and self._has_room and self._fits(asked):
+            if asked != ABSENT and not self._is_served(asked) and self._has_room and self._fits(asked):
                 self._start(next(slot for slot in range(GUESTS_MAX) if slot not in self._there), asked, tasks)
 
     def _start(self, slot: int, stage: int, tasks: Tasks) -> None:
@@ -216,7 +216,7 @@ class _Host:
 
 def _waits(guest: Peer | None) -> bool:
     """Whether a guest is not up yet, or has no stage yet."""
-    return guest is None or guest.stage_member.replica_state.stage == NO_STAGE
+    return guest is None or guest.stage_member.replica_state.stage == ABSENT
 
 
 async def _stay_until_replaced(guest: Peer, forget: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ async def _stay_until_replaced(guest: Peer, forget: Callable[[], None]) -> None:
         elif guest.builder.making is not None:
             idle_s = 0.0
         elif idle_s >= (GUEST_WAIT_S if guest.stage_member.hears_coordinator else ALONE_S):
-            if replica_state.stage == NO_STAGE or await _is_replaced(guest):
+            if replica_state.stage == ABSENT or await _is_replaced(guest):
                 break
             idle_s = 0.0
         await asyncio.sleep(LOOK_S)
@@ -272,7 +272,7 @@ async def _is_replaced(guest: Peer) -> bool:
     as well, and may hold the last state.
     """
     replica_state, me = guest.stage_member.replica_state, guest.context.me
-    if replica_state.coordinator is None or replica_state.coordinator.member == me or replica_state.stage == NO_STAGE:
+    if replica_state.coordinator is None or replica_state.coordinator.member == me or replica_state.stage == ABSENT:
         return False
     try:
         told = (await guest.context.call(replica_state.coordinator, GetPlan())).expect(PlanAnswer)

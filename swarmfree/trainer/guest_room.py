@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.tasks import Signal
 
 
@@ -18,7 +18,7 @@ class GuestRoom:
         host: peer id of the peer whose guest this peer is itself; empty = it is none.
         room_bytes: says how much memory it would give a guest now; 0 = it takes in none, or none
             more.
-        asked: for which stage the coordinator last asked it to take one in; `NO_STAGE` for none.
+        asked: for which stage the coordinator last asked it to take one in; `ABSENT` for none.
         told: whenever that changes.
     """
 
@@ -26,7 +26,7 @@ class GuestRoom:
         """No room, until somebody says so."""
         self.host = ""
         self.room_bytes: Callable[[], int] = lambda: 0
-        self.asked = NO_STAGE
+        self.asked = ABSENT
         self.told = Signal()
 
     def ask(self, stage: int) -> None:

@@ -39,7 +39,7 @@ from swarmfree.protocol.messages import (
     Promise,
     RecordAnswer,
 )
-from swarmfree.protocol.names import NEWEST, NO_STAGE, Endpoint, Founder, Member, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member, Term
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
@@ -113,15 +113,15 @@ class Membership:
         can_feed = self._context.ports.tokens is not None
         corpus_hash = self._context.manifest.data.corpus_hash if can_feed else ""
         replica_state = self._stage_member.replica_state
-        last = replica_state.record_of(NEWEST)
+        last = replica_state.newest_record
         counts = replica_state.is_committed_state or replica_state.plan is not None
-        if replica_state.stage == NO_STAGE:
+        if replica_state.stage == ABSENT:
             counts = last is not None and self._context.me in last.electorate
         if not counts:
             return Hello(can_feed, self._context.local.standby, corpus_hash, host=self._stage_member.guest_room.host)
         # A member that cannot vouch for its state may lead its lineage, or be led there, all the
         # same; so may a voter that has let its stage go, to build another.
-        stage = replica_state.stage if replica_state.is_committed_state else NO_STAGE
+        stage = replica_state.stage if replica_state.is_committed_state else ABSENT
         held = stage, replica_state.iteration, replica_state.lineage
         replica_state.has_given_up = replica_state.is_from_disk or not self._election.hopes
         forced = GIVEN_UP if replica_state.has_given_up else last.forced if last is not None else ()
@@ -203,7 +203,7 @@ class Membership:
     def _may_claim(self) -> bool:
         """Whether this peer may try to lead: it holds a stage, or has let one go to build one."""
         replica_state = self._stage_member.replica_state
-        return replica_state.stage != NO_STAGE or bool(replica_state.known_plan or replica_state.left_plan)
+        return replica_state.stage != ABSENT or bool(replica_state.known_plan or replica_state.left_plan)
 
     async def _load_snapshot(self, founder: Founder | None) -> None:
         if self._load is not None:
@@ -309,7 +309,7 @@ class Membership:
             if place.accepted:
                 if replica_state.coordinator == before:  # else this peer follows somebody by now
                     replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
-                self._is_unknown = hello.stage == place.stage == NO_STAGE
+                self._is_unknown = hello.stage == place.stage == ABSENT
                 self._keep_up()
                 self._say(place.waiting_for)
                 return True
@@ -325,7 +325,7 @@ class Membership:
         Whom such a peer names is believed, too.
         """
         replica_state = self._stage_member.replica_state
-        if replica_state.stage == NO_STAGE or replica_state.is_from_disk or not replica_state.records:
+        if replica_state.stage == ABSENT or replica_state.is_from_disk or not replica_state.records:
             return True
         known, member, left = replica_state.known_peers(), endpoint.member, replica_state.left_plan
         known |= {one.peer_id for one in left.names()} if left is not None else set()
@@ -333,7 +333,7 @@ class Membership:
             return True
         with suppress(CallFailed):
             silence_s = self._context.timing.silence_s / 2
-            answer = (await self._context.call(endpoint, GetRecord(NEWEST), silence_s=silence_s)).expect(RecordAnswer)
+            answer = (await self._context.call(endpoint, GetRecord(ABSENT), silence_s=silence_s)).expect(RecordAnswer)
             verify = self._context.ports.network.verify
             if is_told_by(answer.record, member, known - {self._context.me.peer_id}, self._context.run, verify):
                 return True
@@ -343,7 +343,7 @@ class Membership:
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""
         replica_state = self._stage_member.replica_state
-        if replica_state.stage == NO_STAGE or replica_state.known_plan is None:
+        if replica_state.stage == ABSENT or replica_state.known_plan is None:
             return
         siblings = tuple(
             r.endpoint for r in replica_state.known_plan.replicas[replica_state.stage] if r.endpoint.member != self._context.me
@@ -404,7 +404,7 @@ class Membership:
         if self._are_stored is not None and (why := await self._are_stored()):
             self._say(why)
             return False
-        if self._stage_member.replica_state.stage != NO_STAGE:
+        if self._stage_member.replica_state.stage != ABSENT:
             await self._stage_member.let_go()  # first weights, under a founder that is gone
         await self._lead(None)
         return True
@@ -426,7 +426,7 @@ class Membership:
         if self._is_left_over(founder):
             self._began_under = founder.number  # it may have led by this one, and does not again
             await self._load_snapshot(founder)
-        if replica_state.stage == NO_STAGE:
+        if replica_state.stage == ABSENT:
             await self._load_snapshot(founder)
         await self._hold_named()
         is_there = replica_state.is_from_disk and (replica_state.iteration, replica_state.lineage) == where
@@ -437,7 +437,7 @@ class Membership:
         called = await self._who_holds(founder, others)
         if called is None or (replica_state.coordinator is not None and self._stage_member.hears_coordinator):
             return False
-        me, record = self._context.here, replica_state.record_of(NEWEST)
+        me, record = self._context.here, replica_state.newest_record
         promise = Promise(founder.iteration, None, None, None, replica_state.stage, "", True)
         takeover = Takeover(
             term=Term(founders_term(founder.number), me.member),
@@ -547,7 +547,7 @@ class Membership:
         """
         replica_state = self._stage_member.replica_state
         if (
-            (replica_state.stage == NO_STAGE or replica_state.is_from_disk)
+            (replica_state.stage == ABSENT or replica_state.is_from_disk)
             and not self._are_led
             and await self._context.ports.directory.is_over()
         ):
@@ -586,7 +586,7 @@ class Membership:
             await self._hold_named()
             await stage_member.tied.wait(ASK_AGAIN_S_MAX if stage_member.replica_state.is_from_disk else None)
             self._say(stage_member.waiting_for)
-            if self._is_unknown and self.hello().stage != NO_STAGE and stage_member.replica_state.coordinator is not None:
+            if self._is_unknown and self.hello().stage != ABSENT and stage_member.replica_state.coordinator is not None:
                 await self._ask(
                     stage_member.replica_state.coordinator
                 )  # it stands by, with a state that it could not vouch for before

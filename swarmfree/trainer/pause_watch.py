@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from swarmfree.policy.halt import pauses
-from swarmfree.protocol.names import NEWEST, NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
 
@@ -30,9 +30,9 @@ async def wait_until_left_over(
     while True:
         await asyncio.sleep(context.timing.silence_s)
         silent_s = stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
-        is_waiting = replica_state.stage != NO_STAGE and not replica_state.is_from_disk and not leads()
+        is_waiting = replica_state.stage != ABSENT and not replica_state.is_from_disk and not leads()
         if not is_waiting or silent_s < context.timing.split_wait_s:
             continue
-        order, last = context.ports.directory.order(), replica_state.record_of(NEWEST)
+        order, last = context.ports.directory.order(), replica_state.newest_record
         if pauses(order, last, 0) and pauses(order, last, await spent()):
             return

@@ -62,7 +62,7 @@ from swarmfree.protocol.messages import (
     Train,
     WriteWeights,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, PROTOCOL_REVISION, Endpoint, Founder
 from swarmfree.protocol.ports import Incoming, Ports, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.access_control import AccessControl
@@ -257,15 +257,15 @@ class Peer:
             return await self.coordinator.receive(sender, request)
         coordinator = self.stage_member.replica_state.coordinator
         led = coordinator is not None and self.stage_member.hears_coordinator
-        if not led and self.stage_member.replica_state.stage != NO_STAGE and self.stage_member.replica_state.has_begun:
+        if not led and self.stage_member.replica_state.stage != ABSENT and self.stage_member.replica_state.has_begun:
             choosing = "the run has begun, and its members are choosing a coordinator"
             raise Refused(RefusalKind.BEHIND, WAITS_FROM_DISK if self.stage_member.replica_state.is_from_disk else choosing)
         if coordinator is None or not led:
             raise Refused(RefusalKind.NOT_YET, "this peer hears no coordinator")
-        return Place(coordinator, NO_STAGE, self.stage_member.waiting_for, accepted=False)
+        return Place(coordinator, ABSENT, self.stage_member.waiting_for, accepted=False)
 
     def _meet(self, sender: Endpoint, request: Meet) -> Met:
-        record = self.stage_member.replica_state.record_of(NEWEST)
+        record = self.stage_member.replica_state.newest_record
         if self.coordinator is not None:
             record = self.coordinator.lead.decided
             theirs = Tip(request.forced, request.iteration, request.lineage)
@@ -321,7 +321,7 @@ class Peer:
         waits = self.context.backoff_s()
         if self.coordinator is not None:
             await self.coordinator.roster.hand_over()
-        wait_s = self.context.timing.leave_s if self.stage_member.replica_state.stage != NO_STAGE else 0.0
+        wait_s = self.context.timing.leave_s if self.stage_member.replica_state.stage != ABSENT else 0.0
         until_s = self.context.now_s() + wait_s
         while self.context.now_s() < until_s:
             request = Goodbye(run_over=False, finished=False, why="this peer leaves")
@@ -345,7 +345,7 @@ class Peer:
     async def _leave_if_left_over(self) -> None:
         async def spent() -> int:
             founder = await self.context.ports.directory.founder()
-            return spent_before(founder, self.stage_member.replica_state.record_of(NEWEST))
+            return spent_before(founder, self.stage_member.replica_state.newest_record)
 
         await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
         await self.snapshots.keep_now()
@@ -400,7 +400,7 @@ class Peer:
         or ends, or a neighbour is lost.
         """
         timing, replica_state = self.context.timing, self.stage_member.replica_state
-        stage_told, lineage_told, announced_s, published_s = NO_STAGE - 1, "", -math.inf, -math.inf
+        stage_told, lineage_told, announced_s, published_s = ABSENT - 1, "", -math.inf, -math.inf
         phase_told = (False, False)
         while True:
             now_s = self.context.now_s()
@@ -431,14 +431,14 @@ class Peer:
 
     def _announcement(self) -> Announcement:
         replica_state, context = self.stage_member.replica_state, self.context
-        record = replica_state.record_of(NEWEST)
+        record = replica_state.newest_record
         # Who holds a snapshot serves nothing with it yet
-        stage = NO_STAGE if replica_state.is_from_disk else replica_state.stage
+        stage = ABSENT if replica_state.is_from_disk else replica_state.stage
         state = PeerState.LEAVING if self.ending.is_all_written else PeerState.SERVING
-        entry = record.stages[stage] if record is not None and stage != NO_STAGE else None
+        entry = record.stages[stage] if record is not None and stage != ABSENT else None
         return Announcement(
             endpoint=context.here,
-            state=state if stage != NO_STAGE else PeerState.STANDBY,
+            state=state if stage != ABSENT else PeerState.STANDBY,
             stage=stage,
             iteration=0 if replica_state.is_from_disk else replica_state.announced_iteration,
             lineage=GENESIS_LINEAGE if replica_state.is_from_disk else replica_state.lineage,

@@ -19,7 +19,7 @@ from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import KeptShadow
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, NO_STAGE, Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -35,7 +35,7 @@ class ReplicaState:
     """The peer's own books.
 
     Attributes:
-        stage: held, `NO_STAGE` for none.
+        stage: held, `ABSENT` for none.
         iteration: the iteration the state is ready for; also how many records are applied.
         lineage: of the last applied record.
         is_committed_state: the state came out of a step that a record decided, or such a record
@@ -65,7 +65,7 @@ class ReplicaState:
         split: how the model is cut that the state is of: as the last record says, or the plan in
             force.
         moved: told whenever any of this changes.
-        ends_iteration: the iteration that a copy of the ends kept here is ready for, `NO_ITERATION`
+        ends_iteration: the iteration that a copy of the ends kept here is ready for, `ABSENT`
             without a complete one; see `recovery.ends_copy`.
         ends_lineage: of the last record in that copy.
         shadows: complete ones kept here; see `recovery.shadows`.
@@ -78,7 +78,7 @@ class ReplicaState:
     def __init__(self, context: Context) -> None:
         """Holding nothing."""
         self._context = context
-        self.stage = NO_STAGE
+        self.stage = ABSENT
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
         self.is_committed_state = self.is_from_disk = self.is_paused = False
@@ -97,7 +97,7 @@ class ReplicaState:
         self.is_copy = False
         self.kept_from: tuple[int, str, list[Record], dict[int, str]] | None = None
         self.moved = Signal()
-        self.ends_iteration, self.ends_lineage = NO_ITERATION, ""
+        self.ends_iteration, self.ends_lineage = ABSENT, ""
         self.shadows: tuple[KeptShadow, ...] = ()
         self.wanted = ""
         self.gave_s = -math.inf
@@ -157,7 +157,7 @@ class ReplicaState:
         """Whether the state has done all iterations of the run, or the last one before it was
         stopped.
         """
-        return self.iteration >= self._context.manifest.run.iterations or is_stopped(self.record_of(NEWEST))
+        return self.iteration >= self._context.manifest.run.iterations or is_stopped(self.newest_record)
 
     @property
     def announced_iteration(self) -> int:
@@ -234,7 +234,7 @@ class ReplicaState:
         """In which term the state was kept for an iteration that is not opened yet; None where
         nothing is to be taken back.
         """
-        if self.kept_from is None or self.is_committed_state or self.stage == NO_STAGE:
+        if self.kept_from is None or self.is_committed_state or self.stage == ABSENT:
             return None
         return self.known_in
 
@@ -281,7 +281,7 @@ class ReplicaState:
 
         Source: protocol section 3.4.
         """
-        newest, here = self.record_of(NEWEST), self.past.get(iteration)
+        newest, here = self.newest_record, self.past.get(iteration)
         if not self.is_committed_state or self.is_from_disk or newest is None or here is None:
             return False
         if here == lineage:
@@ -314,15 +314,18 @@ class ReplicaState:
     @property
     def is_cut_as_recorded(self) -> bool:
         """Whether the state is cut as the last record says, and not only by a plan."""
-        return self.split == split_after(self.record_of(NEWEST), self._context.manifest)
+        return self.split == split_after(self.newest_record, self._context.manifest)
+
+    @property
+    def newest_record(self) -> Record | None:
+        """The record of the newest iteration that was applied here; None before the first."""
+        return self.records[-1] if self.records else None
 
     def record_of(self, iteration: int) -> Record | None:
-        """Return the applied record of an iteration, or of the `NEWEST`; None if it is not kept.
+        """Return the applied record of an iteration; None if it is not kept.
 
         A record that is only sealed does not count: it may not be decided.
         """
-        if iteration == NEWEST:
-            return self.records[-1] if self.records else None
         for record in self.records:
             if record.iteration == iteration:
                 return record

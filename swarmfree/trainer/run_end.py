@@ -9,7 +9,7 @@ import asyncio
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.events import Note, WeightsWritten
 from swarmfree.protocol.messages import Farewell
-from swarmfree.protocol.names import NO_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
@@ -33,7 +33,7 @@ class RunEnd:
         self._stage_member = stage_member
         self._tasks = tasks
         self._writing: asyncio.Task[str] | None = None
-        self._writes = NO_STAGE, ""
+        self._writes = ABSENT, ""
         self._all_written_of = ""
         self.failure = ""
 
@@ -51,7 +51,7 @@ class RunEnd:
         follows_nobody = coordinator is None or not stage_member.hears_coordinator
         # A peer that has lost its coordinator at a stroke counts from there.
         silent_s = stage_member.silent_ticks % SILENT_FOR_LONG * TICK_S
-        is_alone = stage_member.replica_state.stage == NO_STAGE or silent_s >= self._context.timing.split_wait_s
+        is_alone = stage_member.replica_state.stage == ABSENT or silent_s >= self._context.timing.split_wait_s
         if not is_own and not (follows_nobody and is_alone):
             raise Refused(RefusalKind.STALE, f"{sender.member} is not this peer's coordinator")
 
@@ -76,9 +76,9 @@ class RunEnd:
                 reason.
         """
         replica_state = self._stage_member.replica_state
-        if replica_state.stage != NO_STAGE and replica_state.is_paused:
+        if replica_state.stage != ABSENT and replica_state.is_paused:
             return await self._write_snapshot()
-        if replica_state.stage == NO_STAGE or not replica_state.is_over:
+        if replica_state.stage == ABSENT or not replica_state.is_over:
             raise Refused(
                 RefusalKind.GONE, f"this peer holds stage {replica_state.stage}, ready for iteration {replica_state.iteration}"
             )
@@ -113,7 +113,7 @@ class RunEnd:
             # moment.
             return ports.weights.write(replica_state.stage, ports.engine.export(), replica_state.iteration)
 
-        if replica_state.stage == NO_STAGE:
+        if replica_state.stage == ABSENT:
             return
         try:
             await self._stage_member.device.run(Rank.BOOKS, 0, export)

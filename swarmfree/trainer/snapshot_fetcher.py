@@ -13,7 +13,7 @@ from swarmfree.policy.snapshot_store import to_fetch
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.protocol.names import NO_STAGE, Founder
+from swarmfree.protocol.names import ABSENT, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.founder_watch import ASKED_MAX, ask_plans
 from swarmfree.trainer.member.member import StageMember
@@ -90,7 +90,7 @@ class SnapshotFetcher:
         """Whether this peer serves, or somebody leads who may want it."""
         state = self._stage_member.replica_state
         is_led = state.coordinator is not None and self._stage_member.hears_coordinator
-        return is_led or (state.stage != NO_STAGE and not state.is_from_disk)
+        return is_led or (state.stage != ABSENT and not state.is_from_disk)
 
     async def _look(self) -> bool:
         """One look; whether the store has anything."""

@@ -18,7 +18,7 @@ from swarmfree.policy.resume import worth_keeping
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.protocol.names import NEWEST, NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
@@ -61,8 +61,8 @@ class SnapshotKeeper:
     def _copied(self) -> tuple[Snapshot, list[bytes]] | None:
         """The state as it is now; None where nothing is held that a record has left."""
         replica_state, engine = self._stage_member.replica_state, self._context.ports.engine
-        record = replica_state.record_of(NEWEST)
-        if record is None or replica_state.stage == NO_STAGE:
+        record = replica_state.newest_record
+        if record is None or replica_state.stage == ABSENT:
             return None
         parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(replica_state.stage))]
         return Snapshot(replica_state.stage, record, dict(replica_state.past), len(parts)), parts

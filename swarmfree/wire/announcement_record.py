@@ -15,7 +15,7 @@ from typing import Any
 
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Member
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.ticket import SHOWN_SIZE_BYTES_MAX
 
@@ -82,7 +82,7 @@ def peer_record_from_bytes(content: bytes, owner: str, expires_s: float) -> Peer
     announcement = Announcement(
         endpoint=Endpoint(member, multiaddrs_of(values, "addresses", owner, relayed=True)),
         state=PeerState(_text(values, "state")),
-        stage=_whole(values, "stage", NO_STAGE, _STAGES_MAX),
+        stage=_whole(values, "stage", ABSENT, _STAGES_MAX),
         iteration=_whole(values, "iteration"),
         lineage=_matching(values, "lineage", _LINEAGE),
         squared_norm=_number(values, "squared_norm"),

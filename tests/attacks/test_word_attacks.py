@@ -12,7 +12,7 @@ import grpc
 from attacked_swarm import MANIFEST, Attacked, attacked_swarm
 from attacker import Papers, dialled, header, say
 
-from swarmfree.protocol.names import NEWEST, PROTOCOL_REVISION
+from swarmfree.protocol.names import PROTOCOL_REVISION
 from swarmfree.wire.v1 import messages_pb2 as says
 from swarmfree.wire.v1 import names_pb2, records_pb2
 
@@ -162,7 +162,7 @@ async def test_a_stranger_speaks_in_its_own_name_when_it_meets() -> None:
 def takings(swarm: Attacked, peer: Any) -> Iterator[tuple[str, Any]]:
     """What a stranger may not have: a peer's state, its last average, a shadow, activations."""
     replica_state = peer.stage_member.replica_state
-    record = replica_state.record_of(NEWEST)
+    record = replica_state.newest_record
     stage, sum_digest = replica_state.stage, record.stages[replica_state.stage].sum_digest
     key = names_pb2.WorkKey(iteration=0, base="0" * 16, kind=names_pb2.WORK_KIND_TRAIN, microbatch=0, stage=stage)
     asked = own_header()

@@ -26,7 +26,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import ConfigError, Excluded, PeerUnreachable, RefusalKind, Refused, RunEnded, SwarmfreeError
 from swarmfree.protocol.manifest import DataSection
 from swarmfree.protocol.messages import GetPlan, GetRecord, GetState, PlanAnswer, RecordAnswer, Request, State
-from swarmfree.protocol.names import NEWEST, Endpoint, Founder, Member, Position, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Replica
@@ -125,7 +125,7 @@ class Run:
                     self.step()
                 if iteration >= len(self.records):
                     raise Refused(RefusalKind.NOT_YET, "later")
-                return Reply(RecordAnswer(self.records[-1 if iteration == NEWEST else iteration]))
+                return Reply(RecordAnswer(self.records[-1 if iteration == ABSENT else iteration]))
             case GetState():
                 if self.hangs:
                     await asyncio.sleep(60)

@@ -16,7 +16,7 @@ from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Request
-from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record
@@ -197,7 +197,7 @@ def play(story: Callable[[Alone], Awaitable[T]], here: Endpoint = ME, manifest: 
 
 async def voted_commit(alone: Alone, entry: Record) -> Reply:
     """The answer to a Commit of a record that all four have voted for."""
-    if alone.replica_state.record_of(NEWEST) is None and alone.replica_state.known_plan is None:
+    if alone.replica_state.newest_record is None and alone.replica_state.known_plan is None:
         alone.replica_state.known_plan = plan(1)
     return await alone.stage_member.commit(Commit(voted(entry, *entry.electorate)))
 

@@ -15,7 +15,7 @@ from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
@@ -174,7 +174,7 @@ def state_that_a_promise_tells(patch: pytest.MonkeyPatch) -> None:
     participants = Takeover.participants
 
     def careless(self: Takeover) -> tuple[InheritedParticipant, ...]:
-        return tuple(replace(g, hello=replace(g.hello, stage=NO_STAGE, iteration=0)) for g in participants(self))
+        return tuple(replace(g, hello=replace(g.hello, stage=ABSENT, iteration=0)) for g in participants(self))
 
     patch.setattr(Takeover, "participants", careless)
 

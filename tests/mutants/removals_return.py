@@ -20,7 +20,7 @@ from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, PlanAnswer
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Founder, Member, Term
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -271,7 +271,7 @@ def candidate_without_a_stage(patch: pytest.MonkeyPatch) -> None:
     """Who has let its stage go claims nothing, though nobody else is left, or can step to where it
     stood (3.2).
     """
-    patch.setattr(Membership, "_may_claim", property(lambda self: self._stage_member.replica_state.stage != NO_STAGE))
+    patch.setattr(Membership, "_may_claim", property(lambda self: self._stage_member.replica_state.stage != ABSENT))
 
 
 def lineage_of_whoever_rebuilt(patch: pytest.MonkeyPatch) -> None:
@@ -487,7 +487,7 @@ def state_of_a_joiner(patch: pytest.MonkeyPatch) -> None:
     place = Assignment._place_holders
 
     def careless(self: Assignment) -> None:
-        there = [one for one in self._roster.participants() if one.stage == NO_STAGE or one.built]
+        there = [one for one in self._roster.participants() if one.stage == ABSENT or one.built]
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(self._roster, "participants", lambda: tuple(there))
             place(self)
@@ -514,8 +514,8 @@ def places_of_holders(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Assignment) -> None:
         for participant in self._roster.participants():
-            held = participant.hello.stage if participant.stage == NO_STAGE else NO_STAGE
-            if held != NO_STAGE and participant.held(held) >= 0 and not self._roster.holders(held):
+            held = participant.hello.stage if participant.stage == ABSENT else ABSENT
+            if held != ABSENT and participant.held(held) >= 0 and not self._roster.holders(held):
                 self._place(participant, held)
 
     patch.setattr(Assignment, "_place_holders", careless)
@@ -572,7 +572,7 @@ def standby_for_a_feeder(patch: pytest.MonkeyPatch) -> None:
     move_to = Assignment._move_to
 
     def careless(self: Assignment, stage: int) -> None:
-        standbys = [participant for participant in self._roster.participants() if participant.stage == NO_STAGE]
+        standbys = [participant for participant in self._roster.participants() if participant.stage == ABSENT]
         for participant in standbys:
             participant.leaving = True
         move_to(self, stage)
@@ -628,7 +628,7 @@ def steps_of_a_merge(patch: pytest.MonkeyPatch) -> None:
     """A merged stage counts the steps of the one that was lost, though its moments are zero
     (CheckFree, section 4).
     """
-    patch.setattr(assemblies, "_steps_held", lambda action: assemblies.AS_RECORDED)
+    patch.setattr(assemblies, "_steps_held", lambda action: assemblies.ABSENT)
 
 
 def hello_once_more(patch: pytest.MonkeyPatch) -> None:
@@ -727,7 +727,7 @@ def word_of_a_copy(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer has copied counts by the answer to the Build alone (3.3)."""
     begin = Participant.begin_build
 
-    def careless(self: Participant, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+    def careless(self: Participant, *, keeps: bool = False, copies: int = ABSENT) -> int:
         del copies
         return begin(self, keeps=keeps)
 
@@ -738,7 +738,7 @@ def state_before_a_copy(patch: pytest.MonkeyPatch) -> None:
     """A state of which a newcomer told before it began to copy counts as what it has copied."""
     begin = Participant.begin_build
 
-    def careless(self: Participant, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+    def careless(self: Participant, *, keeps: bool = False, copies: int = ABSENT) -> int:
         number = begin(self, keeps=keeps, copies=copies)
         self.is_emptied = True
         return number
@@ -1075,7 +1075,7 @@ def plan_of_one_that_may_not_claim(patch: pytest.MonkeyPatch) -> None:
     """Whoever holds a stage and knows a plan is waited for by the bootstrap node, though it may
     never lead by that (seed 2704740; When all have died).
     """
-    patch.setattr(StageMember, "may_lead_alone", property(lambda self: self.replica_state.stage != NO_STAGE))
+    patch.setattr(StageMember, "may_lead_alone", property(lambda self: self.replica_state.stage != ABSENT))
 
 
 def named_with_something_else(patch: pytest.MonkeyPatch) -> None:
@@ -1166,7 +1166,7 @@ def lineage_of_a_voter(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Membership) -> Hello:
         found = hello(self)
-        if self._stage_member.replica_state.stage != NO_STAGE:
+        if self._stage_member.replica_state.stage != ABSENT:
             return found
         return Hello(found.can_feed, found.standby, found.corpus_hash, host=found.host)
 
@@ -1235,7 +1235,7 @@ def claimed_again_at_once(patch: pytest.MonkeyPatch) -> None:
         while True:
             if await self._ask_for_place():
                 await self._listen()
-            while self._stage_member.replica_state.stage != NO_STAGE:
+            while self._stage_member.replica_state.stage != ABSENT:
                 inheritance = await self._election.campaign()
                 if inheritance is None:
                     break

@@ -13,7 +13,7 @@ from typing import TypeVar
 from swarmfree.protocol.errors import PeerSilent, Refused
 from swarmfree.protocol.events import StageAdopted
 from swarmfree.protocol.messages import Farewell, Goodbye, Heartbeat, Hello, PlanAnswer, Request
-from swarmfree.protocol.names import NO_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, Endpoint
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer import guest
@@ -116,7 +116,7 @@ def told_after_a_newcomer() -> object:
 
     async def story(alone: Alone, _: Assignment, roster: Roster) -> list[tuple[float, float]]:
         adoption = _deserted(alone, roster)
-        guest_of_d = roster.admit(OF_D, Hello(False, True, "", host="d"), NO_STAGE)
+        guest_of_d = roster.admit(OF_D, Hello(False, True, "", host="d"), ABSENT)
         newcomer = endpoint("n")
         roster.admit(newcomer, Hello(False, False, ""), 1)
         adoption.look({1}, ())
@@ -182,7 +182,7 @@ def second_guest() -> object:
 
     async def story(_: Alone, assignment: Assignment, roster: Roster) -> int:
         roster.admit(endpoint("g"), Hello(False, True, "", host="a"), 1, built=True, opened=at(1)).leave()
-        guest_of_a = roster.admit(OF_D, Hello(False, True, "", host="c"), NO_STAGE)
+        guest_of_a = roster.admit(OF_D, Hello(False, True, "", host="c"), ABSENT)
         assignment._use_standbys()
         return guest_of_a.stage
 
@@ -198,7 +198,7 @@ def newcomer_beside_a_guest() -> object:
         roster.fence(SIBLING.member, "it is gone")
         roster.fence(D.member, "it is gone")
         roster.admit(endpoint("g"), Hello(False, True, "", host="a"), 1, built=True, opened=at(1)).leave()
-        newcomer = roster.admit(endpoint("n"), Hello(False, True, ""), NO_STAGE)
+        newcomer = roster.admit(endpoint("n"), Hello(False, True, ""), ABSENT)
         assignment._use_standbys()
         return newcomer.stage
 

@@ -42,8 +42,8 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Term
-from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Term
+from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
 from swarmfree.protocol.snapshot import Snapshot
@@ -193,7 +193,7 @@ def plan_told_where_nobody_leads() -> object:
             (others, (*voters, ME.member), None, False, 1),
             (others, voters, plan(1), False, 1),
             (others, voters, None, True, 1),
-            (plan(1), voters, None, False, NO_STAGE),
+            (plan(1), voters, None, False, ABSENT),
         ):
             state.known_plan, state.left_plan, state.is_paused, state.stage = known, left, is_paused, stage
             state.records = [replace(record(), iteration=-1, electorate=electorate)]
@@ -258,7 +258,7 @@ def copier_of_what_was_made() -> object:
     whether the copy counts as what the last record left, by a plan of that record, one that says
     that the stage was rebuilt, and one of another lineage.
     """
-    rebuilt = Rebuilt(1, "state", rate_scaled=False, steps=AS_RECORDED)
+    rebuilt = Rebuilt(1, "state", rate_scaled=False, steps=ABSENT)
 
     async def story(alone: Alone, known: Plan, *, vouches: bool) -> bool:
         answer = PlanAnswer(known, "", is_committed_state=vouches)
@@ -279,7 +279,7 @@ def donor_that_vouches() -> object:
 
     async def story(alone: Alone) -> list[bool]:
         told = list[bool]()
-        for stage, is_committed in ((1, True), (1, False), (NO_STAGE, True)):
+        for stage, is_committed in ((1, True), (1, False), (ABSENT, True)):
             alone.replica_state.stage, alone.replica_state.is_committed_state = stage, is_committed
             told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).is_committed_state)
         return told
@@ -297,7 +297,7 @@ def hello_of_a_voter_without_a_stage() -> object:
         if has_stepped:
             electorate = (A.member, ME.member) if votes else (A.member,)
             alone.replica_state.install(1, 5, LINEAGE, replace(record(), iteration=4, electorate=electorate))
-        alone.replica_state.stage = NO_STAGE
+        alone.replica_state.stage = ABSENT
         hello = membership.hello()
         return hello.stage, hello.iteration, hello.lineage[:1]
 
@@ -941,7 +941,7 @@ def standby_before_the_first_open() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, opened: bool) -> int:
         alone.context.manifest = replace(MANIFEST, stages=replace(MANIFEST.stages, replicas_min=2))
-        participant, assignment._opened = roster.admit(ME, Hello(False, True, ""), NO_STAGE), opened
+        participant, assignment._opened = roster.admit(ME, Hello(False, True, ""), ABSENT), opened
         assignment._begun_s -= 60.0
         assignment._use_standbys()
         return participant.stage
@@ -959,7 +959,7 @@ def standby_that_holds_a_lost_stage() -> object:
         assignment.hello(ME, _hello(1))
         barred = roster.get(ME.member)
         assert barred is not None
-        assert barred.stage == NO_STAGE
+        assert barred.stage == ABSENT
         barred.answer = replace(beat_answer(1), iteration=5)
         roster.admit(endpoint("newcomer"), Hello(False, False, ""), 1)
         roster.fence(SIBLING.member, "nobody listens")
@@ -981,7 +981,7 @@ def standbys_that_hold_a_lost_stage() -> object:
         if newcomer:
             roster.admit(endpoint("newcomer"), Hello(True, False, ""), 0)
         for name, iteration in (("first", 4), ("second", 5)):
-            roster.admit(endpoint(name), replace(_hello(0), can_feed=True, iteration=iteration), NO_STAGE, is_ours=True)
+            roster.admit(endpoint(name), replace(_hello(0), can_feed=True, iteration=iteration), ABSENT, is_ours=True)
         assignment._opened = True
         assignment._use_standbys()
         assignment._use_standbys()
@@ -996,7 +996,7 @@ def joiner_that_holds_a_lost_stage() -> object:
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
-        roster.admit(endpoint("standby"), Hello(False, True, ""), NO_STAGE)
+        roster.admit(endpoint("standby"), Hello(False, True, ""), ABSENT)
         roster.admit(endpoint("joiner"), _hello(1), 2, is_ours=True)
         roster.fence(SIBLING.member, "it is gone")
         assignment._opened = True
@@ -1014,7 +1014,7 @@ def newcomer_away_at_a_commit() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, base: str) -> int:
         assignment._lead.present = Present(5, LINEAGE, replace(record(), iteration=4, base="worked on"))
-        participant = roster.admit(endpoint("back"), replace(_hello(1), stage=NO_STAGE), 1)
+        participant = roster.admit(endpoint("back"), replace(_hello(1), stage=ABSENT), 1)
         participant.hear(beat_answer(1, iteration=5, base=base), 0.0, assignment._lead.bases)
         return participant.held(1)
 
@@ -1043,7 +1043,7 @@ def barred_that_says_hello_once_more() -> object:
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
-        roster.admit(endpoint("e"), Hello(False, True, ""), NO_STAGE)
+        roster.admit(endpoint("e"), Hello(False, True, ""), ABSENT)
         roster.bar(ME.member, "it cannot average with its sibling")
         assignment.hello(ME, Hello(False, False, ""))
         assignment.hello(ME, _hello(1))
@@ -1106,7 +1106,7 @@ def feeder_that_comes_while_members_step() -> object:
                     found.append(type(action).__name__)
                     return Reply(Built("digest", 1.0, 0, 5))
                 case Heartbeat():
-                    stage = PLACES.get(to.member, NO_STAGE)
+                    stage = PLACES.get(to.member, ABSENT)
                     return Reply(
                         replace(beat_answer(stage, iteration=5), ends_iteration=5 if to == D else -1, ends_lineage=LINEAGE)
                     )
@@ -1179,7 +1179,7 @@ def feeder_that_coordinates() -> object:
         roster.fence(SIBLING.member, "nobody listens")
         able = Hello(True, False, alone.context.manifest.data.corpus_hash)
         feeder = roster.admit(alone.context.here, able, 1, built=True)
-        standby = roster.admit(ME, Hello(False, True, ""), NO_STAGE)
+        standby = roster.admit(ME, Hello(False, True, ""), ABSENT)
         found = list[tuple[int, int]]()
         for _ in range(2):
             assignment._move_to(0)
@@ -1247,7 +1247,7 @@ def build_beside_one_that_came_back() -> object:
 def _standby_with_a_state(told: HeartbeatAnswer | None) -> object:
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[str]:
         for one in (endpoint("e"), ME):
-            roster.admit(one, Hello(False, True, ""), NO_STAGE)
+            roster.admit(one, Hello(False, True, ""), ABSENT)
         assignment.hello(ME, _hello(1))
         participant = roster.get(ME.member)
         assert participant is not None
@@ -1280,7 +1280,7 @@ def state_that_is_vouched_for_later() -> object:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
-        alone.line.answer = lambda to, request: Reply(Place(to, NO_STAGE, "", accepted=True))
+        alone.line.answer = lambda to, request: Reply(Place(to, ABSENT, "", accepted=True))
         alone.replica_state.is_committed_state = False
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
         assert await membership._ask_each([A])
@@ -1313,9 +1313,9 @@ def founder_that_was_started_again() -> object:
             return Founder(1, ME.member.peer_id)
 
         ports = replace(alone.context.ports, directory=SimpleNamespace(founder=founder))  # type: ignore[arg-type]
-        placed, planned = Place(D, NO_STAGE, "", accepted=False), PlanAnswer(None, "")
+        placed, planned = Place(D, ABSENT, "", accepted=False), PlanAnswer(None, "")
         alone.line.answer = lambda to, request: Reply(planned if isinstance(request, GetPlan) else placed)
-        alone.replica_state.stage, founds = NO_STAGE, []
+        alone.replica_state.stage, founds = ABSENT, []
         for heard, first in ((False, before), (True, before), (False, now)):
             membership = Membership(replace(alone.context, ports=ports), alone.stage_member, alone.tasks, lead)
             if heard:
@@ -1356,7 +1356,7 @@ def founder_that_no_majority_answers() -> object:
 
         directory = SimpleNamespace(founder=founder, announcements=announcements)
         context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
-        alone.line.answer, alone.replica_state.stage = one, NO_STAGE
+        alone.line.answer, alone.replica_state.stage = one, ABSENT
         membership = Membership(context, alone.stage_member, alone.tasks, lead)
         membership._election.campaign = campaign  # type: ignore[method-assign, assignment]
         with suppress(asyncio.CancelledError):
@@ -1488,8 +1488,8 @@ def copy_whose_answer_is_lost() -> object:
             newcomer.begin_build(**later)
         return newcomer.held(1)
 
-    by_word = [held(NO_STAGE, 1), held(1, 1), held(1, NO_STAGE, 1), held(NO_STAGE, 1, copies=NO_STAGE)]
-    return [*by_word, held(NO_STAGE, 1, later={}), held(NO_STAGE, 1, later={"keeps": True})]
+    by_word = [held(ABSENT, 1), held(1, 1), held(1, ABSENT, 1), held(ABSENT, 1, copies=ABSENT)]
+    return [*by_word, held(ABSENT, 1, later={}), held(ABSENT, 1, later={"keeps": True})]
 
 
 def copies_that_come_to_nothing() -> object:
@@ -1860,7 +1860,7 @@ def builder_that_is_called_for() -> object:
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster, *, built: bool, keeps: bool) -> tuple[bool, int]:
         roster.fence(SIBLING.member, "nobody listens")
-        builder = roster.admit(ME, _hello(1), 1, built=built, built_at=3 if built else NO_ITERATION, is_ours=True)
+        builder = roster.admit(ME, _hello(1), 1, built=built, built_at=3 if built else ABSENT, is_ours=True)
         builder.hear(replace(beat_answer(1), stage=1, iteration=3), 0.0)
         builder.begin_build(keeps=keeps)
         roster._absent.add(builder)

@@ -28,7 +28,7 @@ from swarmfree.protocol.messages import (
     Open,
     Request,
 )
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member, Term
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Evaluation, Record, float64_bits
 from swarmfree.trainer.context import Context
@@ -204,7 +204,7 @@ def admitted_beside_a_plan() -> object:
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
         roster.admit(endpoint("x"), Hello(False, False, ""), 1)
-        roster.admit(endpoint("s"), Hello(False, True, ""), NO_STAGE)
+        roster.admit(endpoint("s"), Hello(False, True, ""), ABSENT)
         rebuilding = roster.get(D.member)
         assert rebuilding is not None
         rebuilding.lose()

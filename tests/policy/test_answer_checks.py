@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.answer_checks import fitting_plan, fitting_record
-from swarmfree.protocol.names import NEWEST, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from tests.builders import make_entry, make_record
 
@@ -17,7 +17,7 @@ RECORD = make_record(iteration=4, before="l", stages=(ENTRY, ENTRY), electorate=
 PLAN = Plan(Position(Term(1, ONE.member), 5, 0, 1), "b", "l", ((Replica(ONE),),) * 2, (), RECORD, 4)
 
 
-@pytest.mark.parametrize(("iteration", "stages", "fits"), [(4, 2, True), (NEWEST, 2, True), (3, 2, False), (4, 3, False)])
+@pytest.mark.parametrize(("iteration", "stages", "fits"), [(4, 2, True), (ABSENT, 2, True), (3, 2, False), (4, 3, False)])
 def test_a_record_fits_its_iteration_and_the_stages_of_the_run(iteration: int, stages: int, fits: bool) -> None:  # noqa: FBT001
     """Of another iteration or another number of stages it is none."""
     assert (fitting_record(RECORD, iteration, stages) is RECORD) == fits

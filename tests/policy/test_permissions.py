@@ -55,7 +55,7 @@ from swarmfree.protocol.messages import (
     TakeRoll,
     Train,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Position, Side, Term, WorkKey, WorkKind
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, Roll
 from swarmfree.protocol.routes import Routes
@@ -240,7 +240,7 @@ def test_a_stranger_ends_nobody() -> None:
     coordinator; by nobody else.
     """
     over = Goodbye(run_over=True, finished=True, why="")
-    for stage in (STAGE, NO_STAGE):
+    for stage in (STAGE, ABSENT):
         assert refusal(over, SENDER, replace(STRANGER, stage=stage))
         assert refusal(over, SENDER, replace(STRANGER, stage=stage, asked=(SENDER,))) is None
 

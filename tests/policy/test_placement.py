@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmfree.policy.placement import choose_stage, missing_sentence
 from swarmfree.protocol.manifest import Manifest, ModelSection, StagesSection
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.split import BlockSplit
 
 MANIFEST = Manifest(stages=StagesSection(body=3, replicas_max=2, sources_max=1))
@@ -15,7 +15,7 @@ def test_an_empty_stage_comes_first_then_the_one_with_fewest_replicas() -> None:
     assert choose_stage([0, 0, 0, 0], MANIFEST, can_feed=True, standby=False).stage == 0
     assert choose_stage([1, 1, 0, 1], MANIFEST, can_feed=True, standby=False).stage == 2
     assert choose_stage([1, 2, 1, 1], MANIFEST, can_feed=True, standby=False).stage == 2
-    assert choose_stage([1, 2, 2, 2], MANIFEST, can_feed=True, standby=False).stage == NO_STAGE
+    assert choose_stage([1, 2, 2, 2], MANIFEST, can_feed=True, standby=False).stage == ABSENT
 
 
 def test_only_a_peer_with_the_corpus_gets_stage_0() -> None:
@@ -25,7 +25,7 @@ def test_only_a_peer_with_the_corpus_gets_stage_0() -> None:
 
 def test_a_standby_waits_even_where_there_is_room() -> None:
     """Who asks to wait is not given a place at once."""
-    assert choose_stage([1, 0, 0, 0], MANIFEST, can_feed=True, standby=True).stage == NO_STAGE
+    assert choose_stage([1, 0, 0, 0], MANIFEST, can_feed=True, standby=True).stage == ABSENT
 
 
 def test_what_is_missing_is_said_by_stage() -> None:
@@ -66,7 +66,7 @@ def test_a_stage_without_blocks_gets_one_replica() -> None:
     def place(counts: list[int]) -> int:
         return choose_stage(counts, manifest, can_feed=False, standby=False, split=split).stage
 
-    assert [place(counts) for counts in ([1, 2, 1, 1], [1, 2, 1, 2], [1, 1, 0, 1])] == [3, NO_STAGE, 2]
+    assert [place(counts) for counts in ([1, 2, 1, 1], [1, 2, 1, 2], [1, 1, 0, 1])] == [3, ABSENT, 2]
 
 
 def test_speed_decides_where_it_was_measured() -> None:

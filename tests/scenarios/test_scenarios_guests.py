@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from swarmfree.protocol.messages import Heartbeat, Open
-from swarmfree.protocol.names import NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.ports import Ports
 from swarmfree.sim.guest_ports import ROOM_BYTES, MemoryGuests
 from swarmfree.sim.partitions import GUEST, guest_of
@@ -62,7 +62,7 @@ def _names_a_guest(moment: Moment) -> bool:
 
 
 def _is_asked_for_a_guest(moment: Moment) -> bool:
-    return moment.outcome is None and isinstance(moment.request, Heartbeat) and moment.request.adopted != NO_STAGE
+    return moment.outcome is None and isinstance(moment.request, Heartbeat) and moment.request.adopted != ABSENT
 
 
 def adopted(result: RehearsalResult) -> list[int]:

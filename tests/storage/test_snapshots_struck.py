@@ -56,7 +56,8 @@ class Member:
         await self._told.wait()
         self._told.clear()
 
-    def record_of(self, _: object) -> Record:
+    @property
+    def newest_record(self) -> Record:
         """The newest one."""
         return self._record
 

@@ -11,7 +11,7 @@ from swarmfree.protocol.errors import PeerSilent
 from swarmfree.protocol.messages import Hello
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.trainer.coordinator.absent import ABSENT_MAX, Absent
-from swarmfree.trainer.coordinator.assignment import NO_ITERATION, _is_a_step_behind
+from swarmfree.trainer.coordinator.assignment import ABSENT, _is_a_step_behind
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.incarnations import Incarnations
@@ -20,9 +20,9 @@ from tests.mutants.alone import ME, SIBLING, A, Alone, assigning, at, endpoint, 
 E = endpoint("e")
 
 
-def _holder(number: int, *, life: str = "1", stage: int = 1, iteration: int = NO_ITERATION) -> Participant:
+def _holder(number: int, *, life: str = "1", stage: int = 1, iteration: int = ABSENT) -> Participant:
     hello = Hello(can_feed=False, standby=False, corpus_hash="", stage=stage, iteration=iteration)
-    return Participant(Endpoint(Member(f"peer{number}", life), ()), hello, stage, number, built=iteration == NO_ITERATION)
+    return Participant(Endpoint(Member(f"peer{number}", life), ()), hello, stage, number, built=iteration == ABSENT)
 
 
 def test_the_last_ones_are_called_for_once() -> None:
@@ -61,7 +61,7 @@ def test_who_was_called_for_in_vain_is_not_remembered(in_vain: Endpoint, *, is_c
 
 @pytest.mark.parametrize(
     ("held", "iteration", "is_behind"),
-    [(4, 5, True), (5, 5, False), (3, 5, False), (NO_ITERATION, 5, False), (NO_ITERATION, 0, False)],
+    [(4, 5, True), (5, 5, False), (3, 5, False), (ABSENT, 5, False), (ABSENT, 0, False)],
 )
 def test_who_holds_nothing_is_no_step_behind(held: int, iteration: int, is_behind: bool) -> None:  # noqa: FBT001 - a row of a table
     """In the first iteration either: whoever holds nothing may copy."""

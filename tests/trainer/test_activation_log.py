@@ -11,7 +11,7 @@ import pytest
 from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Side, WorkKey, WorkKind
+from swarmfree.protocol.names import ABSENT, Side, WorkKey, WorkKind
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.recovery import activation_log as log_module
 from swarmfree.trainer.recovery.activation_log import ActivationLog, LogLimits
@@ -95,7 +95,7 @@ async def test_packed_activations_take_less_memory_and_are_unpacked_when_they_ar
         assert await log.find(key(iteration, iteration), Side.ANSWER) == b"i" * 5 + b"?" * 5
     log.keep(4, "b", {(4, Side.OUTPUT): b"x" * 10})  # cannot be packed: the log begins anew
     await turns(10)
-    assert (log.since, log.size_bytes, shelf.names) == (NO_ITERATION, 0, ())
+    assert (log.since, log.size_bytes, shelf.names) == (ABSENT, 0, ())
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
@@ -186,8 +186,8 @@ def test_the_oldest_iterations_go_first() -> None:
     """By number, and by bytes: twenty per iteration."""
     assert kept(range(9), iterations_max=4).since == 5
     assert kept(range(9), bytes_max=70).since == 6
-    assert kept(range(9), bytes_max=10).since == NO_ITERATION
-    assert kept(range(9), iterations_max=0).since == NO_ITERATION
+    assert kept(range(9), bytes_max=10).since == ABSENT
+    assert kept(range(9), iterations_max=0).since == ABSENT
 
 
 def test_after_a_gap_the_log_begins_anew() -> None:
@@ -196,7 +196,7 @@ def test_after_a_gap_the_log_begins_anew() -> None:
     log.keep(6, "b", {})
     assert log.since == 6
     log.clear()
-    assert log.since == NO_ITERATION
+    assert log.since == ABSENT
     assert log.size_bytes == log.ram_bytes == 0
 
 
@@ -210,22 +210,22 @@ def test_shadows_beside_it_shorten_the_log() -> None:
     assert (log.since, log.size_bytes) == (2, 40)
     log.beside_bytes = 60
     log.keep(4, "b", {(8, Side.OUTPUT): b"o" * 10, (8, Side.ANSWER): b"i" * 10})
-    assert (log.since, log.size_bytes) == (NO_ITERATION, 0)
+    assert (log.since, log.size_bytes) == (ABSENT, 0)
 
 
 async def test_the_log_of_the_stage_before_stays_until_another_is_built() -> None:
     """It is found by its own stage's number, and gives way when memory is short."""
     log = kept(range(3, 6), bytes_max=100, shelf=MemoryShelf())
     log.set_aside(1)
-    assert log.since == NO_ITERATION
+    assert log.since == ABSENT
     log.keep(3, "b", {(6, Side.OUTPUT): b"n" * 10, (6, Side.ANSWER): b"n" * 10})
     other = replace(key(3, 6), stage=2)
     assert await log.find_former(key(3, 6), Side.OUTPUT) == b"o" * 10
     assert await log.find_former(other, Side.OUTPUT) is None
     assert await log.find(other, Side.OUTPUT) == b"n" * 10
     assert log.size_bytes == 80
-    log.set_aside(NO_STAGE)
-    assert (log.since, log.size_bytes) == (NO_ITERATION, 60)
+    log.set_aside(ABSENT)
+    assert (log.since, log.size_bytes) == (ABSENT, 60)
     for iteration in range(3, 6):
         log.keep(iteration, "b", {(2 * iteration, Side.OUTPUT): b"n" * 20})
     assert (log.since, log.size_bytes) == (3, 100), "the oldest of before made room"
@@ -260,4 +260,4 @@ def test_a_log_that_does_not_fit_is_not_begun() -> None:
         assert log.claim_bytes == (30 if size == 10 else 0)
     assert (log.since, log.size_bytes) == (3, 30)
     log.keep(6, "b", {(6, Side.OUTPUT): b"o" * 20})
-    assert (log.since, log.size_bytes) == (NO_ITERATION, 0)
+    assert (log.since, log.size_bytes) == (ABSENT, 0)

@@ -12,7 +12,7 @@ import pytest
 
 from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.messages import Meet
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.records import GENESIS_LINEAGE
 from swarmfree.trainer.peer import Peer
 from tests.mutants.alone import OTHER_LINEAGE, TERM, A, Alone, leading, play, record
@@ -151,7 +151,7 @@ def test_who_holds_a_snapshot_announces_no_stage_with_it() -> None:
         replica_state.install(1, last.iteration + 1, last.lineage(), last)
         replica_state.is_from_disk = True
         shown = Peer._announcement(peer)
-        assert (shown.state, shown.stage, shown.iteration) == (PeerState.STANDBY, NO_STAGE, 0)
+        assert (shown.state, shown.stage, shown.iteration) == (PeerState.STANDBY, ABSENT, 0)
         assert shown.lineage == GENESIS_LINEAGE
         replica_state.is_from_disk = False
         shown = Peer._announcement(peer)

@@ -12,7 +12,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerUnreachable, RunEnded
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.end_watch import LOOKS_PER_LEASE, EndWatch
 from swarmfree.trainer.membership import Membership
@@ -33,7 +33,7 @@ class World:
     def show(self, peer: str, stage: int, iteration: int, *, leaves: bool = False) -> None:
         """Have a peer announced."""
         endpoint = Endpoint(Member(peer, "0" * 16), (f"/ip4/127.0.0.1/tcp/1/p2p/{peer}",))
-        state = PeerState.LEAVING if leaves else PeerState.SERVING if stage != NO_STAGE else PeerState.STANDBY
+        state = PeerState.LEAVING if leaves else PeerState.SERVING if stage != ABSENT else PeerState.STANDBY
         said = (state, stage, iteration, "", 0.0, 0.0, True, PROTOCOL_REVISION, 1e9)
         self.there[peer] = Announcement(endpoint, *said)
 
@@ -59,7 +59,7 @@ def world(small_manifest: Manifest) -> World:
     made = World(small_manifest)
     for stage in range(small_manifest.stage_count):
         made.show(f"Qm{stage}", stage, small_manifest.run.iterations, leaves=stage == 1)
-    made.show("QmNewcomer", NO_STAGE, 0)
+    made.show("QmNewcomer", ABSENT, 0)
     made.answers["QmNewcomer"] = NEWCOMER
     return made
 
@@ -113,7 +113,7 @@ async def test_a_member_that_answers_holds_the_word_back(world: World, answer: P
     """False announcements of all stages end nothing while one member that still has a coordinator
     or a record can be called, though none of its announcements says so.
     """
-    world.show("QmMember", NO_STAGE, 0)
+    world.show("QmMember", ABSENT, 0)
     world.answers["QmMember"] = answer
     assert not await world.is_over()
     del world.answers["QmMember"]
@@ -130,7 +130,7 @@ async def test_a_stranger_does_not_end_a_run_whose_peers_are_back(world: World) 
     nothing else; false announcements of all stages change nothing, however long that takes.
     """
     for stage in range(world._watch._manifest.stage_count):
-        world.show(f"QmBack{stage}", NO_STAGE, 0)
+        world.show(f"QmBack{stage}", ABSENT, 0)
         world.answers[f"QmBack{stage}"] = snapshot(stage)
     for _ in range(100):
         assert not await world.is_over()
@@ -140,7 +140,7 @@ async def test_a_straggler_holds_a_true_end_up_for_a_while_only(world: World) ->
     """Its snapshots are not of each stage: others may be about to come back, but the word is given
     before the run would go on from what one alone has.
     """
-    world.show("QmStraggler", NO_STAGE, 0)
+    world.show("QmStraggler", ABSENT, 0)
     world.answers["QmStraggler"] = snapshot(1)
     timing = world._watch._manifest.timing
     looks = [await world.is_over() for _ in range(int(timing.join_wait_s / timing.lease_s * LOOKS_PER_LEASE))]
@@ -157,7 +157,7 @@ async def test_who_comes_back_after_the_run_went_on_has_the_whole_time(world: Wo
     count = int(0.4 * timing.join_wait_s / timing.lease_s * LOOKS_PER_LEASE)
     assert count > 2
     for _ in range(4):
-        world.show("QmStraggler", NO_STAGE, 0)
+        world.show("QmStraggler", ABSENT, 0)
         world.answers["QmStraggler"] = snapshot(1)
         assert not any([await world.is_over() for _ in range(count)])
         if has_coordinator:
@@ -178,8 +178,8 @@ async def test_a_member_that_cannot_be_called_holds_it_back_by_its_announcement(
 @pytest.mark.parametrize(
     ("stage", "is_from_disk", "is_led", "obeys"),
     [
-        (NO_STAGE, False, False, True),
-        (NO_STAGE, False, True, False),
+        (ABSENT, False, False, True),
+        (ABSENT, False, True, False),
         (1, False, False, False),
         (1, True, False, True),
         (1, True, True, False),

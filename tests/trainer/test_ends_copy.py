@@ -14,8 +14,8 @@ from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member, Position, Term
-from swarmfree.protocol.plan import AS_RECORDED, Plan, Rebuilt, Replica
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
+from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
 from swarmfree.sim.integer_engine import IntegerEngine
@@ -182,7 +182,7 @@ class World:
 def plan(keeper: Endpoint = ME, iteration: int = 0, lineage: str = GENESIS_LINEAGE, rebuilt: str = "") -> Plan:
     """Stage 1 is served by this one; `rebuilt` is the digest that the ends came back with."""
     stages = tuple((Replica(endpoint),) for endpoint in (SOURCE, keeper, OTHER))
-    marks = (Rebuilt(0, rebuilt, rate_scaled=False, steps=AS_RECORDED),) if rebuilt else ()
+    marks = (Rebuilt(0, rebuilt, rate_scaled=False, steps=ABSENT),) if rebuilt else ()
     return Plan(Position(TERM, iteration, 0, iteration), f"b{iteration}{rebuilt}", lineage, stages, (), None, 4, marks)
 
 
@@ -318,7 +318,7 @@ def test_a_plan_ends_and_begins_the_copy() -> None:
             world.commit(world.source.train())
             world.open(plan(OTHER, iteration, world.replica_state.lineage))
             assert await world.kept() == 1
-        world.replica_state.stage, world.replica_state.plan = NO_STAGE, None
+        world.replica_state.stage, world.replica_state.plan = ABSENT, None
         world.replica_state.moved.tell()
         assert await world.kept() == 1
         assert await world.state() == old

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from swarmfree.protocol.announcement import PeerState
-from swarmfree.protocol.names import NO_STAGE, Founder, Member
+from swarmfree.protocol.names import ABSENT, Founder, Member
 from swarmfree.trainer.membership import Membership
 
 ME, OTHER = Member("QmFounder", "0" * 16), Member("QmOther", "1" * 16)
@@ -37,7 +37,7 @@ async def leads(number: int, *shown: Any, is_stored: bool = False) -> bool:
         ports=SimpleNamespace(directory=SimpleNamespace(founder=named, order=lambda: None)),
         tell=lambda _: None,
     )
-    replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=NO_STAGE, is_from_disk=False)
+    replica_state = SimpleNamespace(known_plan=None, records_held=0, has_begun=False, stage=ABSENT, is_from_disk=False)
     stage_member = SimpleNamespace(replica_state=replica_state, hears_coordinator=False)
     membership = Membership(cast("Any", context), cast("Any", stage_member), cast("Any", None), lead, are_stored=are_stored)
     await membership._found(shown)

@@ -16,7 +16,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import Build, Built, GetState, Header, Request, State
-from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -64,7 +64,7 @@ def begin(
     alone.context.manifest = RUN
 
     async def announcements() -> tuple[Announcement, ...]:
-        said = (PeerState.STANDBY, NO_STAGE, 0, GENESIS_LINEAGE, 0.0, 0.0)
+        said = (PeerState.STANDBY, ABSENT, 0, GENESIS_LINEAGE, 0.0, 0.0)
         return tuple(
             Announcement(one, *said, one in {D, *strangers}, PROTOCOL_REVISION, 1e9) for one in (*strangers, A, SIBLING, D)
         )

@@ -20,7 +20,7 @@ from swarmfree.protocol.events import Event, Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Farewell, GetPlan, PlanAnswer
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
 from swarmfree.protocol.plan import Replica
 from swarmfree.protocol.ports import Ports, Reply
 from swarmfree.protocol.records import SetSplit
@@ -49,14 +49,14 @@ class Life:
 
     def __init__(self, ports: Ports, local: LocalConfig, hooks: Hooks, *, is_over: bool) -> None:
         self.ports, self.hooks, self.standby, self.can_feed = ports, hooks, local.standby, local.can_feed
-        self.room, self.stage, self.is_over = GuestRoom(), NO_STAGE, is_over
+        self.room, self.stage, self.is_over = GuestRoom(), ABSENT, is_over
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self.tasks = SimpleNamespace(start=lambda work, _: work.close())
 
     @property
     def stage_member(self) -> object:
         """What a host looks at."""
-        state = SimpleNamespace(stage=self.stage, is_over=self.is_over, record_of=lambda _: None)
+        state = SimpleNamespace(stage=self.stage, is_over=self.is_over, newest_record=None)
         return SimpleNamespace(guest_room=self.room, replica_state=state)
 
     def end(self, end: End) -> None:
@@ -407,9 +407,9 @@ def test_a_guest_that_gets_no_stage_ends(*, hears: bool, ends_s: float) -> None:
     """It waits longer where nobody leads: whoever comes to lead may need it. What it builds is
     waited for, however long that takes.
     """
-    own = lives(Guest(stage=NO_STAGE, is_named=False, hears=hears))
+    own = lives(Guest(stage=ABSENT, is_named=False, hears=hears))
     assert own.ended_s == pytest.approx(ends_s, abs=1.5)
-    building = Guest(stage=NO_STAGE, is_named=False, hears=hears)
+    building = Guest(stage=ABSENT, is_named=False, hears=hears)
     building.builder.making = object()
     lives(building, then=lambda: setattr(building.builder, "making", None), after_s=100.0)
     assert building.ended_s == pytest.approx(100.0 + ends_s, abs=1.5)
@@ -460,6 +460,6 @@ def test_a_guest_needs_what_its_stage_has_by_now() -> None:
         record = make_record(split=SetSplit((blocks, *(MANIFEST.split.counts[1:])), 1))
         host = guest._Host.__new__(guest._Host)
         host._manifest, host._guests = MANIFEST, cast("Any", SimpleNamespace(room_bytes=NEEDED))
-        state = SimpleNamespace(record_of=lambda _, record=record: record)
+        state = SimpleNamespace(newest_record=record)
         host._peer = cast("Any", SimpleNamespace(stage_member=SimpleNamespace(replica_state=state)))
         assert host._fits(1) is fits

@@ -13,7 +13,7 @@ import pytest
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import GetManifest, ManifestAnswer, Request
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.other_lives import life_announced_since, life_that_answers
@@ -97,7 +97,7 @@ def test_a_newcomer_is_told_once_that_it_is_not_alone() -> None:
         directory = SimpleNamespace(founder=founder, is_over=is_over, announcements=announcements)
         context = replace(alone.context, ports=replace(alone.context.ports, directory=cast("Any", directory)))
         membership = Membership(context, alone.stage_member, alone.tasks, lead)
-        alone.replica_state.stage = NO_STAGE
+        alone.replica_state.stage = ABSENT
         try:
             async with asyncio.timeout(20.0):
                 await membership._ask_for_place()

@@ -147,7 +147,7 @@ async def test_who_was_away_asks_what_the_genesis_names(monkeypatch: pytest.Monk
     monkeypatch.setattr(peer, "wait_until_left_over", wait)
     here = SimpleNamespace(
         context=SimpleNamespace(ports=SimpleNamespace(directory=SimpleNamespace(founder=named))),
-        stage_member=SimpleNamespace(replica_state=SimpleNamespace(record_of=lambda _: PAUSED)),
+        stage_member=SimpleNamespace(replica_state=SimpleNamespace(newest_record=PAUSED)),
         snapshots=SimpleNamespace(keep_now=keep_now),
         end=ended.append,
     )

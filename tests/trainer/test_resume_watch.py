@@ -10,7 +10,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import Manifest, StagesSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import NO_STAGE, PROTOCOL_REVISION, Endpoint, Founder, Member
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
@@ -23,7 +23,7 @@ TIMING = MANIFEST.timing
 def announced(peer_id: str, *, serves: bool = False, can_feed: bool = False) -> Announcement:
     """What the directory shows of a peer."""
     endpoint = Endpoint(Member(peer_id, "1" * 16), (f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_id}",))
-    state, stage = (PeerState.SERVING, 1) if serves else (PeerState.STANDBY, NO_STAGE)
+    state, stage = (PeerState.SERVING, 1) if serves else (PeerState.STANDBY, ABSENT)
     return Announcement(endpoint, state, stage, 7 if serves else 0, L, 1.0, 0.0, can_feed, PROTOCOL_REVISION, 1e12)
 
 

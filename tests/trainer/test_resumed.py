@@ -13,7 +13,7 @@ from swarmfree.protocol.announcement import PeerState
 from swarmfree.protocol.errors import PeerUnreachable
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.snapshot import Snapshot
@@ -37,8 +37,8 @@ NEW, OLD, HERE = HeldSnapshot(1, 100, L), HeldSnapshot(1, 50, L), HeldSnapshot(1
         (1, True, False, PLAN, 0, (HERE, NEW, OLD)),  # a snapshot is a claim to no record
         (1, False, False, None, 70, (HERE, NEW, OLD)),  # who may lead by no plan tells of none
         (1, False, True, PLAN, 70, ()),  # where somebody leads nothing is gone on from
-        (NO_STAGE, False, False, None, 70, (NEW, OLD, HERE)),  # who holds no stage claims by no plan
-        (NO_STAGE, False, True, PLAN, 70, ()),  # but is led by one
+        (ABSENT, False, False, None, 70, (NEW, OLD, HERE)),  # who holds no stage claims by no plan
+        (ABSENT, False, True, PLAN, 70, ()),  # but is led by one
     ],
 )
 async def test_what_a_peer_tells_of_its_plan_and_its_disk(
@@ -59,7 +59,7 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
     may = plan is not None and not is_led
     member = SimpleNamespace(replica_state=state, hears_coordinator=is_led, waiting_for="", guest_room=room, may_lead_alone=may)
     answer = (await queries.get_plan(cast("Any", member), (NEW, OLD, HERE))).expect(PlanAnswer)
-    vouches = stage != NO_STAGE
+    vouches = stage != ABSENT
     found = PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost", is_committed_state=vouches)
     assert answer == found
 
@@ -231,7 +231,7 @@ async def test_who_founded_and_lost_its_disk_founds_no_second_run(
         return False
 
     me = Endpoint(Member("QmMe", "0" * 16), ("/memory/me",))
-    state = SimpleNamespace(is_from_disk=False, has_begun=False, stage=NO_STAGE)
+    state = SimpleNamespace(is_from_disk=False, has_begun=False, stage=ABSENT)
     here = SimpleNamespace(
         _context=SimpleNamespace(
             me=me.member,

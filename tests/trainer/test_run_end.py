@@ -11,7 +11,7 @@ import pytest
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Member
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
@@ -41,9 +41,9 @@ LEAD, NOBODY = SOURCE, None
         (1, LEAD, LONG, OTHER, True),
         (1, NOBODY, SILENT_FOR_LONG, OTHER, False),
         (1, NOBODY, SILENT_FOR_LONG + LONG, OTHER, True),
-        (NO_STAGE, LEAD, 0, OTHER, False),
-        (NO_STAGE, LEAD, 10 * SECOND, OTHER, True),
-        (NO_STAGE, NOBODY, 0, OTHER, True),
+        (ABSENT, LEAD, 0, OTHER, False),
+        (ABSENT, LEAD, 10 * SECOND, OTHER, True),
+        (ABSENT, NOBODY, 0, OTHER, True),
     ],
 )
 def test_who_may_end_a_run(stage: int, coordinator: Endpoint | None, silent_ticks: int, sender: Endpoint, *, obeys: bool) -> None:
@@ -107,7 +107,7 @@ def test_weights_are_kept_with_the_iteration_that_they_are_ready_for() -> None:
     async def story(alone: Alone) -> None:
         context = replace(alone.context, ports=replace(alone.context.ports, weights=Disk()))
         ending = RunEnd(context, alone.stage_member, alone.tasks, SnapshotKeeper(context, alone.stage_member))
-        for stage, iteration in ((1, 3), (NO_STAGE, 4), (2, 5)):
+        for stage, iteration in ((1, 3), (ABSENT, 4), (2, 5)):
             alone.replica_state.stage, alone.replica_state.iteration = stage, iteration
             await ending.keep()
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.snapshot_fetcher import SnapshotFetcher
 
 L = "a" * 64
@@ -31,7 +31,7 @@ class World:
             now_s=lambda: self.now_s,
             tell=lambda event: self.told.append(event.text),
         )
-        self.state = SimpleNamespace(coordinator=None, stage=NO_STAGE, is_from_disk=False)
+        self.state = SimpleNamespace(coordinator=None, stage=ABSENT, is_from_disk=False)
         member = SimpleNamespace(replica_state=self.state, hears_coordinator=False)
         keeper = SimpleNamespace(held=lambda: tuple(self.disk), arrived=self.disk.append)
         self.fetcher = SnapshotFetcher(cast("Any", context), cast("Any", member), cast("Any", keeper), self.load)

@@ -11,7 +11,7 @@ import pytest
 
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.wire.wire_samples import RECORD
@@ -62,7 +62,7 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
         (0, 100, False, 50, True),
         (1, 51, False, 50, False),
         (1, 100, True, 50, False),
-        (NO_STAGE, 50, False, 50, False),
+        (ABSENT, 50, False, 50, False),
         (1, 50, False, 0, False),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_snapshot_is_due_in_some_steps(stage: int, iteration: int, *, is_over:
         return b"state"
 
     engine = SimpleNamespace(read_state=read_state, part_count=lambda _: 2)
-    state = SimpleNamespace(stage=stage, iteration=iteration, is_over=is_over, record_of=lambda _: RECORD, past={})
+    state = SimpleNamespace(stage=stage, iteration=iteration, is_over=is_over, newest_record=RECORD, past={})
     manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=every))
     context = SimpleNamespace(ports=SimpleNamespace(snapshots=Disk(), engine=engine), manifest=manifest)
     SnapshotKeeper(cast("Any", context), cast("Any", SimpleNamespace(replica_state=state))).after_step()
@@ -118,7 +118,7 @@ async def test_what_is_written_for_a_pause_that_fails_goes_first() -> None:
         record = replace(RECORD, iteration=iteration - 1)
         state.iteration, state.lineage, state.past = iteration, record.lineage(), {**past, iteration: record.lineage()}
         past[iteration] = record.lineage()
-        state.record_of = lambda _, record=record: record
+        state.newest_record = record
         await keeper.write_now()
         assert [one.iteration for one in there] == [iteration, 100]
 

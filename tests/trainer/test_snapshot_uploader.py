@@ -192,7 +192,7 @@ async def test_the_keeper_offers_what_lies_on_the_disk_and_waits_for_no_store() 
 
     disk, moved = Disk(), Signal()
     engine = SimpleNamespace(read_state=lambda *_, **__: b"state", part_count=lambda _: 1)
-    state = SimpleNamespace(stage=1, iteration=10, is_over=False, record_of=lambda _: RECORD, past={}, moved=moved)
+    state = SimpleNamespace(stage=1, iteration=10, is_over=False, newest_record=RECORD, past={}, moved=moved)
     context = SimpleNamespace(
         ports=SimpleNamespace(snapshots=disk, engine=engine),
         manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=10)),

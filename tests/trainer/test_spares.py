@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 from swarmfree.trainer.coordinator.assignment import Assignment
 
 
-@pytest.mark.parametrize(("stage", "copied"), [(2, [2]), (ENDS_STAGE, []), (NO_STAGE, [])])
+@pytest.mark.parametrize(("stage", "copied"), [(2, [2]), (ENDS_STAGE, []), (ABSENT, [])])
 def test_a_stage_is_copied_before_its_only_replica_takes_the_ends(
     stage: int, copied: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

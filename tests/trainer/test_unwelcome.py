@@ -11,7 +11,7 @@ import pytest
 
 from swarmfree.protocol.errors import Excluded, RefusalKind, Refused
 from swarmfree.protocol.messages import Hello, Place, Request
-from swarmfree.protocol.names import NO_STAGE, Endpoint, Founder
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.membership import Membership
 from tests.mutants.alone import SIBLING, A, Alone, play
@@ -28,7 +28,7 @@ def _ends(refusal: Refused, *, by_coordinator: bool, had_place: bool = False, fo
         def answer(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, Hello) and (to == A) is by_coordinator:
                 raise refusal
-            return Reply(Place(A, NO_STAGE, "", accepted=to == A))
+            return Reply(Place(A, ABSENT, "", accepted=to == A))
 
         async def lead(inherited: object) -> bool:
             return inherited is not None
@@ -45,7 +45,7 @@ def _ends(refusal: Refused, *, by_coordinator: bool, had_place: bool = False, fo
         context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
         membership = Membership(context, alone.stage_member, alone.tasks, lead)
         membership._had_place = had_place
-        alone.replica_state.stage = NO_STAGE
+        alone.replica_state.stage = ABSENT
         if follows:
             alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
         try:

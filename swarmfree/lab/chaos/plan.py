@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 FREEZE_S = (1.0, 30.0)
 FAULT_S = (1.0, 10.0)
@@ -149,7 +149,7 @@ class Candidate:
 
     Args:
         name: of the process.
-        stage: which it serves, `NO_STAGE` = none.
+        stage: which it serves, `ABSENT` = none.
         is_serving: member of the iteration that is open, so that its stage lives on in it.
         is_sound: not frozen and under no network fault, nor was just now.
         is_coordinator: it conducts the iterations now.
@@ -157,7 +157,7 @@ class Candidate:
     """
 
     name: str
-    stage: int = NO_STAGE
+    stage: int = ABSENT
     is_serving: bool = False
     is_sound: bool = True
     is_coordinator: bool = False

@@ -21,7 +21,7 @@ from swarmfree.policy.placement import choose_stage, neediest_stage
 from swarmfree.policy.planner.adoption import ADOPT_WAIT_S, GUEST_START_S, HostCandidate, choose_host, guest_bytes
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
 from swarmfree.policy.planner.measured_fleet import failure_rate
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 
 MOVE_WAIT_S = 10.0
 """As `trainer.coordinator.assignment` has it."""
@@ -127,8 +127,8 @@ class SwarmSystem:
         self._lost += 1
         self._standbys.discard(node)
         self._loads.pop(node, None)
-        stage = next((each for each in self._stages if node in self._serving[each]), NO_STAGE)
-        if stage == NO_STAGE:
+        stage = next((each for each in self._stages if node in self._serving[each]), ABSENT)
+        if stage == ABSENT:
             return self._pace(now_s)
         self._serving[stage].discard(node)
         part = done - math.floor(done)
@@ -150,7 +150,7 @@ class SwarmSystem:
         """A place for a newcomer, which loads its stage while the rest trains."""
         self._advance(now_s)
         stage = self._place()
-        if stage == NO_STAGE:
+        if stage == ABSENT:
             self._standbys.add(node)
         else:
             self._load(node, stage, now_s + self._costs.start_s)
@@ -194,7 +194,7 @@ class SwarmSystem:
         if self._times.shape.limits is None:
             return choose_stage(counts, manifest, can_feed=True, standby=False).stage
         room = [stage for stage in self._stages if counts[stage] < limits.of(stage)]
-        return neediest_stage(room, counts, counts, [max(1.0, w) for w in self._times.work]) if room else NO_STAGE
+        return neediest_stage(room, counts, counts, [max(1.0, w) for w in self._times.work]) if room else ABSENT
 
     def _load(self, node: int, stage: int, from_s: float) -> None:
         is_held = self._serving[stage] or self._guests.get(stage, (0, math.inf))[1] <= self._at_s

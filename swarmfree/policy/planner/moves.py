@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from swarmfree.policy.planner.allocation import ReplicaLimits, fits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 GAIN_MIN = 0.01
 """A further move is worth while if the slowest stage takes at least this share less."""
@@ -24,7 +24,7 @@ class MovePeer:
 
     Args:
         peer: its name.
-        giver: the stage that it leaves; `NO_STAGE` for a standby.
+        giver: the stage that it leaves; `ABSENT` for a standby.
         taker: the stage that it goes to.
     """
 
@@ -34,8 +34,8 @@ class MovePeer:
 
     def __str__(self) -> str:
         """For an operator."""
-        where = "who stands by, comes to" if self.giver == NO_STAGE else f"moves from stage {self.giver} to"
-        return f"{self.peer}{',' * (self.giver == NO_STAGE)} {where} stage {self.taker}"
+        where = "who stands by, comes to" if self.giver == ABSENT else f"moves from stage {self.giver} to"
+        return f"{self.peer}{',' * (self.giver == ABSENT)} {where} stage {self.taker}"
 
 
 def stage_loads(fleet: Fleet, plan: ExecutionPlan, work: Sequence[float]) -> list[float]:
@@ -100,7 +100,7 @@ class MovePlanner:
         loads = {stage: self._load(stage, 0.0) for stage in range(len(self._work)) if self._members[stage]}
         slowest = sorted(loads, key=lambda stage: -loads[stage])[: GIVERS + 2]
         free = next((peer for peer in self._standbys if fits(peer, taker, self._needs)), None)
-        candidates = [] if free is None else [(NO_STAGE, free)]
+        candidates = [] if free is None else [(ABSENT, free)]
         able = [stage for stage in loads if stage != taker and len(self._members[stage]) > 1]
         for giver in sorted(able, key=lambda stage: (loads[stage], stage))[:GIVERS]:
             candidates += [(giver, peer) for peer in self._levelling(giver, taker)]
@@ -109,11 +109,11 @@ class MovePlanner:
             gained = 1 / peer.block_s
             load = max((loads[s] for s in slowest if s not in {giver, taker}), default=0.0)
             load = max(load, self._load(taker, gained))
-            if giver == NO_STAGE:
+            if giver == ABSENT:
                 return load, False, False, peer.name
             return max(load, self._load(giver, -gained)), True, len(self._members[giver]) == 2, peer.name
 
-        giver, peer = min(candidates, key=lambda each: after(*each), default=(NO_STAGE, None))
+        giver, peer = min(candidates, key=lambda each: after(*each), default=(ABSENT, None))
         if peer is None or after(giver, peer)[0] > load_max:
             return False
         self._take(giver, peer, taker)
@@ -136,7 +136,7 @@ class MovePlanner:
 
     def _take(self, giver: int, peer: PeerProfile, taker: int) -> None:
         speed = 1 / peer.block_s
-        if giver == NO_STAGE:
+        if giver == ABSENT:
             self._standbys.remove(peer)
         else:
             del self._members[giver][peer.name]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import HeartbeatAnswer
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.participant import Participant
 
@@ -42,7 +42,7 @@ class Absent:
         """A participant is about to be fenced though its life may go on; what it holds may be a
         step behind.
         """
-        if participant.stage != NO_STAGE and (_has_held(participant) or participant.copies == participant.stage):
+        if participant.stage != ABSENT and (_has_held(participant) or participant.copies == participant.stage):
             since_s = participant.missing_since_s(self._context.now_s(), self._context.timing.silence_s)
             self._gone[participant.member.peer_id] = participant, since_s
             if len(self._gone) > ABSENT_MAX:

@@ -38,8 +38,8 @@ from swarmfree.protocol.actions import (
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, EndsDrawnAnew, Note, Placed, RecoveryDecided, StageBuilt
 from swarmfree.protocol.messages import Build, Built, Hello, Place
-from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member
-from swarmfree.protocol.plan import AS_RECORDED, Rebuilt
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.plan import Rebuilt
 from swarmfree.protocol.records import Record, bits_float32
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
@@ -120,9 +120,7 @@ class Assignment:
 
     def cut(self, digests: Mapping[int, str]) -> None:
         """Members have prepared these stages as the next plan cuts them."""
-        self._cut = {
-            stage: Rebuilt(stage, digest, rate_scaled=False, steps=AS_RECORDED) for stage, digest in sorted(digests.items())
-        }
+        self._cut = {stage: Rebuilt(stage, digest, rate_scaled=False, steps=ABSENT) for stage, digest in sorted(digests.items())}
 
     def dispute(self, stage: int, state_digest: str) -> None:
         """Of two states that a stage's replicas had, this one counts: the base changes, and what
@@ -131,7 +129,7 @@ class Assignment:
         known = self._rebuilt.get(stage)
         if known is None or known.state_digest != state_digest:
             known = Rebuilt(
-                stage, state_digest, rate_scaled=False, steps=AS_RECORDED, disputes=known.disputes if known is not None else 0
+                stage, state_digest, rate_scaled=False, steps=ABSENT, disputes=known.disputes if known is not None else 0
             )
         self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
 
@@ -164,12 +162,12 @@ class Assignment:
         one step is missing, or where nobody else holds the stage. Until the first Seal what was
         built in its absence gives way to it.
         """
-        is_ours = hello.stage != NO_STAGE and self._lead.past.get(hello.iteration) == hello.lineage
+        is_ours = hello.stage != ABSENT and self._lead.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
         # Then it has nobody to differ from
-        is_alone = hello.stage != NO_STAGE and not self._roster.holders(hello.stage)
+        is_alone = hello.stage != ABSENT and not self._roster.holders(hello.stage)
         is_barred = self._roster.is_barred(sender.member) and not is_alone
-        if participant is None and is_ours and hello.stage != NO_STAGE and not is_barred:
+        if participant is None and is_ours and hello.stage != ABSENT and not is_barred:
             participant = self._welcome_back(sender, hello)
         if participant is None:
             manifest = self._context.manifest
@@ -181,17 +179,17 @@ class Assignment:
                 speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id, split=self._split),
                 split=self._split,
             )
-            if place.stage == NO_STAGE and self._standbys() >= self._context.local.limits.standbys_max:
+            if place.stage == ABSENT and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
-        if participant.stage in {NO_STAGE, hello.stage} and hello.stage != NO_STAGE and is_ours and not participant.built:
+        if participant.stage in {ABSENT, hello.stage} and hello.stage != ABSENT and is_ours and not participant.built:
             participant.vouch_again(hello)  # it is no use now, and may be the last one soon
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _standbys(self) -> int:
-        return sum(g.stage == NO_STAGE for g in self._roster.participants())
+        return sum(g.stage == ABSENT for g in self._roster.participants())
 
     def _welcome_back(self, sender: Endpoint, hello: Hello) -> Participant | None:
         """Its old place, for a peer that holds a state of this lineage; None where it has to load
@@ -212,7 +210,7 @@ class Assignment:
             built = True
         if holders and not (built and may_hold):
             return None
-        held = hello.iteration if built else -1
+        held = hello.iteration if built else ABSENT
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
         self._context.tell(Placed(sender.member.peer_id, stage))
         self.start_joins()
@@ -338,19 +336,19 @@ class Assignment:
             waiting = [
                 g
                 for g in self._roster.participants()
-                if g.stage == NO_STAGE and self._may_take(g, stage) and not self._roster.is_barred(g.member)
+                if g.stage == ABSENT and self._may_take(g, stage) and not self._roster.is_barred(g.member)
             ]
             if waiting:
                 self._place(waiting[0], stage)
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
-            if participant.stage == NO_STAGE and not (participant.hello.standby or self._roster.is_barred(participant.member)):
+            if participant.stage == ABSENT and not (participant.hello.standby or self._roster.is_barred(participant.member)):
                 manifest, can_feed = self._context.manifest, self._may_feed(participant.hello)
                 speeds = stage_speeds(self._roster, manifest, split=self._split)
                 counts, split = self._counts(), self._split
                 place = choose_stage(counts, manifest, can_feed=can_feed, standby=False, speeds=speeds, split=split)
-                if place.stage != NO_STAGE:
+                if place.stage != ABSENT:
                     self._place(participant, place.stage)
 
     def _may_take(self, participant: Participant, stage: int) -> bool:
@@ -416,13 +414,13 @@ class Assignment:
         if spares:
             fit = Counter(g.member for g in spares if not self._roster.is_barred(g.member))
             spare = max(
-                spares, key=lambda g: (fit[g.member], g.stage == NO_STAGE, g.member != me, held[g.stage], -g.stage, g.admitted)
+                spares, key=lambda g: (fit[g.member], g.stage == ABSENT, g.member != me, held[g.stage], -g.stage, g.admitted)
             )
             spare.lose()
             self._place(spare, stage)
         # Who could feed serves another stage alone: somebody copies that first
         elif stage == ENDS_STAGE:
-            body = [g for g in able if g.stage not in {NO_STAGE, ENDS_STAGE}]
+            body = [g for g in able if g.stage not in {ABSENT, ENDS_STAGE}]
             alone = [(g.member == me, g.stage) for g in body if self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])
@@ -436,7 +434,7 @@ class Assignment:
         needs to begin.
         """
         held, able = self._held(), [g for g in self._roster.participants() if self._may_take(g, stage)]
-        return [g for g in able if not g.leaving and (g.stage == NO_STAGE or (g.built and held[g.stage] > self._least(g.stage)))]
+        return [g for g in able if not g.leaving and (g.stage == ABSENT or (g.built and held[g.stage] > self._least(g.stage)))]
 
     def _least(self, stage: int) -> int:
         """How many replicas a stage needs for the swarm to go on, and before the first Open to
@@ -465,7 +463,7 @@ class Assignment:
                     continue
             action = self._choice.choose(stage, self._roster, usable)
             may_stay = self._lead.present.record is not None
-            work.append((builder, or_stay(action, held if may_stay else NO_ITERATION, self._lead.iteration)))
+            work.append((builder, or_stay(action, held if may_stay else ABSENT, self._lead.iteration)))
         return work
 
     def _waits_for_others(self, action: BuildAction) -> bool:
@@ -518,7 +516,7 @@ class Assignment:
                 self._joining[participant.member] = ()
                 self._tasks.start(self._bring_up(participant, record), f"{participant.member} steps")
                 continue
-            holders = self._roster.holders(participant.stage) if participant.stage != NO_STAGE else ()
+            holders = self._roster.holders(participant.stage) if participant.stage != ABSENT else ()
             current = self._choice.current(holders)
             donors = tuple(g.endpoint for g in current if not g.may_make_do(self._lead.iteration))
             if participant.built or not donors or participant.member in self._joining:
@@ -601,7 +599,7 @@ class Assignment:
         if isinstance(action, CopyKept) and limit_s is not None:
             limit_s *= 1 + self._choice.lateness(action)
         number = participant.begin_build(
-            keeps=isinstance(action, Stay), copies=action.stage if isinstance(action, Copy) else NO_STAGE
+            keeps=isinstance(action, Stay), copies=action.stage if isinstance(action, Copy) else ABSENT
         )
         self._roster.tell_admitted(givers_of(action))
         known = tuple(takewhile(bool, (self._lead.past.get(before, "") for before in range(iteration - 1, -1, -1))))
@@ -837,35 +835,35 @@ def _may_build(participant: Participant, stage: int) -> bool:
     """Whether a lost stage may be made at this newcomer. Who is about to leave makes nothing, but
     what it holds is there until it has left.
     """
-    return not participant.leaving or _kept(participant, stage) != NO_ITERATION
+    return not participant.leaving or _kept(participant, stage) != ABSENT
 
 
 def _kept(participant: Participant, stage: int) -> int:
-    """The iteration that a newcomer's own state of a lost stage is ready for; `NO_ITERATION` where
+    """The iteration that a newcomer's own state of a lost stage is ready for; `ABSENT` where
     it has none, or could not keep it: what it said last may be older than a copy it has begun.
     """
-    return participant.held(stage) if participant.failed_builds < FAILED_STAYS_MAX else NO_ITERATION
+    return participant.held(stage) if participant.failed_builds < FAILED_STAYS_MAX else ABSENT
 
 
 def _is_a_step_behind(participant: Participant, iteration: int) -> bool:
     """Whether a newcomer holds its stage as it was one step before: it has asked in vain for the
     average of that step, and a copy from there would begin by giving up what it has.
     """
-    return NO_ITERATION != _kept(participant, participant.stage) == iteration - 1
+    return ABSENT != _kept(participant, participant.stage) == iteration - 1
 
 
 def _may_be_the_last(participant: Participant, holders: Sequence[Participant]) -> bool:
     """Whether a newcomer has a state of its stage, and those that have a newer one are only called
     for: a copy begins by giving up what is there.
     """
-    return _kept(participant, participant.stage) != NO_ITERATION and not any(holder.is_heard for holder in holders)
+    return _kept(participant, participant.stage) != ABSENT and not any(holder.is_heard for holder in holders)
 
 
 def _steps_held(action: BuildAction) -> int:
     """Optimizer steps that the moments of what was built hold."""
     match action:
         case CopyKept() | Replay() | Restore(full=True) | Stay():
-            return AS_RECORDED
+            return ABSENT
     return 0
 
 

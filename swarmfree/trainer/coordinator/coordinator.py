@@ -35,9 +35,9 @@ from swarmfree.policy.takeover import Takeover, newest_sealed
 from swarmfree.protocol.errors import Diverged, Excluded, RefusalKind, Refused
 from swarmfree.protocol.events import Evaluated, Note, Opened
 from swarmfree.protocol.messages import Commit, Hello, Open, Place, Promise, Response, Seal
-from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member, Term, base_of
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.order import Order
-from swarmfree.protocol.plan import AS_RECORDED, Plan, Replica, Share
+from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.records import Record, bits_float64
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
@@ -539,7 +539,7 @@ class Coordinator:
         circumstances = Circumstances(
             losses=losses,
             evaluation=mean_evaluation(answers) or "",
-            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != AS_RECORDED} if self.lead.decided is not None else {},
+            restarted={s.stage: s.steps for s in plan.rebuilt if s.steps != ABSENT} if self.lead.decided is not None else {},
             rate_scaled=frozenset(stage.stage for stage in plan.rebuilt if stage.rate_scaled),
             forced=forced,
             seniority=seniority,

@@ -19,7 +19,7 @@ from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_respl
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import ModelCut, Note
 from swarmfree.protocol.messages import Prepare, Prepared, Response
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
@@ -105,7 +105,7 @@ class ModelCuts:
         """Have another cut prepared, where there is a better one and nothing stands against it."""
         record, manifest = self._lead.present.record, self._context.manifest
         # Who loads its stage meanwhile comes first: it would have to begin again
-        placed = [g for g in self._roster.participants() if g.stage not in {NO_STAGE, ENDS_STAGE}]
+        placed = [g for g in self._roster.participants() if g.stage not in {ABSENT, ENDS_STAGE}]
         if may_resplit(record, manifest) or self._assignment.has_rebuilt or self._lead.attempt:
             return
         if not all(map(self._is_settled, placed)) or (wish := self._wish()) is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from swarmfree.protocol.messages import HeartbeatAnswer, Hello
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 
 MISSED_SILENCES = 1.5
@@ -25,7 +25,7 @@ class Participant:
     Args:
         endpoint: who and where.
         hello: what it said.
-        stage: its place, `NO_STAGE` for none.
+        stage: its place, `ABSENT` for none.
         admitted: order of admission; smaller is senior.
         built: holds its stage's state at the present iteration.
         answer: its last heartbeat's answer.
@@ -50,7 +50,7 @@ class Participant:
         may_have_built: it was fenced while it was told to build its stage, and is called for, for
             what it held before; should it tell of a later iteration, that is what it has built.
         keeps: it was told last to keep the state that it held, and to build no other.
-        copies: the stage that it was told last to copy from others; `NO_STAGE` where it was told
+        copies: the stage that it was told last to copy from others; `ABSENT` where it was told
             something else.
         is_emptied: it has told since, or just before, that it holds no state of that stage, so that
             the next one of which it tells is the copy.
@@ -63,7 +63,7 @@ class Participant:
     admitted: int
     built: bool = False
     answer: HeartbeatAnswer | None = None
-    built_at: int = NO_ITERATION
+    built_at: int = ABSENT
     built_digest: str = ""
     builds: int = 0
     failed_builds: int = 0
@@ -78,7 +78,7 @@ class Participant:
     forbids: bool = False
     may_have_built: bool = False
     keeps: bool = False
-    copies: int = NO_STAGE
+    copies: int = ABSENT
     is_emptied: bool = False
     progress: int = 0
 
@@ -101,12 +101,12 @@ class Participant:
         """It holds its stage's state no more, and has promised nothing with it."""
         self.built, self.opened = False, None
 
-    def begin_build(self, *, keeps: bool = False, copies: int = NO_STAGE) -> int:
+    def begin_build(self, *, keeps: bool = False, copies: int = ABSENT) -> int:
         """A further build counts, and none before it; its number.
 
         Args:
             keeps: it keeps what it holds.
-            copies: the stage that it copies from others; `NO_STAGE` where it makes it otherwise.
+            copies: the stage that it copies from others; `ABSENT` where it makes it otherwise.
         """
         self.builds, self.keeps = self.builds + 1, keeps
         if not keeps:
@@ -172,7 +172,7 @@ class Participant:
         """Whether what it has copied for a decided record's iteration is what that says; asked once
         of each copy.
         """
-        if not (self.is_joiner and self.stage != NO_STAGE and self.built_digest and self.built_at == record.iteration):
+        if not (self.is_joiner and self.stage != ABSENT and self.built_digest and self.built_at == record.iteration):
             return True
         digest, self.built_digest = self.built_digest, ""
         if record.split is not None and record.split.since == record.iteration:
@@ -255,25 +255,25 @@ class Participant:
         """The iteration that its state is ready for, as far as is known; it never goes back while
         the state is held.
         """
-        told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else -1
+        told = self.answer.iteration if self.answer is not None and self.answer.stage == self.stage else ABSENT
         return max(told, self.built_at)
 
     def held(self, stage: int) -> int:
-        """The iteration that its own state of a lost stage is ready for, of this lineage; -1 where
-        it has none.
+        """The iteration that its own state of a lost stage is ready for, of this lineage; `ABSENT`
+        where it has none.
         """
         if not (self.is_ours or self._has_copied):
-            return -1
+            return ABSENT
         if self.answer is not None:
-            return self.answer.iteration if self.answer.stage == stage else -1
-        return self.hello.iteration if self.hello.stage == stage else -1
+            return self.answer.iteration if self.answer.stage == stage else ABSENT
+        return self.hello.iteration if self.hello.stage == stage else ABSENT
 
     @property
     def _has_copied(self) -> bool:
         """Whether it tells that it holds what it was told last to copy, whatever becomes of the
         answer to that.
         """
-        return self.is_emptied and self.answer is not None and self.answer.stage == self.copies != NO_STAGE
+        return self.is_emptied and self.answer is not None and self.answer.stage == self.copies != ABSENT
 
     @property
     def member(self) -> Member:

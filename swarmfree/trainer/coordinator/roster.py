@@ -20,7 +20,7 @@ from swarmfree.protocol.events import MemberLeft, MemberLost, Note, StageLost, W
 from swarmfree.protocol.evidence import Evidence
 from swarmfree.protocol.message_bounds import ADMITTED_MAX
 from swarmfree.protocol.messages import Goodbye, Heartbeat, HeartbeatAnswer, Hello
-from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint, Member, Position
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
@@ -155,7 +155,7 @@ class Roster(Participants):
         stage: int,
         *,
         built: bool = False,
-        built_at: int = NO_ITERATION,
+        built_at: int = ABSENT,
         is_ours: bool = False,
         opened: Position | None = None,
         silent_since_s: float | None = None,
@@ -200,7 +200,7 @@ class Roster(Participants):
         self.calls.give_up(member)
         self._recall(participant.stage)
         self._context.tell(MemberLost(str(member), member.peer_id, participant.stage, why))
-        if participant.stage != NO_STAGE and participant.built and not self.holders(participant.stage):
+        if participant.stage != ABSENT and participant.built and not self.holders(participant.stage):
             self._context.tell(StageLost(participant.stage, self._lead.position.iteration, str(member)))
         self.changed.tell()
 
@@ -208,7 +208,7 @@ class Roster(Participants):
         """Nobody who holds this stage is heard and of use: call for those that were fenced while it
         had others.
         """
-        if stage == NO_STAGE or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
+        if stage == ABSENT or self._deposed or any(participant.stands_in for participant in self.holders(stage)):
             return
         for participant, since_s in self._absent.take(stage):
             held, is_ours = participant.iteration, participant.is_ours
@@ -240,16 +240,16 @@ class Roster(Participants):
         """A member of the last plan has promised nothing: it is called for where it may hold its
         stage alone, at once or `later`; else it is lost.
         """
-        member, place = endpoint.member, NO_STAGE if stage is None else stage
+        member, place = endpoint.member, ABSENT if stage is None else stage
         alone = not any(other.is_heard for other in self.holders(place))
-        if place != NO_STAGE and alone and not self._context.incarnations.ended([member]):
+        if place != ABSENT and alone and not self._context.incarnations.ended([member]):
             position, now_s = self._lead.position, self._context.now_s()
             self.admit(endpoint, hello, place, built=True, is_ours=True, opened=position, silent_since_s=now_s)
             return
         if later:
             self._absent.add(Participant(endpoint, hello, place, self._admitted, built=True, is_ours=True))
         self._context.tell(MemberLost(str(member), member.peer_id, place, "it does not answer the new coordinator"))
-        if place != NO_STAGE and not self.holders(place):
+        if place != ABSENT and not self.holders(place):
             self._context.tell(StageLost(place, self._lead.position.iteration, str(member)))
 
     def call_for(self, endpoint: Endpoint, stage: int, iteration: int) -> None:
@@ -334,7 +334,7 @@ class Roster(Participants):
         """
         for participant in self.participants():
             was_barred = self._bars.is_known(participant.member.peer_id) and not self.is_barred(participant.member)
-            if was_barred and participant.stage == NO_STAGE and not participant.hello.standby:
+            if was_barred and participant.stage == ABSENT and not participant.hello.standby:
                 self.fence(participant.member, "it was barred for a while, and may have a place again")
                 self._remember_standby(participant)
 
@@ -343,7 +343,7 @@ class Roster(Participants):
         was while it stood by.
         """
         held = (participant.answer or participant.hello).stage
-        if participant.stage == NO_STAGE and held != NO_STAGE and participant.held(held) >= 0:
+        if participant.stage == ABSENT and held != ABSENT and participant.held(held) >= 0:
             participant.place(held)
             participant.hold(participant.built_at, is_ours=True)
             self._absent.add(participant)
@@ -534,7 +534,7 @@ class Roster(Participants):
         """
         stands_at = self._stands_at(participant)
         others = [g for g in self.holders(participant.stage) if g is not participant and (g.opened or g.iteration >= stands_at)]
-        if is_over(error) or participant.stage == NO_STAGE or not participant.built or any(other.stands_in for other in others):
+        if is_over(error) or participant.stage == ABSENT or not participant.built or any(other.stands_in for other in others):
             return False
         return self._calls_for(participant, error)
 
@@ -567,7 +567,7 @@ class Roster(Participants):
 
     def _stands_at(self, participant: Participant) -> int:
         """The iteration that its state is ready for: where the swarm stands, if it is a member."""
-        return max(participant.iteration, self._lead.position.iteration if participant.opened else -1)
+        return max(participant.iteration, self._lead.position.iteration if participant.opened else ABSENT)
 
     def _count_progress(self) -> int:
         """Grows with the position, with whoever comes and goes, with what a builder does, and with
@@ -601,12 +601,12 @@ class Roster(Participants):
         may ask it for a shadow. Where there are too many, those that build a stage come first,
         since they are about to ask for it.
         """
-        plan, stands_by = self._lead.plan, participant.stage == NO_STAGE
+        plan, stands_by = self._lead.plan, participant.stage == ABSENT
         if plan is not None and not stands_by and participant.opened != plan.position:
             plan = None
         named = plan.names() if plan is not None else ()
-        there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != NO_STAGE)]
-        there.sort(key=lambda g: (g.stage == NO_STAGE, g.built))
+        there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != ABSENT)]
+        there.sort(key=lambda g: (g.stage == ABSENT, g.built))
         return tuple(g.member for g in there[:ADMITTED_MAX])
 
     async def _heartbeat(self, participant: Participant, hold_s: float) -> HeartbeatAnswer:
@@ -617,7 +617,7 @@ class Roster(Participants):
             present = self._lead.present
             forced = present.record.forced if present.record is not None else ()
             news = (self.waiting_for, self._count_progress(), self._newly_admitted(participant))
-            adopted = self._adopted.get(participant.member, NO_STAGE)
+            adopted = self._adopted.get(participant.member, ABSENT)
             evidence = self._evidence_for(participant)
             request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence)
             try:

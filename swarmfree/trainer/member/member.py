@@ -37,7 +37,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_STAGE, Endpoint, Member, Term, base_of
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Term, base_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import MicrobatchSet, Record, StageEntry
@@ -283,7 +283,7 @@ class StageMember:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.activation_log.set_aside(self.replica_state.stage)
             self.preparation.drop()
-            self.replica_state.stage, self.replica_state.plan = NO_STAGE, None
+            self.replica_state.stage, self.replica_state.plan = ABSENT, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))
 
@@ -296,9 +296,9 @@ class StageMember:
         """
         state, me = self.replica_state, self.context.me
         plan, has_left = state.known_plan or state.left_plan, state.left_plan is not None
-        if plan is None or state.stage == NO_STAGE:
+        if plan is None or state.stage == ABSENT:
             return False
-        electorate = electorate_of(state.record_of(NEWEST), plan)
+        electorate = electorate_of(state.newest_record, plan)
         return may_lead(plan, electorate, me, (), is_over=state.is_through, has_waited=True, has_left=has_left)
 
     @property
@@ -442,7 +442,7 @@ class StageMember:
             return False
         if not promises.may_be_shown(replica_state.promises, term):
             return False
-        electorate = electorate_of(replica_state.record_of(NEWEST), replica_state.known_plan)
+        electorate = electorate_of(replica_state.newest_record, replica_state.known_plan)
         if not is_elected(request.evidence, term, electorate, self.context.run, self.context.ports.network.verify):
             raise Refused(RefusalKind.NOT_YET, f"no majority that is known here has signed for term {term.number}")
         return True
@@ -465,7 +465,7 @@ class StageMember:
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
         if sender.member != self.context.me and not request.only_asking:
             replica_state.take_back()  # its own claim is made from where it stands
-        last, plan = replica_state.record_of(NEWEST), replica_state.known_plan
+        last, plan = replica_state.newest_record, replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
         said = promise_bytes(self.context.run, request.position.term, self.context.me)
         signature = b"" if request.only_asking else self.context.ports.network.sign(said)
@@ -530,7 +530,7 @@ class StageMember:
             Refused: `gone`, it was not prepared.
         """
         replica_state = self.replica_state
-        if replica_state.stage == NO_STAGE or split == replica_state.split:
+        if replica_state.stage == ABSENT or split == replica_state.split:
             return False
         self.preparation.require(split)
         self._idle.cancel_all()
@@ -551,7 +551,7 @@ class StageMember:
         """
 
         def recorded() -> BlockSplit:
-            return split_after(self.replica_state.record_of(NEWEST), self.context.manifest)
+            return split_after(self.replica_state.newest_record, self.context.manifest)
 
         async def act() -> Reply:
             await self._cut(recorded(), "what is held here is kept")
@@ -607,7 +607,7 @@ class StageMember:
         Raises:
             Refused: `unproven`.
         """
-        last, plan = self.replica_state.record_of(NEWEST), self.replica_state.known_plan
+        last, plan = self.replica_state.newest_record, self.replica_state.known_plan
         me, known = self.context.me, self.replica_state.known_peers()
         # Its own vote says nothing of others, but all where it leads itself
         is_own = record.evidence is not None and record.evidence.term.member == me

@@ -19,7 +19,7 @@ from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetState, Prepare, Prepared, State
-from swarmfree.protocol.names import ENDS_STAGE, NO_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
 from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
@@ -188,7 +188,7 @@ class Preparation:
             Refused: `gone`, it was not prepared.
         """
         held, other = self._replica_state, self._other
-        is_body = held.stage not in {ENDS_STAGE, NO_STAGE}
+        is_body = held.stage not in {ENDS_STAGE, ABSENT}
         if not is_body or held.split.blocks_of(held.stage) == split.blocks_of(held.stage):
             return
         if other is None or other.split != split or not self._is_present(other):

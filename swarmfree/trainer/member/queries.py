@@ -8,7 +8,7 @@ from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import FirstWeights, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
@@ -100,7 +100,8 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
     replica_state = stage_member.replica_state
     if request.iteration == replica_state.iteration:
         await replica_state.moved.wait(stage_member.context.timing.hold_s)
-    record = replica_state.record_of(request.iteration)
+    asked = request.iteration
+    record = replica_state.newest_record if asked == ABSENT else replica_state.record_of(asked)
     if record is None:
         raise Refused(RefusalKind.NOT_YET, f"no record of iteration {request.iteration} is held here")
     return Reply(RecordAnswer(record))
@@ -119,5 +120,5 @@ async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...
     told = tuple(sorted(snapshots, key=lambda one: one != held))[:SNAPSHOTS_MAX] if leader is None else ()
     plan = replica_state.known_plan if leader is not None or stage_member.may_lead_alone else None
     host = stage_member.guest_room.host
-    vouches = replica_state.stage != NO_STAGE and replica_state.is_committed_state
+    vouches = replica_state.stage != ABSENT and replica_state.is_committed_state
     return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches))

@@ -65,7 +65,7 @@ class StageReplica:
         await self._replica_state.admit(key)
         if key.stage != self._replica_state.stage or key.stage == ENDS_STAGE:
             raise Refused(RefusalKind.STALE, f"this peer serves stage {self._replica_state.stage}, not {key.stage}")
-        run = FIRST_RUN if request.segment is None else request.segment.number
+        run = FIRST_RUN + (0 if request.segment is None else request.segment.number)
         entry = self._table.find(key, run)
         if entry is None:
             activations = await incoming.read()

@@ -18,8 +18,7 @@ from swarmfree.protocol.names import ENDS_STAGE, Side, WorkKey, WorkKind
 from swarmfree.protocol.records import MicrobatchSet
 from swarmfree.trainer.tasks import Tasks
 
-FIRST_RUN = 0
-LOSS_RUN = -1
+LOSS_RUN, FIRST_RUN = 0, 1
 
 
 class Passage(enum.StrEnum):
@@ -39,8 +38,8 @@ class WorkItem:
 
     Args:
         key: its name.
-        run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source, 1..
-            for a redo.
+        run: `FIRST_RUN` for work that travels the ring, `LOSS_RUN` for the loss at the source,
+            `FIRST_RUN` and the number of its segment for a redo.
         done: None once it succeeded, the refusal to answer once it failed.
         entered: what came in, wire bytes, where activation logs are kept.
         output: what the forward pass sent on, wire bytes.

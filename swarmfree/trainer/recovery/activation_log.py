@@ -19,7 +19,7 @@ from typing import Protocol
 from swarmfree.policy.retention import LogLength
 from swarmfree.protocol.engine_port import Writable
 from swarmfree.protocol.errors import CallFailed
-from swarmfree.protocol.names import NO_ITERATION, NO_STAGE, Side, WorkKey
+from swarmfree.protocol.names import ABSENT, Side, WorkKey
 from swarmfree.protocol.ports import Shelf
 from swarmfree.trainer.recovery.buffer_pool import Buffer, BufferPool
 from swarmfree.trainer.tasks import Signal
@@ -132,7 +132,7 @@ class ActivationLog:
         self._kept_at_s = now_s()
         self._logged: deque[LoggedIteration] = deque()
         self._former: deque[LoggedIteration] = deque()
-        self._former_stage = NO_STAGE
+        self._former_stage = ABSENT
         self._number = 0
         self._changed = Signal()
         self._pool = BufferPool(bounds.ram_bytes // SPARE)
@@ -153,8 +153,8 @@ class ActivationLog:
 
     @property
     def since(self) -> int:
-        """First iteration from which the log has no gap; `NO_ITERATION` while it is empty."""
-        return self._logged[0].iteration if self._logged else NO_ITERATION
+        """First iteration from which the log has no gap; `ABSENT` while it is empty."""
+        return self._logged[0].iteration if self._logged else ABSENT
 
     @property
     def is_kept(self) -> bool:
@@ -207,9 +207,9 @@ class ActivationLog:
         Whoever rebuilds a lost neighbour needs the activations that it logged itself.
 
         Args:
-            stage: the one that was held, `NO_STAGE` if a build before this one failed.
+            stage: the one that was held, `ABSENT` if a build before this one failed.
         """
-        if stage == NO_STAGE:
+        if stage == ABSENT:
             self.clear()
             return
         self.forget_former()

@@ -25,7 +25,7 @@ from swarmfree.protocol.engine_port import Pieces
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Note, Placed
 from swarmfree.protocol.messages import Build, Built, GetShadow, GetState, ShadowPart, State
-from swarmfree.protocol.names import NEWEST, NO_ITERATION, Endpoint, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Term
 from swarmfree.protocol.peer_status import Made
 from swarmfree.protocol.pieces import parts_of
 from swarmfree.protocol.ports import Reply
@@ -192,7 +192,7 @@ class Builder:
         """
         replica_state = self._stage_member.replica_state
         if replica_state.lineage != lineage:
-            newest, led = replica_state.record_of(NEWEST), record.forced if record is not None else ()
+            newest, led = replica_state.newest_record, record.forced if record is not None else ()
             counts_more = newest is not None and forced_later(newest.forced, led)
             kind = RefusalKind.PAST if counts_more else RefusalKind.GONE
             raise Refused(kind, f"what this peer holds is of lineage {replica_state.lineage[:8]}, not of {lineage[:8]}")
@@ -390,7 +390,7 @@ class Builder:
 
     async def _shadow_part(self, building: Building, action: Restore, part: int) -> None:
         engine = self._context.ports.engine
-        asked = GetShadow(action.stage, part, action.iteration if action.full else NO_ITERATION)
+        asked = GetShadow(action.stage, part, action.iteration if action.full else ABSENT)
         reply = await self._get(building, (action.holder,), asked)
         found, data = reply.expect(ShadowPart), reply.payload
         # Its holder tells of the oldest part only

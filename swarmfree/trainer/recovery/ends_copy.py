@@ -21,7 +21,7 @@ from swarmfree.policy.retention import keepers_of_ends
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetState, State
-from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply
@@ -142,7 +142,7 @@ class EndsKeeper:
     async def _follow_plans(self) -> None:
         replica_state, seen = self._replica_state, None
         while True:
-            plan = replica_state.plan if replica_state.stage != NO_STAGE else None
+            plan = replica_state.plan if replica_state.stage != ABSENT else None
             if plan is not seen:
                 seen = plan
                 self._follow_plan(plan)
@@ -214,7 +214,7 @@ class EndsKeeper:
 
     def _tell(self) -> None:
         replica_state, copy = self._replica_state, self._offered
-        replica_state.ends_iteration, replica_state.ends_lineage = NO_ITERATION, ""
+        replica_state.ends_iteration, replica_state.ends_lineage = ABSENT, ""
         if copy is not None and copy.is_whole:
             replica_state.ends_iteration, replica_state.ends_lineage = copy.level, copy.lineage
         self._turned.tell()

@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 
 from swarmfree.protocol.events import Note
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.replica_state import ReplicaState
@@ -27,7 +27,7 @@ async def keep_room(context: Context, replica_state: ReplicaState, device: Devic
     """Run for ever: reserve memory for the largest body stage while this peer serves none."""
     engine, manifest = context.ports.engine, context.manifest
     while True:
-        while replica_state.stage != NO_STAGE:
+        while replica_state.stage != ABSENT:
             await replica_state.moved.wait()
         await asyncio.sleep(STANDS_BY_S)
         if replica_state.coordinator is None:
@@ -36,11 +36,11 @@ async def keep_room(context: Context, replica_state: ReplicaState, device: Devic
         stage = max(range(1, manifest.stage_count), key=lambda body: len(split.blocks_of(body)))
         try:
             for part in range(engine.part_count(stage)):
-                if replica_state.stage != NO_STAGE or replica_state.split != split:
+                if replica_state.stage != ABSENT or replica_state.split != split:
                     break
                 await device.run(Rank.IDLE, part, partial(engine.reserve, stage, part))
                 await asyncio.sleep(PAUSE_S)
         except WorkFailed as error:
             context.tell(Note(f"this peer has no room for a stage, and could not serve one that is lost: {error}"))
-        while replica_state.stage == NO_STAGE:
+        while replica_state.stage == ABSENT:
             await replica_state.moved.wait()

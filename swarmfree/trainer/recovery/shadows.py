@@ -24,7 +24,7 @@ from swarmfree.policy.part_batches import given
 from swarmfree.policy.retention import has_full_shadows, shadow_batch, shadows_of, standby_shadows
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import GetPlan, GetShadow, KeptShadow, PlanAnswer, ShadowPart
-from swarmfree.protocol.names import ENDS_STAGE, NO_ITERATION, NO_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -53,13 +53,13 @@ LOOKS = 8
 class Shadow:
     """A plain shadow of one stage: iteration, size and lineage of each part that this peer has.
 
-    `begun_at` is the iteration at which its last renewal began, `NO_ITERATION` before the first.
+    `begun_at` is the iteration at which its last renewal began, `ABSENT` before the first.
     """
 
     stage: int
     parts: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     count: int = 0
-    begun_at: int = NO_ITERATION
+    begun_at: int = ABSENT
 
     def name(self, part: int) -> str:
         """Name of one part's blob on the shelf."""
@@ -127,7 +127,7 @@ class ShadowKeeper:
             return
         since: tuple[int, float] | None = None
         while True:
-            stands_by = replica_state.stage == NO_STAGE
+            stands_by = replica_state.stage == ABSENT
             plan = await self._others_plan() if stands_by else replica_state.plan
             if plan is not None:
                 iteration, now_s = plan.iteration if stands_by else replica_state.iteration, self._context.now_s()
@@ -176,7 +176,7 @@ class ShadowKeeper:
     def _mine(self, plan: Plan) -> tuple[int, ...]:
         """The stages of which this peer keeps a shadow; of one without blocks there is none."""
         me = self._context.me
-        mine = standby_shadows(plan, me) if self._replica_state.stage == NO_STAGE else shadows_of(plan, me)
+        mine = standby_shadows(plan, me) if self._replica_state.stage == ABSENT else shadows_of(plan, me)
         return tuple(stage for stage in mine if not self._split.is_vacant(stage))
 
     def _due(self, plan: Plan, every: int) -> int | None:
@@ -192,9 +192,7 @@ class ShadowKeeper:
             self._shadows.setdefault(stage, Shadow(stage))
         self._tell()
         waits = {stage: plan.iteration - shadow.begun_at for stage, shadow in self._shadows.items() if plan.iteration > 0}
-        late = [
-            stage for stage in mine if stage in waits and (self._shadows[stage].begun_at == NO_ITERATION or waits[stage] >= every)
-        ]
+        late = [stage for stage in mine if stage in waits and (self._shadows[stage].begun_at == ABSENT or waits[stage] >= every)]
         late = [stage for stage in late if not self._was_full(stage, every)]
         return max(late, key=lambda stage: waits[stage], default=None)
 
@@ -239,16 +237,16 @@ class ShadowKeeper:
         a split may hold what it had there.
         """
         replica_state = self._replica_state
-        if replica_state.stage != NO_STAGE and found.iteration == replica_state.iteration + 1:
+        if replica_state.stage != ABSENT and found.iteration == replica_state.iteration + 1:
             await replica_state.moved.wait(
                 RETRY_S
             )  # the donor has stepped first: after which record is known here a moment later
         known = (
             {plan.iteration: plan.lineage}
-            if replica_state.stage == NO_STAGE
+            if replica_state.stage == ABSENT
             else {plan.iteration: plan.lineage} | replica_state.past
         )
-        is_ahead = replica_state.stage != NO_STAGE and found.iteration > replica_state.iteration
+        is_ahead = replica_state.stage != ABSENT and found.iteration > replica_state.iteration
         return not is_ahead and known.get(found.iteration, found.lineage) == found.lineage
 
     async def _keep_part(self, shadow: Shadow, part: int, found: ShadowPart, data: bytes) -> bool:
@@ -430,7 +428,7 @@ class ShadowKeeper:
         Raises:
             Refused: `gone`, this peer has neither.
         """
-        if request.iteration != NO_ITERATION:
+        if request.iteration != ABSENT:
             return await self._get_full(request)
         replica_state, engine = self._replica_state, self._context.ports.engine
         if replica_state.stage == request.stage and not replica_state.is_cut_as_recorded:

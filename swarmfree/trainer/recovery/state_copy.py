@@ -21,7 +21,7 @@ from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import ENDS_STAGE, NEWEST, NO_ITERATION, Endpoint
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
@@ -114,7 +114,7 @@ class StateCopy:
             CallFailed: no donor answers, or one stands on another record than whoever ordered the
                 copy.
         """
-        self._versions = [NO_ITERATION] * self._place.engine.part_count(self._stage)
+        self._versions = [ABSENT] * self._place.engine.part_count(self._stage)
         self._waiting.extend(range(len(self._versions)))
         seen, since_s = None, self._context.now_s()
         while True:
@@ -201,7 +201,7 @@ class StateCopy:
             # Parts that were under way, from a donor that had not stepped yet
             await self._step_by(self.record)
         for part, version in enumerate(self._versions):
-            if NO_ITERATION < version < self.level:
+            if ABSENT < version < self.level:
                 self._again(part)
         while newest is not None and newest.iteration >= self.level:
             record = newest if newest.iteration == self.level else await self._record(self.level)
@@ -248,7 +248,7 @@ class StateCopy:
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""
-        self._versions[part] = NO_ITERATION
+        self._versions[part] = ABSENT
         self._waiting.append(part)
 
     async def _newest(self) -> Record | None:
@@ -258,7 +258,7 @@ class StateCopy:
         for _ in self.donors:
             donor = self.donors[self._asked % len(self.donors)]
             self._asked += 1
-            record = await record_at(self._context, donor, NEWEST)
+            record = await record_at(self._context, donor, ABSENT)
             if record is not None:
                 return record
         return None

@@ -25,7 +25,7 @@ from swarmfree.policy.planner.reactions import (
 )
 from swarmfree.policy.planner.scores import StageRecovery, score
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.protocol.names import NO_STAGE
+from swarmfree.protocol.names import ABSENT
 
 MANIFEST = Manifest(
     model=ModelSection(blocks=6),
@@ -60,7 +60,7 @@ QUICK = Outlook(StageRecovery(seconds=10.0))
 
 def test_a_lost_stage_gets_a_standby_first() -> None:
     """Nothing is slower afterwards, and nothing has to be moved."""
-    assert best("s|ab|cd|e", "e", QUICK, peer("x")).reactions == (MovePeer("x", NO_STAGE, 3),)
+    assert best("s|ab|cd|e", "e", QUICK, peer("x")).reactions == (MovePeer("x", ABSENT, 3),)
 
 
 def test_a_lost_stage_gets_a_peer_of_a_rich_stage() -> None:
@@ -114,7 +114,7 @@ def test_several_lost_stages_are_filled_together() -> None:
 def test_a_lost_source_needs_a_peer_that_can_feed() -> None:
     """Nobody else takes stage 0, and without one there is no reaction at all."""
     assert found("s|ab|cd|ef", "s", QUICK) == ()
-    assert best("s|ab|cd|ef", "s", QUICK, peer("s2")).reactions == (MovePeer("s2", NO_STAGE, 0),)
+    assert best("s|ab|cd|ef", "s", QUICK, peer("s2")).reactions == (MovePeer("s2", ABSENT, 0),)
 
 
 def test_lost_learning_counts_as_iterations() -> None:
