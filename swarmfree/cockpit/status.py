@@ -99,6 +99,16 @@ class RunStatus:
         return "nobody is there any more: the run is over, or was lost" if self.founder else "nobody is announced yet"
 
     @property
+    def held_up_by(self) -> str:
+        """What the run waits for: as a member says; else the stages of the plan none of whose peers
+        answers, which are called for before anybody says that they are lost. Empty for nothing.
+        """
+        if self.waiting_for or self.plan is None or self.is_over:
+            return self.waiting_for
+        silent = [f"stage {stage}" for stage in range(len(self.plan.replicas)) if not self.members(stage)]
+        return f"no peer of {' or '.join(silent)} answers; they are called before it is rebuilt" if silent else ""
+
+    @property
     def tokens_per_s(self) -> float | None:
         """Training speed of the whole swarm, tokens per second; None if no peer could tell."""
         tokens = self.manifest.tokens_per_iteration if self.record is None else self.record.tokens
@@ -114,7 +124,7 @@ class RunStatus:
     def remaining_s(self) -> float | None:
         """Estimated time to the end, None where nobody could tell."""
         left = self.manifest.run.iterations - self.committed
-        return self.iteration_s * left if self.iteration_s and not self.waiting_for else None
+        return self.iteration_s * left if self.iteration_s and not self.held_up_by else None
 
     def guest_words(self, member: str) -> str:
         """Whose guest a member is, as it says itself; empty where it is nobody's."""
@@ -165,7 +175,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "founder": status.founder,
         "invite": status.invite,
         "answered_by": status.answered_by,
-        "waiting_for": status.waiting_for,
+        "waiting_for": status.held_up_by,
         "iteration": status.plan.iteration if status.plan else 0,
         "attempt": status.plan.position.attempt if status.plan else 0,
         "committed": status.committed,
@@ -232,8 +242,8 @@ def status_line(status: RunStatus) -> str:
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
     if evaluation is not None:
         parts.append(f"held out {bits_per_byte(evaluation / manifest.data.bytes_per_token):.3f}")
-    if status.waiting_for:
-        parts.append(waiting_words(status.waiting_for))
+    if status.held_up_by:
+        parts.append(waiting_words(status.held_up_by))
     elif status.tokens_per_s is not None:
         parts.append(f"{status.tokens_per_s:,.0f} tokens/s")
     if status.microbatches != manifest.batch.microbatches:

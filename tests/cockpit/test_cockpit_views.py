@@ -244,6 +244,19 @@ def test_status_names_no_dead_members() -> None:
     assert status_json(status)["remaining_s"] is None
 
 
+def test_status_says_that_a_silent_stage_holds_the_run_up() -> None:
+    """While the only peer of a stage is called for, no member says that the run waits; status does,
+    and promises no time. Once the run is over nothing waits.
+    """
+    status = dataclasses.replace(_status(answered=True), iteration_s=0.5)
+    assert status.held_up_by == "" and "tokens/s" in status_line(status)
+    silent = dataclasses.replace(status, gone=frozenset({str(member_of("peer-3"))}))
+    assert "waits: no peer of stage 2 answers; they are called before it is rebuilt" in status_line(silent)
+    assert "tokens/s" not in status_line(silent) and silent.remaining_s is None
+    assert status_json(silent)["waiting_for"] == silent.held_up_by
+    assert dataclasses.replace(silent, seen=100, record=None).held_up_by == ""
+
+
 def test_status_tells_no_invite_that_is_the_one_at_hand() -> None:
     """An invite of the bootstrap node's own address, or of the very addresses at hand, is none that
     would serve without it.
