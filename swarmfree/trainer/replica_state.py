@@ -258,15 +258,15 @@ class ReplicaState:
         It runs in the device work of the step; the caller signals `moved` afterwards.
 
         The promises are left alone here: the device's thread would overwrite what is promised
-        meanwhile.
+        meanwhile. Others read while it runs: what belongs together changes together, with nothing
+        to call in between.
         """
-        self.iteration = record.iteration + 1
-        self.lineage = record.lineage()
+        iteration, lineage, records = record.iteration + 1, record.lineage(), [*self.records, record][-self._records_kept :]
+        is_paused = record.halt is Halting.PAUSE
+        self.past[iteration] = lineage
+        self.past.pop(iteration - PAST_MAX, None)
+        self.iteration, self.lineage, self.records, self.is_paused = iteration, lineage, records, is_paused
         self.is_committed_state, self.is_from_disk, self.kept_from, self.left_plan = True, False, None, None
-        self.is_paused = record.halt is Halting.PAUSE
-        self.records = [*self.records, record][-self._records_kept :]
-        self.past[self.iteration] = self.lineage
-        self.past.pop(self.iteration - PAST_MAX, None)
 
     def counts_more_than(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> bool:
         """Whether a coordinator that leads from there would give way to the state held here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 
 import pytest
@@ -100,6 +101,27 @@ def test_a_state_from_a_disk_makes_no_coordinator_give_way() -> None:
     replica_state.apply(after)
     assert replica_state.counts_more_than(after.iteration, after.before, ())
     assert replica_state.left_plan is None, "it is of those again that it steps with"
+
+
+def test_what_a_step_leaves_is_never_seen_in_part() -> None:
+    """Between two calls of the device's thread the event loop may answer with what stands here: an
+    iteration always goes with its own lineage and record.
+    """
+    replica_state, after = _replica_state(), replace(RECORD, iteration=3, before="3" * 64)
+    replica_state.install(1, 3, after.before, replace(RECORD, iteration=2), {})
+    seen: set[tuple[int, str, int, str | None]] = set()
+
+    def look(*_: object) -> None:
+        state, newest = replica_state, replica_state.newest_record
+        seen.add((state.iteration, state.lineage, newest.iteration if newest else -1, state.past.get(state.iteration)))
+
+    sys.setprofile(look)  # at each call and return, where a thread may have to give way
+    try:
+        replica_state.apply(after)
+    finally:
+        sys.setprofile(None)
+    look()
+    assert seen == {(3, after.before, 2, after.before), (4, after.lineage(), 3, after.lineage())}
 
 
 def test_the_founders_plan_is_known_until_a_later_founder_passes_over_it() -> None:

@@ -303,16 +303,15 @@ class Averaging:
             held.summing = True
             parts = [held.contributions[member] for member in needed]
 
-            def work() -> tuple[tuple[bytes, float], tuple[int, ...]]:
-                if self._context.audits:
-                    held.digests.update(zip(needed, map(digest_of, parts), strict=True))
-                return self._reduce(parts)
+            def work() -> tuple[list[str], tuple[bytes, float], tuple[int, ...]]:
+                return [digest_of(part) for part in parts if self._context.audits], *self._reduce(parts)
 
             try:
-                result, wrong = await self._device.run(Rank.BOOKS, 0, work)
+                digests, result, wrong = await self._device.run(Rank.BOOKS, 0, work)
             except CallFailed as error:
                 held.done.set_exception(error)
                 return await held.done
+            held.digests.update(zip(needed, digests, strict=False))  # here, since others read it while the device is at work
             held.contributions.clear()
             if wrong:
                 _fail(current, RoundFailed(current.roll.round(), needed[wrong[0]], "its sum is not finite", spoilt=True))

@@ -123,8 +123,8 @@ class Source:
         return lateness(tokens.waited_s(), (), self._context.timing.silence_s, alike=False)
 
     def losses(self) -> tuple[Microloss, ...]:
-        """List the losses that this peer computed, by offset."""
-        return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.items()))
+        """List the losses that this peer computed, by offset; the device adds meanwhile."""
+        return tuple(Microloss(offset, float64_bits(loss)) for offset, loss in sorted(self._losses.copy().items()))
 
     def stop(self) -> None:
         """Stop feeding and forget the share. What the device is at may still end: it writes to what
