@@ -707,9 +707,9 @@ def rival_that_is_looked_at(patch: pytest.MonkeyPatch) -> None:
 def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], bool | None]) -> None:
     gives_way = PartitionMerge._gives_way_to
 
-    def careless(self: PartitionMerge, rival: Rival) -> bool:
+    def careless(self: PartitionMerge, rival: Rival, *, is_of_it: bool = True) -> bool:
         found = first(self, rival)
-        return gives_way(self, rival) if found is None else found
+        return gives_way(self, rival, is_of_it=is_of_it) if found is None else found
 
     patch.setattr(PartitionMerge, "_gives_way_to", careless)
 
@@ -970,6 +970,22 @@ def nothing_anew_before_giving_way(patch: pytest.MonkeyPatch) -> None:
 def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage nobody gives way (3.4)."""
     _meets(patch, lambda self, rival: False if rival.tip.lineage == self._lead.tip().lineage else None)
+
+
+def kin_by_terms_alone(patch: pytest.MonkeyPatch) -> None:
+    """Of two coordinators of one lineage the higher term wins, voter or not (3.4)."""
+    gives_way = PartitionMerge._gives_way_to
+    patch.setattr(PartitionMerge, "_gives_way_to", lambda self, rival, **_: gives_way(self, rival))
+
+
+def kin_that_takes_itself_for_a_voter(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is no voter, and followed by none, yields to higher terms only (3.4)."""
+    patch.setattr(PartitionMerge, "_is_of_it", lambda self: True)
+
+
+def kin_that_voters_follow(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is no voter gives way to a lower term though voters follow it (3.4)."""
+    patch.setattr(PartitionMerge, "_is_of_it", lambda self: self._context.me.peer_id in self._voters())
 
 
 def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:

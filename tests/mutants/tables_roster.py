@@ -935,6 +935,32 @@ def two_terms_of_one_lineage() -> object:
     return _gives_way(_rival((), 4, lineage))
 
 
+def kin_of_whom_one_is_no_voter() -> object:
+    """Two coordinators of one lineage, neither of them whole: whether the one here gives way, by
+    who may decide, who follows it, and whether the other one has the higher term.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, None), announcements=partial(asyncio.sleep, 0, ()))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        found: list[bool] = []
+        for voters, follower, term in (
+            ((A, ME, SIBLING), None, 2),
+            ((A, ME, SIBLING, D), None, 2),
+            ((A, ME, SIBLING, D), None, 0),
+            ((ME, SIBLING, D), None, 0),
+            ((ME, SIBLING, D), ME, 0),
+            ((ME, SIBLING), None, 2),
+        ):
+            mine = _merge(context, alone.tasks, replace(record(), electorate=tuple(each.member for each in voters)), {})
+            if follower is not None:
+                mine._roster.admit(follower, Hello(False, False, ""), PLACES[follower.member], built=True, opened=at(1))
+            found.append(await mine._concerns(Rival(mine._lead.tip(), Term(term, D.member), D, is_whole=False)))
+        return found
+
+    return play(story, A)
+
+
 async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint) -> list[bool]:
     """Whether a coordinator gives way to these, that lead a later term of its lineage, while a
     majority follows it.

@@ -282,6 +282,14 @@ ROWS = (
     Row(removals_lead.lead_of_a_stranger, tables_roster.rivals_that_had_a_place_and_not, [True, False, True]),
     Row(removals_lead.leader_of_those_that_split_off, tables_roster.rivals_that_others_follow, [True, False]),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
+    *(
+        Row(removed, tables_roster.kin_of_whom_one_is_no_voter, [False, True, False, True, False, True])
+        for removed in (
+            removals_lead.kin_by_terms_alone,
+            removals_lead.kin_that_takes_itself_for_a_voter,
+            removals_lead.kin_that_voters_follow,
+        )
+    ),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),

@@ -250,9 +250,27 @@ class PartitionMerge:
         """Whether a rival wins that can be one: a lineage is a word, and whoever may take part may
         say that it leads one.
         """
-        return self._gives_way_to(rival) and (
-            self._may_lead(rival) or await self._is_founder(rival) or await self._is_followed(rival.coordinator.member)
-        )
+        if rival.tip.lineage != self._lead.tip().lineage:
+            return self._gives_way_to(rival) and (self._may_lead(rival) or await self._is_shown(rival))
+        is_of_it = rival.coordinator.member.peer_id in self._voters() or await self._is_shown(rival)
+        return self._gives_way_to(rival, is_of_it=is_of_it) and (is_of_it or self._may_lead(rival))
+
+    async def _is_shown(self, rival: Rival) -> bool:
+        """Whether others say that it leads: the organiser's node, or a peer that follows it."""
+        return await self._is_founder(rival) or await self._is_followed(rival.coordinator.member)
+
+    def _voters(self) -> set[str]:
+        """Peer ids of those that may decide what follows the last record: two coordinators of one
+        lineage know the same.
+        """
+        return {member.peer_id for member in self._lead.electorate()}
+
+    def _is_of_it(self) -> bool:
+        """Whether this peer, or one that follows it, may decide: else another coordinator of this
+        lineage need not know that it leads.
+        """
+        heard = (participant.member for participant in self._roster.members() if participant.is_heard)
+        return not self._voters().isdisjoint(member.peer_id for member in (self._context.me, *heard))
 
     def _may_lead(self, rival: Rival) -> bool:
         """Whether this peer can lead the lineage that it names, as far as is known here: it had a
@@ -285,11 +303,11 @@ class PartitionMerge:
         await each(named, ask, ASKED_AT_ONCE)
         return leader in found
 
-    def _gives_way_to(self, rival: Rival) -> bool:
+    def _gives_way_to(self, rival: Rival, *, is_of_it: bool = True) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
 
         Of lineages forced in the same iterations the one whose swarm goes on wins, and within one
-        lineage the higher term.
+        lineage one that is of it (a voter, or followed by one), then the higher term.
         """
         mine, am_whole = self._lead.tip(), is_whole(self._context, self._lead, self._roster)
         if self.follows(rival.tip.iterations, rival.tip.lineage):
@@ -299,7 +317,7 @@ class PartitionMerge:
         if rival.is_whole != am_whole and rival.tip.forced == mine.forced:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
-            return rival.term > self._lead.term
+            return (is_of_it, rival.term) > (self._is_of_it(), self._lead.term)
         return wins(rival.tip, mine)
 
     def _concede(self, rival: Rival) -> None:
