@@ -904,6 +904,19 @@ def leaderless_stranger(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "_note_leaderless", lambda self, stranger, met: None)
 
 
+def stranger_that_has_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew though a peer of this lineage that may hold it, and takes itself for a
+    member of this swarm, has just been met (3.4).
+    """
+    note = PartitionMerge._note_leaderless
+
+    def careless(self: PartitionMerge, stranger: Member, met: Met) -> None:
+        if met.coordinator is None:
+            note(self, stranger, met)
+
+    patch.setattr(PartitionMerge, "_note_leaderless", careless)
+
+
 def rival_that_calls_again(patch: pytest.MonkeyPatch) -> None:
     """Nothing is made anew as long as a coordinator of this lineage goes on calling (3.4)."""
     hear = PartitionMerge.hear

@@ -285,9 +285,9 @@ def rival_that_never_gives_way() -> object:
 
 def stranger_that_follows_nobody() -> object:
     """An announced peer that follows nobody is met, on this lineage, on its beginning, and on
-    another one, and one that no record has named, that has no record, or that follows this peer:
-    whether nothing is made anew until it may have said hello, at first and well before the time is
-    over.
+    another one, and one that no record has named, that has no record, or that follows this peer
+    still, without a place: whether nothing is made anew until it may have said hello, at first and
+    well before the time is over.
     """
 
     async def story(

@@ -265,10 +265,9 @@ ROWS = (
     Row(removals_lead.word_alone, tables_lead.word_that_is_refuted, [(True, True), (True, True)]),
     Row(removals_lead.rival_that_calls_again, tables_lead.rival_that_never_gives_way, [(True, True), (True, True)]),
     Row(removals_return.holder_that_has_woken, tables_lead.holder_that_is_called_in_vain, [True, True, False]),
-    Row(
-        removals_lead.leaderless_stranger,
-        tables_lead.stranger_that_follows_nobody,
-        [(True, True), (True, True), *[(False, False)] * 4],
+    *(
+        Row(removed, tables_lead.stranger_that_follows_nobody, [*[(True, True)] * 2, *[(False, False)] * 3, (True, True)])
+        for removed in (removals_lead.leaderless_stranger, removals_lead.stranger_that_has_not_noticed)
     ),
     Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, True, False, True, False]),
     Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),

@@ -126,8 +126,9 @@ class PartitionMerge:
         self._called.tell()
 
     def _note_leaderless(self, stranger: Member, met: Met) -> None:
-        """Who follows nobody, and stands on this lineage or its beginning, says hello once it has
-        been refused the lead: what it may hold is not made anew before that.
+        """Who follows nobody, or has not noticed yet that it has no place here any more, and stands
+        on this lineage or its beginning, says hello once it has been refused the lead: what it may
+        hold is not made anew before that.
         """
         is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
         if is_kin and stranger.peer_id in self._lead.named:
@@ -352,7 +353,7 @@ class PartitionMerge:
             met = await self._meet(stranger)
             if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
                 return await self._visit(met.coordinator)
-            if met is not None and met.coordinator is None:
+            if met is not None:
                 self._note_leaderless(stranger.member, met)
             if self._heard is not None:
                 break  # that one has called meanwhile
