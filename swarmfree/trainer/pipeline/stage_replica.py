@@ -65,7 +65,7 @@ class StageReplica:
         await self._replica_state.admit(key)
         if key.stage != self._replica_state.stage or key.stage == ENDS_STAGE:
             raise Refused(RefusalKind.STALE, f"this peer serves stage {self._replica_state.stage}, not {key.stage}")
-        run = FIRST_RUN + (0 if request.segment is None else request.segment.number)
+        run = _run_of(request.segment)
         entry = self._table.find(key, run)
         if entry is None:
             activations = await incoming.read()
@@ -88,7 +88,7 @@ class StageReplica:
             route = self._routes.route(number)
             key = WorkKey(plan.iteration, request.base, WorkKind.TRAIN, number, route.at(segment.first))
             try:
-                entry = self._table.begin(key, segment.number, lambda begun: self._redo_work(begun, segment))
+                entry = self._table.begin(key, _run_of(segment), lambda begun: self._redo_work(begun, segment))
                 await self._table.outcome(entry)
             except Refused as refusal:
                 # What was pulled may be of no use
@@ -245,6 +245,11 @@ class StageReplica:
     def _measure(self, seconds: float) -> None:
         last = self.seconds_per_microbatch
         self.seconds_per_microbatch = seconds if last == 0 else last + SMOOTHING * (seconds - last)
+
+
+def _run_of(segment: Segment | None) -> int:
+    """A redo is a run of its own, whatever came of the first."""
+    return FIRST_RUN if segment is None else FIRST_RUN + segment.number
 
 
 def _body_neighbours(segment: Segment, route: Route) -> list[int]:
