@@ -707,9 +707,9 @@ def rival_that_is_looked_at(patch: pytest.MonkeyPatch) -> None:
 def _meets(patch: pytest.MonkeyPatch, first: Callable[[PartitionMerge, Rival], bool | None]) -> None:
     gives_way = PartitionMerge._gives_way_to
 
-    def careless(self: PartitionMerge, rival: Rival, *, is_of_it: bool = True) -> bool:
+    def careless(self: PartitionMerge, rival: Rival, *, is_outranked: bool = True) -> bool:
         found = first(self, rival)
-        return gives_way(self, rival, is_of_it=is_of_it) if found is None else found
+        return gives_way(self, rival, is_outranked=is_outranked) if found is None else found
 
     patch.setattr(PartitionMerge, "_gives_way_to", careless)
 
@@ -723,7 +723,7 @@ def leader_of_those_that_split_off(patch: pytest.MonkeyPatch) -> None:
     """A coordinator never gives way to whom those follow that split off from it, where that one
     came to them later (3.4).
     """
-    patch.setattr(PartitionMerge, "_is_followed", lambda self, leader: asyncio.sleep(0, False))
+    patch.setattr(PartitionMerge, "_is_followed", lambda self, leader, by: asyncio.sleep(0, False))
 
 
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
@@ -988,17 +988,34 @@ def higher_term_of_a_lineage(patch: pytest.MonkeyPatch) -> None:
 def kin_by_terms_alone(patch: pytest.MonkeyPatch) -> None:
     """Of two coordinators of one lineage the higher term wins, voter or not (3.4)."""
     gives_way = PartitionMerge._gives_way_to
-    patch.setattr(PartitionMerge, "_gives_way_to", lambda self, rival, **_: gives_way(self, rival))
+
+    def careless(self: PartitionMerge, rival: Rival, *, is_outranked: bool = True) -> bool:
+        return gives_way(self, rival, is_outranked=is_outranked and rival.term > self._lead.term)
+
+    patch.setattr(PartitionMerge, "_gives_way_to", careless)
 
 
 def kin_that_takes_itself_for_a_voter(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that is no voter, and followed by none, yields to higher terms only (3.4)."""
-    patch.setattr(PartitionMerge, "_is_of_it", lambda self: True)
+    patch.setattr(PartitionMerge, "_has_voters", lambda self: True)
 
 
 def kin_that_voters_follow(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that is no voter gives way to a lower term though voters follow it (3.4)."""
-    patch.setattr(PartitionMerge, "_is_of_it", lambda self: self._context.me.peer_id in self._voters())
+    patch.setattr(PartitionMerge, "_has_voters", lambda self: False)
+
+
+def kin_that_anybody_follows(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator counts as of its lineage where anybody follows it that had a place: it does not
+    count itself so, and both give way (3.4).
+    """
+    followed = PartitionMerge._is_followed
+
+    async def careless(self: PartitionMerge, leader: Member, by: Collection[str]) -> bool:
+        del by
+        return await followed(self, leader, self._lead.named.keys())
+
+    patch.setattr(PartitionMerge, "_is_followed", careless)
 
 
 def strangers_that_may_end(patch: pytest.MonkeyPatch) -> None:

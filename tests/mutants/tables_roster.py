@@ -888,7 +888,7 @@ def state_that_differs_again() -> object:
 # ---- two coordinators ----------------------------------------------------------------------------
 
 
-def _merge(context: Context, tasks: Tasks, last: Record | None, past: dict[int, str]) -> PartitionMerge:
+def merge_of(context: Context, tasks: Tasks, last: Record | None, past: dict[int, str]) -> PartitionMerge:
     """The look beyond of a coordinator with this last record and this past, beside whom nobody
     is.
     """
@@ -900,7 +900,7 @@ def _gives_way(rival: Rival, *, forced: tuple[int, ...] = (), whole: bool = True
     """Whether the coordinator of four iterations, these of them forced, gives way."""
 
     async def story(alone: Alone) -> bool:
-        mine = _merge(alone.context, alone.tasks, replace(record(forced=forced), iteration=3), {2: OTHER_LINEAGE})
+        mine = merge_of(alone.context, alone.tasks, replace(record(forced=forced), iteration=3), {2: OTHER_LINEAGE})
         for one in (A, ME, D) if whole else ():
             mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
         return mine._gives_way_to(rival)
@@ -952,7 +952,7 @@ def kin_of_whom_one_is_no_voter() -> object:
             ((ME, SIBLING, D), ME, 0),
             ((ME, SIBLING), None, 2),
         ):
-            mine = _merge(context, alone.tasks, replace(record(), electorate=tuple(each.member for each in voters)), {})
+            mine = merge_of(context, alone.tasks, replace(record(), electorate=tuple(each.member for each in voters)), {})
             if follower is not None:
                 mine._roster.admit(follower, Hello(False, False, ""), PLACES[follower.member], built=True, opened=at(1))
             found.append(await mine._concerns(Rival(mine._lead.tip(), Term(term, D.member), D, is_whole=False)))
@@ -966,7 +966,7 @@ async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint
     majority follows it.
     """
     context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
-    mine = _merge(context, alone.tasks, replace(record(), iteration=3), {})
+    mine = merge_of(context, alone.tasks, replace(record(), iteration=3), {})
     for one in (A, ME, D):
         mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
     tip = mine._lead.tip()
@@ -1026,7 +1026,7 @@ def rival_behind_those_that_have_ended() -> object:
 
         alone.line.answer = one
         context = replace(alone.context, ports=replace(alone.context.ports, directory=Directory()))  # type: ignore[arg-type]
-        mine = _merge(context, alone.tasks, None, {})
+        mine = merge_of(context, alone.tasks, None, {})
         alone.tasks.start(mine.keep(), "meet")
         await asyncio.sleep(2 * context.timing.remeet_s)
         return any(member == D.member for member, _ in alone.line.asked)
@@ -1140,7 +1140,7 @@ def end_before_a_second_look() -> object:
     """
 
     async def story(alone: Alone) -> bool:
-        mine = _merge(alone.context, alone.tasks, record(), {})
+        mine = merge_of(alone.context, alone.tasks, record(), {})
         alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True))
         alone.tasks.start(mine.keep(), "meet strangers")
         mine.hear(_rival((), 9))
@@ -1161,7 +1161,7 @@ def end_while_somebody_hopes() -> object:
     """
 
     async def story(alone: Alone, hellos: int, *, later: bool) -> int:
-        mine = _merge(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
+        mine = merge_of(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
         context, roster = alone.context, SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
         coordinator = SimpleNamespace(_context=context, roster=roster, partition_merge=mine, _is_excluded=lambda *_: False)
         hello = Hello(False, standby=False, corpus_hash="", stage=1, iteration=1, lineage=OTHER_LINEAGE, forced=())
@@ -1198,7 +1198,7 @@ def two_rivals() -> object:
     """
 
     async def story(alone: Alone) -> bool:
-        mine = _merge(alone.context, alone.tasks, replace(record(), iteration=3), {})
+        mine = merge_of(alone.context, alone.tasks, replace(record(), iteration=3), {})
         winner, loser = (
             replace(_rival((), 9), is_whole=False),
             Rival(partition_merge.Tip((), 1, OTHER_LINEAGE), LATER, SIBLING, is_whole=False),

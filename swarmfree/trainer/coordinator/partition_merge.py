@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from swarmfree.policy.election import FORCED_WITHOUT_ALL, LOOK_S
@@ -253,12 +254,18 @@ class PartitionMerge:
         """
         if rival.tip.lineage != self._lead.tip().lineage:
             return self._gives_way_to(rival) and (self._may_lead(rival) or await self._is_shown(rival))
-        is_of_it = rival.coordinator.member.peer_id in self._voters() or await self._is_shown(rival)
-        return self._gives_way_to(rival, is_of_it=is_of_it) and (is_of_it or self._may_lead(rival))
+        leader, voters = rival.coordinator.member, self._voters()
+        founder = await self._context.ports.directory.founder()
+        known = {*voters, founder.peer_id} if founder is not None else voters
+        theirs = leader.peer_id in known or await self._is_followed(leader, voters), rival.term
+        mine = self._context.me.peer_id in known or self._has_voters(), self._lead.term
+        return self._gives_way_to(rival, is_outranked=theirs > mine) and (
+            theirs[0] or self._may_lead(rival) or await self._is_shown(rival)
+        )
 
     async def _is_shown(self, rival: Rival) -> bool:
         """Whether others say that it leads: the organiser's node, or a peer that follows it."""
-        return await self._is_founder(rival) or await self._is_followed(rival.coordinator.member)
+        return await self._is_founder(rival) or await self._is_followed(rival.coordinator.member, self._lead.named.keys())
 
     def _voters(self) -> set[str]:
         """Peer ids of those that may decide what follows the last record: two coordinators of one
@@ -266,12 +273,12 @@ class PartitionMerge:
         """
         return {member.peer_id for member in self._lead.electorate()}
 
-    def _is_of_it(self) -> bool:
-        """Whether this peer, or one that follows it, may decide: else another coordinator of this
-        lineage need not know that it leads.
+    def _has_voters(self) -> bool:
+        """Whether one that may decide follows this peer: else another coordinator of this lineage
+        need not know that it leads.
         """
-        heard = (participant.member for participant in self._roster.members() if participant.is_heard)
-        return not self._voters().isdisjoint(member.peer_id for member in (self._context.me, *heard))
+        heard = {participant.member.peer_id for participant in self._roster.members() if participant.is_heard}
+        return not self._voters().isdisjoint(heard)
 
     def _may_lead(self, rival: Rival) -> bool:
         """Whether this peer can lead the lineage that it names, as far as is known here: it had a
@@ -288,12 +295,12 @@ class PartitionMerge:
         founder = await self._context.ports.directory.founder()
         return founder is not None and founder.peer_id == rival.coordinator.member.peer_id
 
-    async def _is_followed(self, leader: Member) -> bool:
-        """Whether a peer that had a place here says that it follows this one: whoever split off may
-        have left the lead to a peer that came to them later.
+    async def _is_followed(self, leader: Member, by: Collection[str]) -> bool:
+        """Whether one of these peers says that it follows this one: whoever split off may have left
+        the lead to a peer that came to them later.
         """
         announced = await self._context.ports.directory.announcements()
-        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in self._lead.named and self._is_stranger(a.endpoint)]
+        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in by and self._is_stranger(a.endpoint)]
         found: list[Member] = []
 
         async def ask(stranger: Endpoint) -> None:
@@ -304,11 +311,12 @@ class PartitionMerge:
         await each(named, ask, ASKED_AT_ONCE)
         return leader in found
 
-    def _gives_way_to(self, rival: Rival, *, is_of_it: bool = True) -> bool:
+    def _gives_way_to(self, rival: Rival, *, is_outranked: bool = True) -> bool:
         """The lineages decide: nothing that a majority committed gives way to what was forced.
 
         Of lineages forced in the same iterations the one whose swarm goes on wins, and within one
-        lineage one that is of it (a voter, or followed by one), then the higher term.
+        lineage who may decide next, is followed by one who may, or is the founder, and of two such
+        the higher term: both sides see the same of each other.
         """
         mine, am_whole = self._lead.tip(), is_whole(self._context, self._lead, self._roster)
         if self.follows(rival.tip.iterations, rival.tip.lineage):
@@ -318,7 +326,7 @@ class PartitionMerge:
         if rival.is_whole != am_whole and rival.tip.forced == mine.forced:
             return rival.is_whole
         if rival.tip.lineage == mine.lineage:
-            return (is_of_it, rival.term) > (self._is_of_it(), self._lead.term)
+            return is_outranked
         return wins(rival.tip, mine)
 
     def _concede(self, rival: Rival) -> None:
