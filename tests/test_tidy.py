@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -195,6 +196,22 @@ def test_nothing_points_into_one_machine() -> None:
 def test_nothing_is_left_to_do() -> None:
     """Work that is not done stands in an issue, not in the code."""
     none_found(tidy.left_to_do, tidy.text_files())
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_what_a_user_brings_is_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_git: bool) -> None:
+    """Whoever follows README has texts and datasets of their own in the clone, under any name; a
+    copy without git is looked at whole.
+    """
+    for name in ("pyproject.toml", "tests/a.py", "books/novel.md", "DIR/index.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    if has_git:
+        for command in (["init", "-q"], ["add", "pyproject.toml", "tests"]):
+            subprocess.run(["git", "-C", str(tmp_path), *command], check=True)  # noqa: S607
+    monkeypatch.setattr(tidy, "ROOT", tmp_path)
+    found = {path.relative_to(tmp_path).as_posix() for path in tidy.text_files()}
+    assert found == {"pyproject.toml", "tests/a.py"} | (set() if has_git else {"books/novel.md", "DIR/index.md"})
 
 
 # ---- the checks themselves -----------------------------------------------------------------------

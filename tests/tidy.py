@@ -10,6 +10,8 @@ import ast
 import functools
 import graphlib
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -615,7 +617,15 @@ def uncommented_fields(path: Path) -> Found:
 
 
 def text_files() -> Iterator[Path]:
-    """Text files of the project, what tools and runs leave excluded."""
+    """Text files of the project: what git keeps, so that nothing counts that a user has brought; in
+    a copy without git all but what tools and runs leave.
+    """
+    paths: list[Path] = []
+    if git := shutil.which("git"):
+        listed = subprocess.run([git, "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=False)
+        paths = [ROOT / name for name in listed.stdout.split("\0")]
+    if ROOT / "pyproject.toml" in paths:
+        return (path for path in paths if path.suffix in TEXT_SUFFIXES and path.is_file() and not path.is_symlink())
 
     def walk(folder: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
