@@ -937,52 +937,58 @@ def two_terms_of_one_lineage() -> object:
 
 def kin_of_whom_one_is_no_voter() -> object:
     """Two coordinators of one lineage, neither of them whole: whether the one here gives way, by
-    who may decide, who follows it, and whether the other one has the higher term.
+    who may decide, who follows it and is heard, and whether the other one has the higher term.
     """
 
     async def story(alone: Alone) -> list[bool]:
         directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, None), announcements=partial(asyncio.sleep, 0, ()))
         context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
         found: list[bool] = []
-        for voters, follower, term in (
-            ((A, ME, SIBLING), None, 2),
-            ((A, ME, SIBLING, D), None, 2),
-            ((A, ME, SIBLING, D), None, 0),
-            ((ME, SIBLING, D), None, 0),
-            ((ME, SIBLING, D), ME, 0),
-            ((ME, SIBLING), None, 2),
+        for voters, follower, term, is_heard in (
+            ((A, ME, SIBLING), None, 2, True),
+            ((A, ME, SIBLING, D), None, 2, True),
+            ((A, ME, SIBLING, D), None, 0, True),
+            ((ME, SIBLING, D), None, 0, True),
+            ((ME, SIBLING, D), ME, 0, True),
+            ((ME, SIBLING, D), ME, 0, False),
+            ((ME, SIBLING), None, 2, True),
         ):
             mine = merge_of(context, alone.tasks, replace(record(), electorate=tuple(each.member for each in voters)), {})
             if follower is not None:
-                mine._roster.admit(follower, Hello(False, False, ""), PLACES[follower.member], built=True, opened=at(1))
+                there = mine._roster.admit(follower, Hello(False, False, ""), PLACES[follower.member], built=True, opened=at(1))
+                if not is_heard:
+                    there.miss(0.0)
             found.append(await mine._concerns(Rival(mine._lead.tip(), Term(term, D.member), D, is_whole=False)))
         return found
 
     return play(story, A)
 
 
-async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint) -> list[bool]:
-    """Whether a coordinator gives way to these, that lead a later term of its lineage, while a
-    majority follows it.
+async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint, tip: Tip | None = None) -> list[bool]:
+    """Whether a coordinator gives way to these, that lead a later term of its lineage, or this one,
+    while a majority follows it.
     """
     context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
     mine = merge_of(context, alone.tasks, replace(record(), iteration=3), {})
     for one in (A, ME, D):
         mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
-    tip = mine._lead.tip()
+    tip = mine._lead.tip() if tip is None else tip
     return [await mine._concerns(Rival(tip, replace(LATER, member=one.member), one, is_whole=True)) for one in rivals]
 
 
 def rivals_that_had_a_place_and_not() -> object:
-    """A later term of this lineage is a voter's, a stranger's, and that of a stranger that the
-    organiser's node has named: whether this coordinator gives way while a majority follows it.
+    """A later term of this lineage, and another lineage with more iterations, is a voter's, a
+    stranger's, and that of a stranger that the organiser's node has named: whether this coordinator
+    gives way while a majority follows it.
     """
 
     async def story(alone: Alone) -> list[bool]:
         directory = SimpleNamespace(
             founder=partial(asyncio.sleep, 0, Founder(2, "w")), announcements=partial(asyncio.sleep, 0, ())
         )
-        return await _concerned(alone, directory, D, endpoint("v"), endpoint("w"))
+        rivals = D, endpoint("v"), endpoint("w")
+        other = await _concerned(alone, directory, *rivals, tip=Tip((), 9, "e" * 64))
+        return [*await _concerned(alone, directory, *rivals), *other]
 
     return play(story, A)
 
