@@ -390,3 +390,12 @@ def test_a_vote_lasts_until_its_iteration_is_applied() -> None:
     voted = Promises(at(T1), A, R2, at(T1))
     assert rules.forget_vote(voted, 3) == Promises(at(T1), A)
     assert rules.forget_vote(voted, 2) == rules.forget_vote(voted, 1) == voted
+
+
+def test_no_promise_of_a_lineage_that_was_left_is_shown() -> None:
+    """Not that of the term in which it was left, nor of an earlier one of the same coordinator; a
+    later one counts, and so does another coordinator's.
+    """
+    left = Promises(abandoned=frozenset({T3}))
+    assert [rules.may_be_shown(left, term) for term in (T1, T3, Term(4, A.member), T2)] == [False, False, True, True]
+    assert rules.may_be_shown(Promises(), T3)
