@@ -410,31 +410,34 @@ def participle_name(path: Path) -> Found:
             yield f"{relative(path)}:1: {name} is no noun"
 
 
+NOT_ABSENT = {"range", "reshape", "view", "mean", "waitpid", "mmap", "set_wakeup_fd"}
+"""To these calls -1 says something else: downwards, all the rest, any child, no file."""
+
+
 def bare_absences(path: Path) -> Found:
-    """A -1 that is stored, compared, given by name or returned, which has one name, ABSENT; not
-    that of a place from the end, of an axis, or of the maximum of nothing.
+    """A -1 without its name, ABSENT; but not that of a place from the end, of an axis, of the
+    maximum of nothing, or among other numbers.
     """
-    for node in nodes_of(path):
-        match node:
+
+    def is_other(parent: ast.AST) -> bool:
+        match parent:
+            case ast.Subscript() | ast.Slice() | ast.BinOp():
+                return True
             case ast.Assign(targets=[ast.Name(id="ABSENT")]):
-                continue
-            case ast.Assign(value=value) | ast.AnnAssign(value=value):
-                values = [value]
-            case ast.keyword(arg=name, value=value) if name not in {"dim", "axis", "default"}:
-                values = [value]
-            case ast.Return(value=value):
-                values = value.elts if isinstance(value, ast.Tuple) else [value]
-            case ast.IfExp():
-                values = [node.body, node.orelse]
-            case ast.Compare():
-                values = [node.left, *node.comparators]
-            case ast.arguments():
-                values = [*node.defaults, *node.kw_defaults]
-            case _:
-                continue
-        for value in values:
-            if value is not None and ast.unparse(value) == "-1":
-                yield f"{relative(path)}:{value.lineno}: -1 bears no name; ABSENT expected"
+                return path.name == "names.py"
+            case ast.keyword(arg=name):
+                return name in {"dim", "axis", "default"}
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                return name in NOT_ABSENT
+            case ast.Tuple(elts=elements):
+                return any(ast.unparse(each) != "-1" for each in elements)
+        return False
+
+    in_model = path.is_relative_to(ROOT / PACKAGE / "model")
+    for parent in nodes_of(path):
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-1" and not in_model and not is_other(parent):
+                yield f"{relative(path)}:{node.lineno}: -1 bears no name; ABSENT expected"
 
 
 def glossary_classes() -> dict[str, set[str]]:

@@ -31,7 +31,7 @@ from swarmfree.protocol.records import (
 )
 from swarmfree.protocol.remote_text import RemoteText
 
-GIVEN_UP = (-1,)
+GIVEN_UP = (ABSENT,)
 """In place of forced iterations: the sender gives its state up for whatever the receiver has; such
 a state loses against every other.
 """
