@@ -33,7 +33,7 @@ def main(folder: Path, first: int, last: int, norms: tuple[float, float], out: P
     try:
         rebuilt = merge_stages(*neighbours, *norms, first_block=first)
     except ValueError as error:
-        sys.exit(f"{folder}: blocks {first} to {last} need as many blocks before and after them: {error}")
+        sys.exit(f"{folder}: blocks {first} to {last}, of as many before and after them: {error}")
     shutil.copytree(folder, out)
     for name, held in files.items():
         changed = {key: rebuilt[key].to(tensor.dtype) for key, tensor in held.items() if key in rebuilt}
@@ -44,5 +44,9 @@ def main(folder: Path, first: int, last: int, norms: tuple[float, float], out: P
 if __name__ == "__main__":
     if len(sys.argv) != 7:
         sys.exit(__doc__)
-    source, begin, end, before, after, target = sys.argv[1:]
-    main(Path(source), int(begin), int(end), (float(before), float(after)), Path(target))
+    source, target = Path(sys.argv[1]), Path(sys.argv[6])
+    try:
+        begin, end, *norms = int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])
+    except ValueError as error:
+        sys.exit(f"numbers are expected for FIRST, LAST and both norms: {error}")
+    main(source, begin, end, (norms[0], norms[1]), target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import time
 from collections import deque
@@ -25,12 +26,15 @@ from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of, run_file
 from swarmfree.lab.summary import summarise
 from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit
 from swarmfree.protocol.config import load_run, to_toml
-from swarmfree.protocol.errors import SwarmfreeError
-from swarmfree.storage.corpus import with_tokenizer
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.storage.corpus import require_text, with_tokenizer
 from swarmfree.storage.llama_folder import with_first_model
 
 EVENTS_MAX = 100_000
 """Events that a reader of `events` may be behind; the oldest are dropped then."""
+
+
+ROLES = re.compile(r"(peer|standby|joiner)-[1-9][0-9]*")
 
 
 class SwarmEnded(SwarmfreeError):
@@ -78,12 +82,17 @@ class Swarm:
             threads: torch threads of each peer.
 
         Raises:
-            ConfigError: the run, or how many are to train it, cannot be; one line.
+            ConfigError, DataError: the run, how many are to train it, or the text cannot be; one
+                line.
         """
+        _require_counts(peers, standbys, threads)
+        if isinstance(changes, str):
+            raise ConfigError(f"changes = {changes!r}: a list is expected, as in changes=[{changes!r}]")
         file = run_file(Path(run))
         config = load_run(file, changes)
         text, first = data or config.data_path, init_from or config.init_from
         self.manifest = with_first_model(with_tokenizer(config.manifest, text), first)
+        require_text(text, self.manifest.tokens_per_iteration + 1, self.manifest.model.vocabulary, first)
         self._toml = to_toml(self.manifest, text, first)
         self._order = order_of(
             self.manifest,
@@ -101,6 +110,7 @@ class Swarm:
         self._heard = asyncio.Event()  # another one after each event
         self._exit: SwarmExit | None = None
         self._stack = contextlib.AsyncExitStack()
+        self._is_begun = False
         described = RunDescribed.of(time.time(), self.manifest)
         self._swarm = LocalSwarm(self._order, described, self._hear)
 
@@ -110,7 +120,14 @@ class Swarm:
         return self._swarm.state
 
     async def __aenter__(self) -> Self:
-        """Start it; returns at once, while its processes come up."""
+        """Start it; returns at once, while its processes come up.
+
+        Raises:
+            SwarmfreeError: it was started already.
+        """
+        if self._is_begun:
+            raise SwarmfreeError("this swarm was started already; each takes a Swarm of its own")
+        self._is_begun = True
         write_whole(self.folder / CONFIG_FILE, self._toml.encode())
         self._log = EventLog(self.folder)
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -144,7 +161,11 @@ class Swarm:
     async def events(self) -> AsyncIterator[ObservedEvent]:
         """Each event from now on, until the swarm has ended: what peers tell, and what becomes of
         their processes.
+
+        Raises:
+            SwarmfreeError: the context was not entered.
         """
+        self._require_begun()
         mine: deque[ObservedEvent] = deque(maxlen=EVENTS_MAX)
         self._readers.append(mine)
         try:
@@ -163,7 +184,9 @@ class Swarm:
 
         Raises:
             SwarmEnded: it ended before, or not well; with its line.
+            SwarmfreeError: the context was not entered.
         """
+        self._require_begun()
         while self._exit is None and (iteration is None or self.state.committed_count <= iteration):
             await self._heard.wait()
         if self._exit is not None and (self._exit.code or (iteration is not None and self.state.committed_count <= iteration)):
@@ -180,24 +203,61 @@ class Swarm:
             name: as the state and events call it, ``peer-2``.
 
         Returns:
-            Whom it struck.
+            Whom it struck: nobody where nobody serves the stage, or the process has ended.
+
+        Raises:
+            SwarmfreeError: there is no such stage or process, both or none are named, or the
+                context was not entered.
         """
-        names = tuple(peer.name for peer in self.state.replicas(stage)) if stage is not None else (name,)
+        self._require_begun()
+        if (stage is None) == (not name):
+            raise SwarmfreeError('kill takes a stage or a name, as in kill(stage=2) or kill(name="peer-2")')
+        if stage is not None and stage not in range(self.manifest.stage_count):
+            raise SwarmfreeError(f"stage {stage}: the run has the stages 0 to {self.manifest.stage_count - 1}")
+        names = tuple(peer.name for peer in self.state.replicas(stage)) if stage is not None else self._living(name)
         for struck in names:
             self._swarm.kill(struck, "Swarm.kill")
         return names
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Another signal to one process; one that gets SIGTERM leaves in good order."""
-        self._swarm.send(name, number)
+        """Another signal to one process, if it lives; one that gets SIGTERM leaves in good order.
+
+        Raises:
+            SwarmfreeError: there is no such process, or the context was not entered.
+        """
+        self._require_begun()
+        for there in self._living(name):
+            self._swarm.send(there, number)
 
     async def join(self, name: str) -> None:
         """Start one peer more, called ``ROLE-NUMBER``, role one of peer, standby and joiner.
 
         Raises:
-            SwarmfreeError: it cannot be started.
+            SwarmfreeError: it cannot be started, is there, or has another name.
         """
+        self._require_begun()
+        if not ROLES.fullmatch(name):
+            raise SwarmfreeError(f"{name!r} cannot join: a name such as peer-8, standby-2 or joiner-1 is expected")
+        if self._exit is not None:
+            raise SwarmEnded(f"{name} cannot join: the swarm has ended")
+        if name in self._swarm.names and self._living(name):
+            raise SwarmfreeError(f"{name} cannot join: it is there already")
         await self._swarm.join(name)
+
+    def _require_begun(self) -> None:
+        if not self._is_begun:
+            raise SwarmfreeError("the swarm was not started: it is entered by `async with swarm:`")
+
+    def _living(self, name: str) -> tuple[str, ...]:
+        """A process, if it lives.
+
+        Raises:
+            SwarmfreeError: there never was one of this name.
+        """
+        names = self._swarm.names
+        if name not in names:
+            raise SwarmfreeError(f"there is no process {name}; there are {', '.join(names) or 'none yet'}")
+        return (name,) if names[name] else ()
 
     def stop(self) -> None:
         """End every process; leaving the context waits until all of them have ended."""
@@ -209,3 +269,11 @@ class Swarm:
         """
         ending = self._exit or SwarmExit(0)
         return summarise(self.state, ending.code, ending.line)
+
+
+def _require_counts(peers: object, standbys: object, threads: object) -> None:
+    for name, count, least in (("peers", peers, 1), ("standbys", standbys, 0), ("threads", threads, 1)):
+        if count is None and name == "peers":
+            continue
+        if not isinstance(count, int) or count < least:
+            raise ConfigError(f"{name} = {count!r}: a whole number of {least} or more is expected")

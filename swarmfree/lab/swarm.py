@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,6 +204,11 @@ class LocalSwarm:
             self._over.set()
             self._ready.set()
             self._starter.give_up()
+
+    @property
+    def names(self) -> Mapping[str, bool]:
+        """Every process that was ever started, and whether it lives."""
+        return {name: child.is_alive for name, child in self._children.items()}
 
     def kill(self, name: str, why: str) -> None:
         """SIGKILL a process now."""

@@ -46,14 +46,21 @@ def merge_stages(
         The lost stage's weights by name, float32.
 
     Raises:
-        ValueError: names or shapes do not match, a norm is negative or not finite, or both are 0.
+        ValueError: names or shapes do not match, there are none, what is held is no floating point,
+            a norm or the sum of both is negative or not finite, or both are 0.
 
     Source: CheckFree, Algorithm 1, lines 2 and 3. Differs: float32 whatever comes in; the rate
     factor of line 5 is the caller's affair.
     """
     total = squared_norm_before + squared_norm_after
     if not (squared_norm_before >= 0 and squared_norm_after >= 0 and 0 < total < float("inf")):
-        raise ValueError(f"squared norms must be finite, at least 0, and not both 0: {squared_norm_before}, {squared_norm_after}")
+        raise ValueError(
+            f"squared norms and their sum must be finite, at least 0, and not both 0: {squared_norm_before}, {squared_norm_after}"
+        )
+    if not before or not after:
+        raise ValueError(f"the neighbours hold no parameters: {len(before)} before, {len(after)} after")
+    if wrong := [name for name, tensor in (*before.items(), *after.items()) if not tensor.is_floating_point()]:
+        raise ValueError(f"{wrong[0]} is no floating point")
     weights = float32_bits(squared_norm_before / total), float32_bits(squared_norm_after / total)
     from_before, blocks_before = _by_order(before)
     from_after, _ = _by_order(after)

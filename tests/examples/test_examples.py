@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -17,6 +18,7 @@ import swarmfree
 from swarmfree.cockpit.observed_events import ObservedEvent
 from swarmfree.lab import local_order
 from swarmfree.policy.recovery import weights_between
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.manifest import RecoverySection
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -99,8 +101,8 @@ def test_a_llama_is_rebuilt_between_its_neighbours(tmp_path: Path) -> None:
             assert torch.equal(tensor, before[name]), name
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 3), (3, 3)])
-def test_a_block_without_a_neighbour_is_refused_in_one_line(first: int, last: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (2, 3), (3, 3), (3, 2), ("x", 2)])
+def test_a_block_without_a_neighbour_is_refused_in_one_line(first: int | str, last: int, tmp_path: Path) -> None:
     """The first and the last block cannot be merged; nothing is written."""
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
@@ -138,9 +140,11 @@ def test_state_dicts_are_merged_as_the_swarm_merges() -> None:
     [
         ({"model.layers.2.w": torch.ones(3)}, (1.0, 1.0), "model.layers.0.w: (2,) before, (3,) after"),
         ({"model.layers.2.v": torch.ones(2)}, (1.0, 1.0), "the neighbours hold other parameters"),
-        ({"model.layers.2.w": torch.ones(2)}, (0.0, 0.0), "squared norms must be finite"),
-        ({"model.layers.2.w": torch.ones(2)}, (-1.0, 2.0), "squared norms must be finite"),
-        ({"model.layers.2.w": torch.ones(2)}, (float("nan"), 2.0), "squared norms must be finite"),
+        ({"model.layers.2.w": torch.ones(2)}, (0.0, 0.0), "squared norms and their sum must be finite"),
+        ({}, (1.0, 1.0), "no parameters: 1 before, 0 after"),
+        ({"model.layers.2.w": torch.ones(2, dtype=torch.int64)}, (1.0, 1.0), "model.layers.2.w is no floating point"),
+        ({"model.layers.2.w": torch.ones(2)}, (-1.0, 2.0), "squared norms and their sum must be finite"),
+        ({"model.layers.2.w": torch.ones(2)}, (float("nan"), 2.0), "squared norms and their sum must be finite"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(after: dict[str, torch.Tensor], norms: tuple[float, float], words: str) -> None:
@@ -172,11 +176,54 @@ async def test_a_swarm_that_ends_too_soon_says_so(
         monkeypatch.setattr(local_order, "FORK_SERVER_COMMAND", forked_in(tmp_path, fork_server))
     async with swarmfree.Swarm("stdlib-small", peers=4, standbys=0, folder=tmp_path / "r") as swarm:
         stories = [type(event).__name__ async for event in _until_first_process(swarm)]
+        for asked, words in (
+            (lambda: swarm.kill(stage=-1), "the run has the stages 0 to 3"),
+            (lambda: swarm.kill(stage=4), "the run has the stages 0 to 3"),
+            (swarm.kill, "takes a stage or a name"),
+            (lambda: swarm.kill(stage=1, name="peer-1"), "takes a stage or a name"),
+            (lambda: swarm.kill(name="nobody"), "no process nobody; there are bootstrap"),
+            (lambda: swarm.send("nobody", signal.SIGTERM), "no process nobody"),
+        ):
+            with pytest.raises(SwarmfreeError, match=words):
+                asked()
+        for name, words in (("foo", "a name such as peer-8"), ("bootstrap", "a name such as peer-8")):
+            with pytest.raises(SwarmfreeError, match=words):
+                await swarm.join(name)
+        with pytest.raises(SwarmfreeError, match="was started already"):
+            await swarm.__aenter__()
+        assert swarm.kill(stage=2) == (), "nobody serves it yet"
         swarm.stop()
         with pytest.raises(swarmfree.SwarmEnded, match="after 0 iterations: stopped"):
             await swarm.wait(iteration=3)
+    with pytest.raises(swarmfree.SwarmEnded, match="peer-9 cannot join"):
+        await swarm.join("peer-9")
+    assert swarm.kill(name="bootstrap") == (), "it has ended"
     assert stories[-1] == "ProcessStarted"
     assert json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))["iterations"] == 0
+
+
+async def test_a_swarm_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Counts that are none, a text that is not there, changes that are no list; and what is asked
+    of a swarm that was not started.
+    """
+    for changed, words in (
+        ({"peers": "5"}, "peers = '5': a whole number of 1 or more"),
+        ({"peers": 4.5}, "peers = 4.5: a whole number"),
+        ({"standbys": -1}, "standbys = -1: a whole number of 0 or more"),
+        ({"threads": 0}, "threads = 0: a whole number of 1 or more"),
+        ({"data": "/nothing"}, "/nothing"),
+        ({"changes": "run.iterations=5"}, "a list is expected, as in changes="),
+    ):
+        with pytest.raises(SwarmfreeError, match=words):
+            swarmfree.Swarm("stdlib-small", folder=tmp_path / "r", **changed)  # type: ignore[arg-type]
+        assert not (tmp_path / "r").exists()
+    swarm = swarmfree.Swarm("stdlib-small", folder=tmp_path / "r")
+    for asked in (lambda: swarm.kill(stage=2), lambda: swarm.send("peer-1", signal.SIGTERM)):
+        with pytest.raises(SwarmfreeError, match="was not started"):
+            asked()
+    for waiting in (swarm.wait(), swarm.join("peer-9"), anext(swarm.events())):
+        with pytest.raises(SwarmfreeError, match="was not started"):
+            await waiting
 
 
 async def _until_first_process(swarm: swarmfree.Swarm) -> AsyncIterator[ObservedEvent]:
