@@ -38,8 +38,8 @@ def is_unspent_halt(order: Order | None, spent: int) -> bool:
 
 
 def spent_before(founder: Founder | None, last: Record | None) -> int:
-    """Orders up to this number are obeyed no more: those that the genesis says, and where the run
-    goes on from this very record also the one that it obeyed, by whatever clock that was dated.
+    """Return the highest order number that is no longer obeyed: the genesis's, or, where the run
+    goes on from this very record, also that of the order which the record obeyed.
 
     Args:
         founder: of the newest genesis.

@@ -239,9 +239,9 @@ class ReplicaState:
         return self.known_in
 
     def take_back(self, asked: Member | None = None) -> None:
-        """What was kept for an iteration that its coordinator never opened here is again what it
-        was, once a later coordinator is promised: that one can have it kept anew. So it is once
-        somebody else is `asked` for a place, who may know nothing of it.
+        """Restore the state from before a `Stay` that its coordinator never opened, once a later
+        coordinator is promised, or another one is `asked` for a place: it may know nothing of that
+        `Stay`, and can order one of its own.
         """
         kept, promised, kept_for = self.kept_from, self.promised, self.kept_for
         if kept is None or kept_for is None or promised is None:

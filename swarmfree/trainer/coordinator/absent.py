@@ -19,10 +19,10 @@ ABSENT_MAX = 32
 
 
 def is_over(error: CallFailed) -> bool:
-    """Whether a life has ended, or refuses: nobody listens at its address, or somebody else does.
+    """Whether a peer's life has ended, or refuses: nothing listens at its address, or another life.
 
-    Whoever was away does not know a coordinator that came meanwhile, and forbids its words until it
-    has heard of it: that is no more than silence.
+    A peer that was away forbids the words of a coordinator that it does not know yet: that counts
+    as silence.
     """
     is_answer = isinstance(error, Refused) and error.kind not in {RefusalKind.FORBIDDEN, RefusalKind.NOT_ADMITTED}
     return is_answer or (isinstance(error, PeerUnreachable) and error.refused)

@@ -134,11 +134,10 @@ async def end_run(
     paused: bool = False,
     may_end: Callable[[Endpoint], Awaitable[bool]] | None = None,
 ) -> None:
-    """Tell everyone else that the run is over; those who wrote come last, so that a successor finds
-    one that knows of it.
+    """Tell all other peers that the run is over, the writers of weights last: a successor finds one
+    that knows of it.
 
-    Also those that are announced without being participants: whoever follows nobody would wait for
-    somebody to lead it.
+    Announced peers that are no participants are told as well: they would wait for a coordinator.
 
     Args:
         finished: it has all its iterations, or stops; else it failed.

@@ -86,8 +86,8 @@ class PartitionMerge:
         return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
 
     def note_hope(self) -> None:
-        """Somebody of such a lineage has said hello, and was sent away. After a while without, hope
-        begins anew: one that said so long ago, or lied, has not used it up.
+        """Record the hello of a peer of such a lineage, which was refused. The time for which such
+        peers are waited for starts again after a while without any.
         """
         now_s = self._context.now_s()
         if now_s - self._hoped_s >= self._hope_lasts_s:
@@ -175,12 +175,12 @@ class PartitionMerge:
         return met is not None
 
     def expects_members(self) -> bool:
-        """Whether another coordinator of this lineage, or of its beginning, has just called, whose
-        swarm does not go on; or one that wins.
+        """Whether a rival is about to give way, or this coordinator is: the loser's members are
+        waited for before the stages that they may hold are rebuilt.
 
-        One of the two gives way once it has looked a second time; until its members have said
-        hello, nothing that they may hold is made anew. One that calls again and again, and does not
-        give way, is waited for once, and not before long again.
+        A rival is another coordinator of this lineage, or of its beginning, that has just called
+        and whose swarm does not go on. One of the two gives way after a second look. A rival that
+        calls again and again without giving way is waited for once, and not again for long.
         """
         now_s = self._context.now_s()
         return self.yields_since_s <= now_s or any(

@@ -467,11 +467,11 @@ class Roster(Participants):
                 await self.judge(participant, PeerSilent(f"{participant.member} does not answer"))
 
     async def yield_to(self, member: Member, error: Refused) -> None:
-        """Somebody follows a higher term: a member to whom this lead yields deposes this peer; any
-        other, or one that left, joins anew.
+        """Handle a participant that has promised a higher term: step down if this lead yields to
+        it, else make it join again.
 
-        Who holds its stage alone keeps its place unless it hears somebody else: what it has would
-        be made anew before it says hello.
+        The only holder of a stage keeps its place unless it hears another coordinator: its state
+        would be rebuilt before it says hello.
         """
         participant, why = self._participants.get(member), f"it promised a higher term, and has no vote here: {error}"
         if self._lead.yields_to(member) and (participant is None or not await self._has_left(participant)):

@@ -213,8 +213,8 @@ class Rounds:
             self._failures[stage] = self._failures.get(stage, 0) + 1
 
     def unaccounted(self, plan: Plan) -> list[int]:
-        """Stages with an average to which somebody contributed who is there no more, where members
-        audit each other: nobody escapes an audit by going.
+        """Stages whose average has a contributor that has left, where members audit each other: a
+        peer must not escape an audit by leaving.
         """
         there = {participant.member for participant in self.live(plan)}
         return [

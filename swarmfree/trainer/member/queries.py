@@ -108,10 +108,11 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
 
 
 async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
-    """Return the plan in force, what the run waits for, its coordinator, the number of records, of
-    a coordinator its last move, and of a guest its host; where nobody leads, the snapshots on this
-    peer's disk, the one that it holds first, and a plan only from who holds a stage and may claim
-    by it: nobody would be led by anybody else before long.
+    """Return the plan in force, the coordinator, what the run waits for and the number of records;
+    a coordinator adds its last move, a guest its host.
+
+    Without a coordinator this peer tells of the snapshots on its disk, the one that it holds first,
+    and of the plan only if it holds a stage and may claim by that plan.
     """
     replica_state = stage_member.replica_state
     leader = replica_state.coordinator if stage_member.hears_coordinator else None
