@@ -268,7 +268,7 @@ class DhtKeeper:
                 _log.debug("records wait to be stored: %s", fault)
 
     async def _store(self, entries: Sequence[DhtRecord], limit_s: float) -> None:
-        await self._perform(lambda node: node.store(entries), limit_s)
+        await self._perform(lambda node: node.store(entries, list(self._lasting)[:_MEET_AT_ONCE_MAX]), limit_s)
         for entry in entries:
             if self._wanted.get(entry.key) == entry:
                 self._unstored.discard(entry.key)

@@ -15,7 +15,7 @@ import contextlib
 import ipaddress
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from swarmfree.wire.hivemind_parts import (
     DHTID,
     P2P,
     DHTNode,
+    DHTRecord,
     Multiaddr,
     P2PDaemonError,
     P2PHandlerError,
@@ -47,6 +48,7 @@ _REPLICAS = 5
 # with the swarm
 _BEAM = 8
 _CALL_LIMIT_S = 3.0
+_HAND_OVER_LIMIT_S = 1.0
 _MEET_LIMIT_S = 5.0
 _START_LIMIT_S = 10.0
 _END_LIMIT_S = 1.0
@@ -130,24 +132,53 @@ class DhtNode:
             async with asyncio.timeout(_CALL_LIMIT_S):
                 await self._node.find_nearest_nodes([self._node.node_id])
 
-    async def store(self, entries: Sequence[DhtRecord]) -> bool:
-        """Store records under this peer's subkey at the nearest nodes; False where a later one is
-        held already.
+    async def store(self, entries: Sequence[DhtRecord], entry_points: Iterable[str] = ()) -> bool:
+        """Store records under this peer's subkey at the nearest nodes, and at the entry points;
+        False where a later one is held already.
+
+        A visitor knows the address of an entry point and of nobody else: what that one only names
+        others for, the visitor cannot read.
+
+        Args:
+            entries: with when they expire.
+            entry_points: peer ids; one that does not answer is passed over.
 
         Raises:
             DhtFault: it failed.
         """
         self._storage.ask_for(entry.key for entry in entries)
         try:
-            stored = await self._node.store_many(
-                [entry.key for entry in entries],
-                [entry.value for entry in entries],
-                [float(entry.expires_s) for entry in entries],
-                subkeys=[self._validator.local_public_key] * len(entries),
-                beam_size=_BEAM,
-            )
-        except _FAULTS as error:
-            raise DhtFault(f"store: {error!r}") from error
+            async with asyncio.TaskGroup() as group:
+                for peer_id in set(entry_points) - {str(self._p2p.peer_id)}:
+                    group.create_task(self._hand_over(PeerID.from_base58(peer_id), entries))
+                stored = await self._store_nearest(entries)
+        except* _FAULTS as errors:
+            raise DhtFault(f"store: {errors.exceptions[0]!r}") from errors
+        return stored
+
+    async def _hand_over(self, peer_id: Any, entries: Sequence[DhtRecord]) -> None:
+        """Store records at one node, wherever it stands."""
+        protocol, subkey = self._node.protocol, self._validator.local_public_key
+        keys = [DHTID.generate(source=entry.key) for entry in entries]
+        pack = protocol.serializer.dumps
+        records = [
+            DHTRecord(key.to_bytes(), pack(subkey), pack(entry.value), float(entry.expires_s))
+            for key, entry in zip(keys, entries, strict=True)
+        ]
+        values = [self._validator.sign_value(record) for record in records]
+        expires_s = [record.expiration_time for record in records]
+        with contextlib.suppress(*_FAULTS, TimeoutError):
+            async with asyncio.timeout(_HAND_OVER_LIMIT_S):
+                await protocol.call_store(peer_id, keys, values, expires_s, subkeys=[subkey] * len(entries))
+
+    async def _store_nearest(self, entries: Sequence[DhtRecord]) -> bool:
+        stored = await self._node.store_many(
+            [entry.key for entry in entries],
+            [entry.value for entry in entries],
+            [float(entry.expires_s) for entry in entries],
+            subkeys=[self._validator.local_public_key] * len(entries),
+            beam_size=_BEAM,
+        )
         return all(stored.values())
 
     async def read(self, keys: Sequence[str]) -> dict[str, tuple[SignedRecord, ...]]:

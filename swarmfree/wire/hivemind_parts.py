@@ -20,6 +20,7 @@ from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, P2PHandlerError
 from hivemind.proto import dht_pb2
@@ -33,6 +34,7 @@ __all__ = [
     "P2P",
     "DHTLocalStorage",
     "DHTNode",
+    "DHTRecord",
     "DictionaryDHTValue",
     "MSGPackSerializer",
     "Multiaddr",
