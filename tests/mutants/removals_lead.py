@@ -1005,6 +1005,19 @@ def kin_that_voters_follow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "_has_voters", lambda self: False)
 
 
+def kin_whose_voters_rebuild(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator does not count voters that follow it and rebuild, though they say that they do
+    when they are asked (3.4).
+    """
+
+    def careless(self: PartitionMerge) -> bool:
+        return any(
+            participant.member.peer_id in self._voters() and participant.is_heard for participant in self._roster.members()
+        )
+
+    patch.setattr(PartitionMerge, "_has_voters", careless)
+
+
 def kin_that_anybody_follows(patch: pytest.MonkeyPatch) -> None:
     """A coordinator counts as of its lineage where anybody follows it that had a place: it does not
     count itself so, and both give way (3.4).

@@ -34,6 +34,7 @@ class Kin:
         may_vote: on the next record.
         follower: "", "a voter" or "another".
         is_unnamed: no plan or record that the other one knows names it.
+        is_rebuilding: who follows it has no state at present.
     """
 
     here: Endpoint
@@ -41,6 +42,7 @@ class Kin:
     may_vote: bool
     follower: str
     is_unnamed: bool
+    is_rebuilding: bool
 
     @property
     def followers(self) -> Sequence[Endpoint]:
@@ -70,7 +72,9 @@ def _gives_way(one: Kin, other: Kin, founder: Endpoint | None) -> bool:
         known = [*voters, *one.followers, *other.followers, one.here, *(() if other.is_unnamed else (other.here,))]
         mine._lead.named = {each.member.peer_id: 1 for each in known}
         for each in one.followers:
-            mine._roster.admit(each, Hello(False, False, ""), 1, built=True, opened=at(1))
+            there = mine._roster.admit(each, Hello(False, False, ""), 1, built=True, opened=at(1))
+            if one.is_rebuilding:
+                there.lose()
         return await mine._concerns(Rival(mine._lead.tip(), Term(other.term, other.here.member), other.here, is_whole=False))
 
     return play(story, one.here)
@@ -85,13 +89,13 @@ def kin_that_see_each_other() -> object:
     """
     found: Counter[int] = Counter()
     votes, follows = itertools.product((False, True), repeat=2), itertools.product(FOLLOWERS[A], repeat=2)
-    others = itertools.product((1, 2), (None, A, D), (None, A, D))
-    for vote, follow, (higher, unnamed, founder) in itertools.product(votes, follows, others):
+    others = itertools.product((1, 2), (None, A, D), (None, A, D), (False, True))
+    for vote, follow, (higher, unnamed, founder, is_rebuilding) in itertools.product(votes, follows, others):
         if (unnamed == A and vote[0]) or (unnamed == D and vote[1]):
             continue  # who votes is named by the record that both have
         pair = (
-            Kin(A, 3 + (higher == 1), vote[0], follow[0], unnamed == A),
-            Kin(D, 3 + (higher == 2), vote[1], follow[1], unnamed == D),
+            Kin(A, 3 + (higher == 1), vote[0], follow[0], unnamed == A, is_rebuilding),
+            Kin(D, 3 + (higher == 2), vote[1], follow[1], unnamed == D, is_rebuilding=False),
         )
         found[sum(_gives_way(*each, founder) for each in (pair, pair[::-1]))] += 1
     return dict(sorted(found.items()))

@@ -290,7 +290,8 @@ ROWS = (
             removals_lead.kin_that_voters_follow,
         )
     ),
-    Row(removals_lead.kin_that_anybody_follows, tables_kin.kin_that_see_each_other, {0: 4, 1: 428}),
+    Row(removals_lead.kin_that_anybody_follows, tables_kin.kin_that_see_each_other, {0: 8, 1: 856}),
+    Row(removals_lead.kin_whose_voters_rebuild, tables_kin.kin_that_see_each_other, {0: 8, 1: 856}),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),

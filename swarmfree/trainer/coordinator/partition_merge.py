@@ -274,10 +274,10 @@ class PartitionMerge:
         return {member.peer_id for member in self._lead.electorate()}
 
     def _has_voters(self) -> bool:
-        """Whether one that may decide follows this peer: else another coordinator of this lineage
-        need not know that it leads.
+        """Whether one that may decide follows this peer, at work or on its way: else another
+        coordinator of this lineage need not know that it leads.
         """
-        heard = {participant.member.peer_id for participant in self._roster.members() if participant.is_heard}
+        heard = {participant.member.peer_id for participant in self._roster.participants() if participant.is_heard}
         return not self._voters().isdisjoint(heard)
 
     def _may_lead(self, rival: Rival) -> bool:
