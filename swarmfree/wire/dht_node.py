@@ -148,13 +148,19 @@ class DhtNode:
         """
         self._storage.ask_for(entry.key for entry in entries)
         try:
-            async with asyncio.TaskGroup() as group:
-                for peer_id in set(entry_points) - {str(self._p2p.peer_id)}:
-                    group.create_task(self._hand_over(PeerID.from_base58(peer_id), entries))
-                stored = await self._store_nearest(entries)
-        except* _FAULTS as errors:
-            raise DhtFault(f"store: {errors.exceptions[0]!r}") from errors
-        return stored
+            stored = await self._node.store_many(
+                [entry.key for entry in entries],
+                [entry.value for entry in entries],
+                [float(entry.expires_s) for entry in entries],
+                subkeys=[self._validator.local_public_key] * len(entries),
+                beam_size=_BEAM,
+            )
+        except _FAULTS as error:
+            raise DhtFault(f"store: {error!r}") from error
+        async with asyncio.TaskGroup() as group:
+            for peer_id in entry_points:
+                group.create_task(self._hand_over(PeerID.from_base58(peer_id), entries))
+        return all(stored.values())
 
     async def _hand_over(self, peer_id: Any, entries: Sequence[DhtRecord]) -> None:
         """Store records at one node, wherever it stands."""
@@ -170,16 +176,6 @@ class DhtNode:
         with contextlib.suppress(*_FAULTS, TimeoutError):
             async with asyncio.timeout(_HAND_OVER_LIMIT_S):
                 await protocol.call_store(peer_id, keys, values, expires_s, subkeys=[subkey] * len(entries))
-
-    async def _store_nearest(self, entries: Sequence[DhtRecord]) -> bool:
-        stored = await self._node.store_many(
-            [entry.key for entry in entries],
-            [entry.value for entry in entries],
-            [float(entry.expires_s) for entry in entries],
-            subkeys=[self._validator.local_public_key] * len(entries),
-            beam_size=_BEAM,
-        )
-        return all(stored.values())
 
     async def read(self, keys: Sequence[str]) -> dict[str, tuple[SignedRecord, ...]]:
         """The live records under each key, by owner.
