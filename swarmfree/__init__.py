@@ -4,7 +4,7 @@ What a researcher needs, loaded when it is first asked for:
 
 - `Swarm`: a whole swarm of real processes on this machine, as an asynchronous context; `SwarmEnded`
   where it ends too soon.
-- `Manifest`, `load_run`: what all peers of a run agree on, from a run file.
+- `Manifest`, `load_run`: what all peers of a run agree on, from a run file or a run's name.
 - `rehearse`: a whole swarm in virtual time from a seed, with faults; all invariants checked.
 - `merge_stages`: CheckFree's weighted mean of two neighbours, on plain state dicts.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swarmfree.lab.local import Swarm, SwarmEnded
+    from swarmfree.lab.runs import load_run
     from swarmfree.model.state_dicts import merge_stages
-    from swarmfree.protocol.config import load_run
     from swarmfree.protocol.manifest import Manifest
     from swarmfree.sim.rehearsal import rehearse
 
@@ -28,7 +28,7 @@ _HOMES = {
     "Manifest": "protocol.manifest",
     "Swarm": "lab.local",
     "SwarmEnded": "lab.local",
-    "load_run": "protocol.config",
+    "load_run": "lab.runs",
     "merge_stages": "model.state_dicts",
     "rehearse": "sim.rehearsal",
 }

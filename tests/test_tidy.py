@@ -165,12 +165,12 @@ def test_nothing_banned_is_used() -> None:
     none_found(tidy.banned, tidy.python_files(*CODE, "tests"))
 
 
-def test_two_handlers_in_all_catch_everything() -> None:
-    """Operating failures have types; only the device that runs other people's work, and the virtual
-    loop, may catch whatever that raises.
+def test_three_handlers_in_all_catch_everything() -> None:
+    """Operating failures have types; only the device that runs other people's work, the virtual
+    loop, and a rehearsal that plays somebody's script, may catch whatever that raises.
     """
     found = [line for path in tidy.python_files(PACKAGE) for line in tidy.blind_handlers(path)]
-    assert len(found) <= 2, "\n".join(found)
+    assert len(found) <= 3, "\n".join(found)
 
 
 def test_everything_public_is_documented() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from swarmfree.lab.runs import DEFAULT_RUN, run_file
+from swarmfree.lab.runs import DEFAULT_RUN, load_run
 from swarmfree.protocol.errors import ConfigError
 
 
@@ -21,12 +21,12 @@ def new(
     It is the run that `swarmfree local` trains where none is named; change what you like, and start
     it with --run NAME.toml.
     """
-    from swarmfree.protocol.config import load_run, to_toml  # noqa: PLC0415 - help is fast
+    from swarmfree.protocol.config import to_toml  # noqa: PLC0415 - help is fast
 
     path = Path(f"{name}.toml")
     if path.name != str(path):
         raise ConfigError(f"{name}: a name without folders is expected; the file is written to this one")
-    found = load_run(run_file(DEFAULT_RUN), (f"run.name={name}",))
+    found = load_run(DEFAULT_RUN, (f"run.name={name}",))
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(to_toml(found.manifest, found.data_path, found.init_from))

@@ -1,7 +1,7 @@
 """What an observer knows of a swarm, frozen: processes, commits, evaluations, losses, the story of
 each lost stage.
 
-Only nouns and questions about them; `folding` makes the next state from a event. Times are Unix
+Only nouns and questions about them; `fold` makes the next state from an event. Times are Unix
 seconds as told by the processes of one machine. Events tell losses in nats per token; here they are
 nats per byte of text, which is the same where a token is a byte, and bits per byte are nats / ln 2.
 """

@@ -21,7 +21,7 @@ from swarmfree.cockpit.observed_events import ObservedEvent, RunDescribed
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab.last_words import remove_empty
 from swarmfree.lab.local_order import named, order_of, run_arguments
-from swarmfree.lab.report import CONFIG_FILE, EventLog, write_summary, write_whole
+from swarmfree.lab.report import CONFIG_FILE, EventLog, ReportError, write_summary, write_whole
 from swarmfree.lab.runs import DEFAULT_RUN, STANDBYS, peers_of, run_file
 from swarmfree.lab.summary import summarise
 from swarmfree.lab.swarm import LOGS, LocalSwarm, SwarmExit
@@ -135,7 +135,9 @@ class Swarm:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End every process, and complete the report."""
+        """End every process, and complete the report; one that is cancelled meanwhile waits for
+        that all the same.
+        """
         self.stop()
         try:
             await self._stack.aclose()
@@ -145,22 +147,28 @@ class Swarm:
             remove_empty(self.folder / LOGS)
 
     async def _run(self) -> None:
-        self._exit = await self._swarm.run()
-        self._wake()
+        try:
+            self._exit = await self._swarm.run()
+        finally:
+            self._exit = self._exit or SwarmExit(1, "stopped")
+            self._wake()
 
     def _wake(self) -> None:
         heard, self._heard = self._heard, asyncio.Event()
         heard.set()
 
     def _hear(self, event: ObservedEvent, state: SwarmState) -> None:
-        self._log.write(event, state)
+        try:
+            self._log.write(event, state)
+        except ReportError as error:
+            self._swarm.stop(SwarmExit(1, str(error)))
         for reader in self._readers:
             reader.append(event)
         self._wake()
 
-    async def events(self) -> AsyncIterator[ObservedEvent]:
-        """Each event from now on, until the swarm has ended: what peers tell, and what becomes of
-        their processes.
+    def events(self) -> AsyncIterator[ObservedEvent]:
+        """Each event from this call on, until the swarm has ended: what peers tell, and what
+        becomes of their processes.
 
         Raises:
             SwarmfreeError: the context was not entered.
@@ -168,6 +176,9 @@ class Swarm:
         self._require_begun()
         mine: deque[ObservedEvent] = deque(maxlen=EVENTS_MAX)
         self._readers.append(mine)
+        return self._told(mine)
+
+    async def _told(self, mine: deque[ObservedEvent]) -> AsyncIterator[ObservedEvent]:
         try:
             while True:
                 while mine:

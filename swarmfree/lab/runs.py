@@ -4,10 +4,15 @@ where nothing is said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from swarmfree.protocol.config import RunConfig
 
 RUNS = Path(__file__).parent.parent / "runs"
 DEFAULT_RUN = Path("stdlib-small")
@@ -36,6 +41,21 @@ def run_file(run: Path) -> Path:
     here = [str(file) for file in sorted(Path().glob("*.toml")) if file.name != "pyproject.toml"]
     listed = f"runs by name: {', '.join(known)}" + (f"; files here: {', '.join(here[:8])}" if here else "")
     raise ConfigError(f"{run}: cannot be read: No such file or directory; {listed}; `swarmfree new NAME` writes a run file")
+
+
+def load_run(run: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run config.
+
+    Args:
+        run: a TOML file, or the name of a run that comes with the package.
+        overrides: ``section.key=value`` each, over what the file says.
+
+    Raises:
+        ConfigError: one line that names file, key, value and rule.
+    """
+    from swarmfree.protocol import config  # noqa: PLC0415 - help is fast
+
+    return config.load_run(run_file(Path(run)), overrides)
 
 
 def runs_to_complete(incomplete: str) -> list[str]:

@@ -260,7 +260,7 @@ class LocalSwarm:
                 self.stop(SwarmExit(1, str(error)))
             finally:
                 self.stop(SwarmExit(1, "stopped"))
-                await self._close()
+                await self._close_however_often_cancelled()
                 self._heard.put_nowait(None)
         assert self._ending is not None, "a swarm that has ended says how"
         return self._ending
@@ -367,6 +367,18 @@ class LocalSwarm:
             await self._start_named(tasks, name)
         except SwarmfreeError as error:
             self.stop(SwarmExit(1, str(error)))
+
+    async def _close_however_often_cancelled(self) -> None:
+        """Leave no process behind; a cancellation is raised after that."""
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                await self._close()
+                break
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     async def _close(self) -> None:
         for timer in self._timers:

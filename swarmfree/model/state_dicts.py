@@ -74,9 +74,9 @@ def merge_stages(
         if tensor.shape != other.shape:
             raise ValueError(f"{name}: {tuple(tensor.shape)} before, {tuple(other.shape)} after")
         target = torch.empty(tensor.numel(), dtype=torch.float32)
-        sides = [[float_bytes(t.detach().to("cpu", torch.float32).flatten())] for t in (tensor, other)]
+        sides = [[float_bytes(t.detach().to("cpu", torch.float32).flatten().contiguous())] for t in (tensor, other)]
         merge_floats(sides[0], sides[1], weights[0], weights[1], target)
-        merged[BLOCK.sub(lambda found: str(int(found.group()) + first), name)] = target.view(tensor.shape)
+        merged[BLOCK.sub(lambda found: str(int(found.group()) + first), name, count=1)] = target.view(tensor.shape)
     return merged
 
 
@@ -84,4 +84,4 @@ def _by_order(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[in
     """The same with blocks numbered from 0, and the numbers that they had, ascending."""
     blocks = sorted({int(found.group()) for name in weights if (found := BLOCK.search(name))})
     order = {block: place for place, block in enumerate(blocks)}
-    return {BLOCK.sub(lambda found: str(order[int(found.group())]), name): w for name, w in weights.items()}, blocks
+    return {BLOCK.sub(lambda found: str(order[int(found.group())]), name, count=1): w for name, w in weights.items()}, blocks

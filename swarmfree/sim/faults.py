@@ -7,7 +7,7 @@ whose death ends a run of this protocol revision. Peers fall and rise relative t
 iteration, so that every phase of an iteration is hit however long it takes. From `calm_iteration`
 on nothing goes wrong any more but what is drawn for the ending, so that "it goes on" (I6) can be
 checked. What the network does with a fate is in `network`, whom a fault hits is resolved in
-`mischief`, which seeds meet what most are spared in `hardships`.
+`fault_injector`, which seeds meet what most are spared in `hardships`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ exception to hashing: they are 64-bit integers that wrap, so that every order of
 same bytes, and each part of a sum carries one count per microbatch of the iteration, so that a
 wrong sum says which microbatch is in it how often.
 
-Used twice: by `integer_engine`, driven by the trainer, and by `checks`, which computes what should
-have come out. Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are exact
-in float64 in every order.
+Used twice: by `integer_engine`, driven by the trainer, and by `reference`, which computes what
+should have come out. Losses and squared norms are multiples of 2**-20 below 2**20: sums of them are
+exact in float64 in every order.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ at every tensor on the ring, I7 at every step and at the end. The first violatio
 the rehearsal. What each invariant says stands in the protocol.
 
 What is not here: I6 and N2 (`liveness`), what needs the loop or the network's tables (`rehearsal`),
-sizes of tables (`sizes`), I8 (`many`), I5 (real processes).
+sizes of tables (`sizes`), I8 (`seed_pool`), I5 (real processes).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One rehearsal: a cast of peers, a schedule of faults, the checks, in virtual time, from a seed.
 
 The peers run the trainer unchanged. It is over when the run has ended, an invariant does not hold,
-or nothing goes on any more (I6). What one peer's life is, is in `life`, who comes and goes in
-`cast`, who falls in `mischief`, many seeds in `many`.
+or nothing goes on any more (I6). One peer's life is in `simulated_peer`, who comes and goes in
+`population`, who falls in `fault_injector`, many seeds in `seed_pool`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.events import Ended, Event, IterationCommitted, Placed, StageBuilt, StageLost, TookOver
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
@@ -51,6 +52,8 @@ from swarmfree.sim.traffic import Scales, Traffic
 from swarmfree.sim.transcript import Transcript
 from swarmfree.trainer.coordinator.pause import PAUSED
 from swarmfree.trainer.guest import run_with_guest as trainer_run_peer
+
+T = TypeVar("T")
 
 TICK_S = 1.0
 TIME_LIMIT_S = 3600.0
@@ -151,6 +154,7 @@ class _Rehearsal:
         self.transcript = Transcript(loop.time, full=full)
         self.statistics = RehearsalStatistics()
         self.details = ""
+        self.raised: Exception | None = None
         manifest, faults = setup.manifest, setup.faults
         reference = IntegerReference(manifest, IntegerTokens(manifest, setup.sequence_count)) if factories.exact else None
         self.hub = MemoryHub(loop, manifest.fingerprint(), faults, self._stream("network"), self)
@@ -199,7 +203,7 @@ class _Rehearsal:
             await self._over
             watch.cancel()
             cast.close()
-            if self.checks.violation is None:
+            if self.checks.violation is None and self.raised is None:
                 await self._end(cast, mischief)
             cast.kill_all()
         self.details = self.details or cast.details
@@ -292,8 +296,7 @@ class _Rehearsal:
             self._liveness.average(request.roll.base)
         elif isinstance(request, Meet) and self._liveness is not None:
             self._liveness.looks_beyond(sender.member)
-        if self._script is not None and self._director is not None:
-            self._script.see(self._director, Moment(sender, receiver, request, None))
+        self._show(Moment(sender, receiver, request, None))
 
     def answered(self, sender: Endpoint, receiver: Endpoint, request: Request, outcome: Outcome) -> None:
         """A handler has ended."""
@@ -315,8 +318,24 @@ class _Rehearsal:
         self.checks.answered(receiver, request, outcome)
         if self._mischief is not None:
             self._mischief.answered(request, sender.member, receiver.member)
-        if self._script is not None and self._director is not None:
-            self._script.see(self._director, Moment(sender, receiver, request, outcome))
+        self._show(Moment(sender, receiver, request, outcome))
+
+    def _show(self, moment: Moment) -> None:
+        """Let the script see a moment."""
+        script, director = self._script, self._director
+        if script is not None and director is not None:
+            self._of_script(lambda: script.see(director, moment))
+
+    def _of_script(self, ask: Callable[[], T]) -> T | None:
+        """What the script answers; None once it has raised, for which the rehearsal ends."""
+        if self.raised is None:
+            try:
+                return ask()
+            except Exception as error:  # noqa: BLE001 - `rehearse` raises it
+                self.raised = error
+                if not self._over.done():
+                    self._over.set_result(None)
+        return None
 
     def _forbidden(self, sender: Member, receiver: Member, request: Request, refusal: Refused) -> None:
         """All peers here but a liar are honest; see `Mischief.may_not_forbid`.
@@ -347,7 +366,8 @@ class _Rehearsal:
 
     def _fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
         """What the script wants of this call; told the first time it wants the same."""
-        fate = self._script.fate(sender, receiver, request) if self._script is not None else None
+        script = self._script
+        fate = self._of_script(lambda: script.fate(sender, receiver, request)) if script is not None else None
         if fate is not None:
             what = f"{type(request).__name__} from {sender.member} to {receiver.member}: {fate.summary()}"
             if what not in self._fates:
@@ -416,7 +436,13 @@ def rehearse(
         script: what happens at chosen moments, besides the faults of the setup.
         full_transcript: keep a line for every call and every answer.
         drawn: what kind of setup is drawn.
+
+    Raises:
+        SwarmfreeError: it is called where an event loop runs, as in a notebook; it has one of its
+            own.
+        Exception: whatever the script raises, as it is.
     """
+    _require_no_loop()
     setup, factories = setup or DRAWS[drawn](seed, iterations=iterations), factories or Factories()
     loop = VirtualLoop(time_limit_s=TIME_LIMIT_S)
     rehearsal = _Rehearsal(seed, setup, factories, script, loop, full=full_transcript)
@@ -434,6 +460,8 @@ def rehearse(
         finally:
             loop.abandon()
             loop.close()
+    if rehearsal.raised is not None:
+        raise rehearsal.raised
     return RehearsalResult(
         seed=seed,
         violation=rehearsal.checks.violation,
@@ -444,6 +472,14 @@ def rehearse(
         iterations=iterations,
         drawn=drawn,
     )
+
+
+def _require_no_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SwarmfreeError("rehearse has an event loop of its own, and one runs here: await asyncio.to_thread(rehearse, seed)")
 
 
 def _drops_plan(request: Request) -> bool:

@@ -1,7 +1,8 @@
 """Which peers and which parts of the network fail when: kinds of faults, and the schedule that a
 seed draws from a plan.
 
-A fault names a stage, not a peer: who stands there is known only when it strikes (`mischief`).
+A fault names a stage, not a peer: who stands there is known only when it strikes
+(`fault_injector`).
 """
 
 from __future__ import annotations

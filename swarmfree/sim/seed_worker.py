@@ -1,5 +1,5 @@
-"""A process that plays rehearsals for `many`: seeds come in on standard input, one a line; a JSON
-line goes out for each.
+"""A process that plays rehearsals for `seed_pool`: seeds come in on standard input, one a line; a
+JSON line goes out for each.
 
 Behind a seed stand how many iterations its rehearsal has, 0 where it is to draw them, and whether
 it has a liar.

@@ -1,7 +1,7 @@
 """What goes wrong after the last commit: who is told that the run is over, and who falls by which
 of these messages.
 
-Whom a fault hits, and whether it may, is decided in `mischief`.
+Whom a fault hits, and whether it may, is decided in `fault_injector`.
 """
 
 from __future__ import annotations

@@ -135,6 +135,15 @@ def test_state_dicts_are_merged_as_the_swarm_merges() -> None:
     assert torch.equal(merged["model.layers.4.w"], expected)
 
 
+def test_a_view_and_a_name_with_two_numbers_are_merged() -> None:
+    """What is not contiguous in memory, and a name in which `layers.N` stands twice."""
+    wide = torch.arange(8, dtype=torch.float32)
+    before, after = {"model.layers.0.layers.5.w": wide[::2]}, {"model.layers.2.layers.5.w": wide[1::2]}
+    merged = swarmfree.merge_stages(before, after, 1.0, 1.0)
+    assert list(merged) == ["model.layers.1.layers.5.w"]
+    assert torch.equal(merged["model.layers.1.layers.5.w"], torch.tensor([0.5, 2.5, 4.5, 6.5]))
+
+
 @pytest.mark.parametrize(
     ("after", "norms", "words"),
     [
@@ -218,10 +227,10 @@ async def test_a_swarm_that_cannot_be_is_refused_in_one_line(tmp_path: Path) -> 
             swarmfree.Swarm("stdlib-small", folder=tmp_path / "r", **changed)  # type: ignore[arg-type]
         assert not (tmp_path / "r").exists()
     swarm = swarmfree.Swarm("stdlib-small", folder=tmp_path / "r")
-    for asked in (lambda: swarm.kill(stage=2), lambda: swarm.send("peer-1", signal.SIGTERM)):
+    for asked in (lambda: swarm.kill(stage=2), lambda: swarm.send("peer-1", signal.SIGTERM), swarm.events):
         with pytest.raises(SwarmfreeError, match="was not started"):
             asked()
-    for waiting in (swarm.wait(), swarm.join("peer-9"), anext(swarm.events())):
+    for waiting in (swarm.wait(), swarm.join("peer-9")):
         with pytest.raises(SwarmfreeError, match="was not started"):
             await waiting
 

@@ -1,7 +1,7 @@
 """One member, one request, and its answer: what it may promise, seal and apply, row by row.
 
 Every row begins with the same member: `b`, at stage 1, ready for iteration 2 of lineage R1. What a
-row says of it is what differs. After raft's `TestFollowerVote`.
+row says of it is what differs. In the manner of raft's vote tables.
 """
 
 from __future__ import annotations

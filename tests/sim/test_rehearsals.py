@@ -4,14 +4,18 @@ failing one can be replayed.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.hardships import draw_setup, hardships_of
 from swarmfree.sim.rehearsal import Factories, rehearse
+from swarmfree.sim.script import Script
 from swarmfree.sim.seed_pool import rehearse_many
 from swarmfree.sim.seed_worker import SeedReport
 from swarmfree.sim.setup import draw_usual
@@ -31,6 +35,37 @@ def test_two_hundred_seeds_hold_every_invariant() -> None:
     faults = result.faults()
     for kind in ("kill", "stage kill", "freeze", "join", "request lost", "response lost", "request twice"):
         assert faults[kind] > 10, f"{kind} hardly happened: {faults}"
+
+
+class Unfinished(Script):
+    """Raises at the first request that sets out, or when it is asked what becomes of it."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def see(self, *_: Any) -> None:
+        """A moment."""
+        if self._method == "see":
+            raise KeyError("a mistake of its author")
+
+    def fate(self, *_: Any) -> None:
+        """A call."""
+        if self._method == "fate":
+            raise KeyError("a mistake of its author")
+
+
+@pytest.mark.parametrize("method", ["see", "fate"])
+def test_what_a_script_raises_comes_out_as_it_is(method: str) -> None:
+    """In no exception group, and in no peer's task, which might take it for a fault of its own."""
+    with pytest.raises(KeyError, match="a mistake of its author"):
+        rehearse(3, iterations=5, script=Unfinished(method))
+
+
+async def test_where_a_loop_runs_a_rehearsal_says_what_to_do() -> None:
+    """As in a notebook; what it says works."""
+    with pytest.raises(SwarmfreeError, match=r"await asyncio.to_thread\(rehearse, seed\)"):
+        rehearse(3, iterations=5)
+    assert (await asyncio.to_thread(rehearse, 3, iterations=5)).violation is None
 
 
 @pytest.mark.parametrize("seed", [1029, 1262, 2256, 3243, 4375])

@@ -1,0 +1,123 @@
+"""The context of a local swarm, with stand-in processes: however it is left, all of them end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from swarmfree import Swarm, SwarmEnded, load_run
+from swarmfree.cockpit.observed_events import ProcessStarted
+from swarmfree.lab import local
+from swarmfree.lab.report import EVENTS_FILE, EventLog, ReportError
+from swarmfree.lab.swarm import SwarmOrder
+from swarmfree.protocol.errors import ConfigError
+
+PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
+
+
+@pytest.fixture
+def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    """Of stand-ins that ignore SIGTERM, so that ending them takes a while."""
+    behaviour = {"*": [{"deaf": True}], "bootstrap": ["swarmfree1invite"]}
+    (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
+    order_of = local.order_of
+
+    def of_stand_ins(*arguments: Any, **named: Any) -> SwarmOrder:
+        order = order_of(*arguments, **named)
+        order = dataclasses.replace(order, run_arguments=(), peer_arguments=(), feeder_arguments=())
+        return dataclasses.replace(order, peer_count=2, program=PROGRAM, fork_server=(), stop_grace_s=0.5)
+
+    monkeypatch.setattr(local, "order_of", of_stand_ins)
+    return Swarm("stdlib-small", peers=4, standbys=0, folder=tmp_path / "report")
+
+
+async def _all_up(swarm: Swarm) -> list[int]:
+    """The process ids of the bootstrap node and both peers, once they have said who they are."""
+    pids = []
+    async for event in swarm.events():
+        pids += [event.pid] if isinstance(event, ProcessStarted) else []
+        if len(pids) == 3 and sum(bool(peer.member) for peer in swarm.state.peers) >= 2:
+            break
+    return pids
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_a_context_that_is_cancelled_while_it_is_left_ends_every_process(swarm: Swarm, times: int) -> None:
+    """Its processes take half a second to end; whoever is told to go meanwhile, once or again,
+    goes after them.
+    """
+    up = asyncio.get_running_loop().create_future()
+
+    async def use() -> None:
+        async with swarm:
+            up.set_result(await _all_up(swarm))
+
+    async with asyncio.TaskGroup() as group:
+        user = group.create_task(use())
+        pids = await up
+        for _ in range(times):
+            await asyncio.sleep(0.1)
+            user.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await user
+        assert user.cancelled()
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert json.loads((swarm.folder / "summary.json").read_text(encoding="utf-8"))["iterations"] == 0
+
+
+async def test_a_cancelled_user_of_a_swarm_ends_every_process(swarm: Swarm) -> None:
+    """As when a notebook's cell is interrupted, or a limit of time runs out."""
+    pids: list[int] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5.0) as limit, swarm:
+            pids += await _all_up(swarm)
+            limit.reschedule(asyncio.get_running_loop().time())
+            await swarm.wait()
+    assert len(pids) == 3
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_a_full_disk_ends_a_swarm_in_one_line(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report cannot be written any more: the swarm ends, and whoever waits hears why."""
+    written = EventLog.write
+
+    def is_full_soon(log: EventLog, event: Any, state: Any) -> None:
+        if isinstance(event, ProcessStarted) and event.name == "peer-2":
+            raise ReportError("events.jsonl cannot be written: No space left on device; what was written before is kept")
+        written(log, event, state)
+
+    monkeypatch.setattr(EventLog, "write", is_full_soon)
+    async with swarm:
+        with pytest.raises(SwarmEnded, match=r"events.jsonl cannot be written: No space left on device"):
+            await swarm.wait()
+    assert swarm.report()["exit_code"] == 1
+    assert (swarm.folder / EVENTS_FILE).stat().st_size > 0
+
+
+async def test_events_are_kept_from_the_call_on(swarm: Swarm) -> None:
+    """Not from its first step: nothing is missed between the two."""
+    async with swarm:
+        told = swarm.events()
+        await _all_up(swarm)
+        swarm.stop()
+        started = [event.name async for event in told if isinstance(event, ProcessStarted)]
+    assert started == ["bootstrap", "peer-1", "peer-2"]
+
+
+def test_a_run_is_found_by_its_name_or_its_file(tmp_path: Path) -> None:
+    """As `Swarm` finds it."""
+    by_name = load_run("stdlib-small", ["run.seed=7"])
+    assert (by_name.manifest.run.name, by_name.manifest.run.seed) == ("stdlib-small", 7)
+    file = tmp_path / "mine.toml"
+    file.write_text('[run]\nname = "mine"\n', encoding="utf-8")
+    assert load_run(file).manifest.run.name == "mine"
+    with pytest.raises(ConfigError, match="runs by name: chaos, stdlib-small"):
+        load_run("stdlib-smal")
