@@ -318,6 +318,14 @@ class _Checkup:
             text = f"{manifest.run.name}, found after {time.monotonic() - began_s:.1f} s; protocol revision {PROTOCOL_REVISION}, as here"
             self._tell(Finding(Grade.GOOD, "run", text))
             admission = Admission(manifest, await directory.read_bans(manifest.timing.papers_lease_s))
+            await directory.founder()
+            if await directory.is_over():
+                self._tell(
+                    Finding(
+                        Grade.BAD, "run", "it is over: a peer would end with exit code 3", "Ask for the invite of another run"
+                    )
+                )
+                return
             ticket = self._ticket(admission, identity)
             self._tell(ticket)
             if ticket.grade is Grade.BAD:
@@ -372,7 +380,6 @@ class _Checkup:
     async def _reach(self, network: GrpcNetwork, directory: DhtDirectory) -> Finding:
         """Have the run's relays call this peer, and where they cannot, be called by way of one."""
         own = network.direct_address
-        await directory.founder()
         relays = [relay for relay in await directory.relays() if relay.peer_id != own.peer_id][:RELAYS_ASKED]
         if not relays:
             fix = "A bootstrap node offers a relay unless it was started with --no-relay"

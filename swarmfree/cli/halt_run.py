@@ -105,10 +105,8 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
         who = "peers have" if keepers > 1 else "peer has"
         typer.echo(f"order {number} to {what}: {keepers} {who} taken it so far; {FOLLOWS[halt]}")
         if halt is not Halting.NOT and last is not None and last.microbatches and last.number > spent:
-            again = "; then set it again once the run goes on" if halt is Halting.PAUSE else ""
-            typer.echo(
-                f"it takes the place of order {last.number} to {_in_words(last)}, where no iteration has begun with that{again}"
-            )
+            again = "; else set it again once the run goes on" if halt is Halting.PAUSE else ""
+            typer.echo(f"order {last.number} to {_in_words(last)} holds if an iteration has begun with it{again}")
         return 0
 
 

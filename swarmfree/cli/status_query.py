@@ -53,7 +53,7 @@ class Lookout:
         """
         async with contextlib.AsyncExitStack() as opened:
             access = await opened.enter_async_context(open_run(self._invite, self._patience_s, self._identity_folder))
-            self._directory, self._manifest = access.directory, access.manifest
+            self._access, self._directory, self._manifest = access, access.directory, access.manifest
             self._admission, self._network = access.admission, access.network
             self._opened = opened.pop_all()
         return self
@@ -103,6 +103,7 @@ class Lookout:
             banned=bans.peers if bans is not None else (),
             halt=order.halt if order is not None and is_due else Halting.NOT,
             last_move=last_move,
+            refusal=self._admission.refusal(self._access.asker.peer_id, self._access.shown_by(self._invite.ticket)) or "",
         )
         self._seen = found.committed
         return found

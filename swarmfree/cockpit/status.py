@@ -50,6 +50,7 @@ class RunStatus:
             or was resumed.
         last_move: what the coordinator says of the peer that it moved last; empty for nobody, or
             where it did not answer.
+        refusal: why members answer nothing to who looks; empty where they do.
     """
 
     manifest: Manifest
@@ -69,6 +70,7 @@ class RunStatus:
     banned: tuple[str, ...] = ()
     halt: Halting = Halting.NOT
     last_move: str = ""
+    refusal: str = ""
 
     @property
     def committed(self) -> int:
@@ -92,6 +94,8 @@ class RunStatus:
         if self.is_over:
             stopped = "was stopped by its organiser" if self.halt is Halting.STOP else "is over"
             return f"the run {stopped}, and everybody has left"
+        if self.refusal:
+            return f"only the directory's word, as members answer nobody without leave ({self.refusal})"
         if self.halt is Halting.PAUSE:
             return f"nobody answers, as {PAUSE_ORDERED}"
         if self.announcements:

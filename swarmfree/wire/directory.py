@@ -54,7 +54,7 @@ from swarmfree.wire.invite import ENTRY_POINTS_MAX
 from swarmfree.wire.known_peers import read_known_peers, write_known_peers
 from swarmfree.wire.loop_thread import LoopThread, ThreadEnded
 from swarmfree.wire.record_judge import JUDGING_S, RecordJudge
-from swarmfree.wire.signed_order import SignedOrder, keep_order, kept_orders, newest_order
+from swarmfree.wire.signed_order import SignedOrder, keep_order, newest_order, read_kept_order
 from swarmfree.wire.socket_folder import SocketFolder
 from swarmfree.wire.ticket import Ticket
 
@@ -357,9 +357,8 @@ class DhtDirectory:
         keys = self._key("bans"), self._key("orders")
         found = await self._read(keys, _CALL_LIMIT_S)
         contents, orders = ([record.value for record in found.get(key, ())] for key in keys)
-        if self._order is None:
-            orders += kept_orders(self._settings.folder)
-        self._order = newest_order(orders, self._manifest, self._order, self._no_orders)
+        known = self._order or read_kept_order(self._settings.folder, self._manifest)
+        self._order = newest_order(orders, self._manifest, known, self._no_orders)
         self._ban_lists = read_ban_lists(contents, self._manifest, self._ban_lists)
         return tuple(bans for bans in (self.bans, *self._ban_lists.values()) if bans is not None)
 

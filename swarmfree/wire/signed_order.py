@@ -120,13 +120,19 @@ def newest_order(
     return known
 
 
-def kept_orders(folder: str | Path) -> list[bytes]:
-    """What this folder keeps, to be judged like what stands in the directory; at most one."""
+def read_kept_order(folder: str | Path, manifest: Manifest) -> SignedOrder | None:
+    """The order that this folder keeps; None where it keeps none of this run, as a folder that was
+    in another run.
+    """
+    path = Path(folder) / ORDER_FILE
     try:
-        with (Path(folder) / ORDER_FILE).open("rb") as file:
-            return [file.read(ORDER_SIZE_BYTES_MAX + 1)]
+        with path.open("rb") as file:
+            return read_order(file.read(ORDER_SIZE_BYTES_MAX + 1), manifest)
     except OSError:
-        return []
+        return None
+    except ProtocolViolation as violation:
+        _log.info("%s is passed over: %s", path, violation)
+        return None
 
 
 def keep_order(folder: str | Path, order: SignedOrder) -> None:

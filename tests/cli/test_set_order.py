@@ -227,7 +227,7 @@ async def test_an_order_that_nobody_took_or_that_came_too_late_is_told(
         await _set(monkeypatch, late, manifest, 1)
 
 
-@pytest.mark.parametrize(("halt", "ends"), [(Halting.PAUSE, "; then set it again once the run goes on"), (Halting.STOP, "")])
+@pytest.mark.parametrize(("halt", "ends"), [(Halting.PAUSE, "; else set it again once the run goes on"), (Halting.STOP, "")])
 @pytest.mark.parametrize("known", [Order(60, Halting.NOT, 3), Order(60, Halting.PAUSE), None])
 async def test_who_halts_a_run_hears_which_batch_may_never_come(
     monkeypatch: pytest.MonkeyPatch,
@@ -246,5 +246,5 @@ async def test_who_halts_a_run_hears_which_batch_may_never_come(
     monkeypatch.setattr(halt_run, "open_directory", opened)
     assert await give_order(None, KEY, halt, 1.0) == 0  # type: ignore[arg-type]
     said = capsys.readouterr().out.splitlines()[1:]
-    place = f"it takes the place of order 60 to set batch.microbatches=3, where no iteration has begun with that{ends}"
+    place = f"order 60 to set batch.microbatches=3 holds if an iteration has begun with it{ends}"
     assert said == ([place] if known is not None and known.microbatches else [])

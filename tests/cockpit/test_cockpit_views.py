@@ -187,6 +187,14 @@ def test_status_says_where_the_run_is() -> None:
         assert part in text
 
 
+def test_status_says_why_members_do_not_answer_who_looks() -> None:
+    """Whoever has no leave is not told that nobody is there; of a run that is over it is."""
+    for announced in (_status(answered=False), dataclasses.replace(_status(answered=False), announcements=())):
+        assert "without leave (ticket expired)" in _text(status_picture(dataclasses.replace(announced, refusal="ticket expired")))
+        over = dataclasses.replace(announced, refusal="ticket expired", seen=announced.manifest.run.iterations)
+        assert "without leave" not in _text(status_picture(over)) and "is over" in over.presence
+
+
 def test_status_counts_the_batch_that_was_set() -> None:
     """Speed is that of the last iteration's tokens, whatever batch the run began with; how many
     microbatches come next is told once they are others.

@@ -226,6 +226,9 @@ async def test_a_banned_peer_is_dropped_by_a_real_swarm(processes: Processes) ->
     found = json.loads(await processes.look("status", ticket, "--folder", str(processes.folder / "watcher"), "--json"))
     assert found["banned"] == [peer_id] and found["answered_by"]
     assert peer_id not in {peer["peer_id"] for peer in found["peers"]}
+    others = await processes.look("ticket", invite, "--peer", peer_id, *key)
+    said = await processes.look("status", others, "--folder", str(processes.folder / "watcher"))
+    assert "members answer nobody without leave" in said and "ticket of another peer" in " ".join(said.split())
     said = await processes.look("doctor", ticket, "--folder", str(processes.folder / "watcher"))
     assert said.count("ms there and back, bandwidth not measured") > 1 and said.endswith("this machine can join\n")
     processes.listening()
@@ -294,6 +297,9 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
     await processes.waiters.until(lambda: knows("bootstrap"), "the bootstrap node has seen the end")
     notes = str(processes.told("bootstrap", "Note"))
     assert "3 stages, so training begins with 3 peers" in notes and "the run has begun" in notes
+    doctor = await processes.start("doctor", "doctor", invite, *folder("doctor"))
+    assert await code_of(doctor, UP_WITHIN_S) == 1
+    assert [line for line in processes.said["doctor"] if line.startswith("bad   run        it is over")]
     for newcomer in ("late", "later"):
         child = await processes.start(newcomer, *peer, *folder(newcomer))
         assert await code_of(child, UP_WITHIN_S) == 3

@@ -17,7 +17,7 @@ from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire.invite import Invite
 from swarmfree.wire.organiser import draw_organiser
-from swarmfree.wire.signed_order import newest_order, read_order, sign_order
+from swarmfree.wire.signed_order import keep_order, newest_order, read_kept_order, read_order, sign_order
 from swarmfree.wire.v1 import names_pb2
 
 KEY = draw_organiser()
@@ -74,6 +74,20 @@ def test_the_highest_number_counts_and_a_forged_one_is_told_of_once(manifest: Ma
     assert known == orders[1]
     assert newest_order([], manifest, known, refused) == orders[1]
     assert len(caplog.records) == 1
+
+
+def test_the_order_of_another_run_in_the_folder_is_passed_over(
+    tmp_path: Path, manifest: Manifest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder may have been in another run: that is no news for a person."""
+    other = dataclasses.replace(manifest, run=dataclasses.replace(manifest.run, seed=99))
+    with caplog.at_level(logging.WARNING):
+        assert read_kept_order(tmp_path, manifest) is None
+        kept = sign_order(KEY, manifest, Order(7, Halting.PAUSE))
+        keep_order(tmp_path, kept)
+        assert read_kept_order(tmp_path, manifest) == kept
+        assert read_kept_order(tmp_path, other) is None
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
