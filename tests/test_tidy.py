@@ -102,6 +102,11 @@ def test_modules_are_named_by_nouns() -> None:
     none_found(tidy.participle_name, tidy.python_files(PACKAGE))
 
 
+def test_the_books_are_written_by_the_member_alone() -> None:
+    """Everybody else tells them what happened, by a method of theirs."""
+    none_found(tidy.written_books, tidy.python_files(f"{PACKAGE}/trainer"))
+
+
 def test_absence_has_one_name() -> None:
     """What stands for no stage, no iteration or no count is `ABSENT` and nothing else."""
     none_found(tidy.bare_absences, tidy.python_files(PACKAGE))
@@ -294,6 +299,13 @@ PLANTED: list[tuple[Callable[[Path], Found], str, str, str]] = [
     (tidy.bare_absences, "policy/x.py", "ABSENT = -1", ":1: -1 bears no name; ABSENT expected"),
     (tidy.participle_name, "policy/stage_dealing.py", "", ":1: stage_dealing is no noun"),
     (tidy.participle_name, "policy/kept.py", "", ":1: kept is no noun"),
+    (tidy.written_books, "trainer/x.py", "def f(m):\n    m._replica_state.stage = 1", ":2: m._replica_state.stage is written"),
+    (
+        tidy.written_books,
+        "trainer/x.py",
+        "def f(replica_state):\n    replica_state.stage += 1",
+        ":2: replica_state.stage is written",
+    ),
     (tidy.participle_name, "trainer/preparing/x.py", "", ":1: preparing is no noun"),
     (
         tidy.unlisted_classes,

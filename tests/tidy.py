@@ -440,6 +440,17 @@ def bare_absences(path: Path) -> Found:
                 yield f"{relative(path)}:{node.lineno}: -1 bears no name; ABSENT expected"
 
 
+def written_books(path: Path) -> Found:
+    """Fields of the peer's books that another than their own file and the member writes."""
+    if path.name in {"replica_state.py", "member.py"}:
+        return
+    for node in nodes_of(path):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            books = dotted(node.value).rpartition(".")[2].lstrip("_")
+            if books == "replica_state":
+                yield f"{relative(path)}:{node.lineno}: {dotted(node)} is written by the member alone; tell it by a method"
+
+
 def glossary_classes() -> dict[str, set[str]]:
     """File below the package -> the classes that the glossary names under it."""
     found: dict[str, set[str]] = {}

@@ -131,7 +131,7 @@ class Election:
             if self._is_led() or poll.is_led or not await self._catch_up(poll) or self._is_led():
                 return None
             plan = newest_plan((plan, replica_state.known_plan, *(p.plan for p in poll.promises.values()))) or plan
-            replica_state.known_plan = plan  # whom an Open named that did not come here may claim, too
+            replica_state.know(plan)  # whom an Open named that did not come here may claim, too
             if not self._may_lead(plan, poll):
                 return None  # it was a member once
             may_force = waited_s >= timing.split_wait_s * (

@@ -11,7 +11,6 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from swarmfree.policy.election import founders_term
 from swarmfree.policy.evidence import is_told_by
@@ -123,7 +122,7 @@ class Membership:
         # same; so may a voter that has let its stage go, to build another.
         stage = replica_state.stage if replica_state.is_committed_state else ABSENT
         held = stage, replica_state.iteration, replica_state.lineage
-        replica_state.has_given_up = replica_state.is_from_disk or not self._election.hopes
+        replica_state.say_hope(is_left=self._election.hopes and not replica_state.is_from_disk)
         forced = GIVEN_UP if replica_state.has_given_up else last.forced if last is not None else ()
         return Hello(can_feed, self._context.local.standby, corpus_hash, *held, forced, self._stage_member.guest_room.host)
 
@@ -308,7 +307,7 @@ class Membership:
                 return False
             if place.accepted:
                 if replica_state.coordinator == before:  # else this peer follows somebody by now
-                    replica_state.promises = replace(replica_state.promises, coordinator=place.coordinator)
+                    replica_state.hear_of(place.coordinator)
                 self._is_unknown = hello.stage == place.stage == ABSENT
                 self._keep_up()
                 self._say(place.waiting_for)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from swarmfree.policy.batch import fed_before
@@ -23,6 +24,7 @@ from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term, W
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.tasks import Signal
 
@@ -32,7 +34,8 @@ NO_PAST: Mapping[int, str] = MappingProxyType({})
 
 
 class ReplicaState:
-    """The peer's own books.
+    """The peer's own books. Its fields are written here and by the member; others tell it what
+    happened by its methods.
 
     Attributes:
         stage: held, `ABSENT` for none.
@@ -267,6 +270,54 @@ class ReplicaState:
         self.past.pop(iteration - PAST_MAX, None)
         self.iteration, self.lineage, self.records, self.is_paused = iteration, lineage, records, is_paused
         self.is_committed_state, self.is_from_disk, self.kept_from, self.left_plan = True, False, None, None
+
+    def know(self, plan: Plan) -> None:
+        """Of all plans that anybody here knows this one counts."""
+        self.known_plan = plan
+
+    def learn(self, plan: Plan | None) -> None:
+        """Another member tells of a plan: it counts where it is newer than what is known here."""
+        if plan is not None and (self.known_plan is None or plan.position > self.known_plan.position):
+            self.known_plan = plan
+
+    def cut(self, split: BlockSplit) -> None:
+        """Note how the model is cut that the state is of, with the engine's work that cuts it."""
+        self.split = split
+
+    def vouch(self, *, is_rebuilt: bool) -> None:
+        """A donor vouches for what was copied from it, unless the plan that it knows has rebuilt
+        that.
+        """
+        self.is_committed_state |= not is_rebuilt
+
+    def say_hope(self, *, is_left: bool) -> None:
+        """Note whether the hello that this peer says hopes that its lineage is led."""
+        self.has_given_up = not is_left
+
+    def hear_of(self, coordinator: Endpoint) -> None:
+        """Who promised this peer a place names its coordinator."""
+        self.promises = replace(self.promises, coordinator=coordinator)
+
+    def promise(self, promises: Promises) -> None:
+        """Take what `policy.promises` has allowed."""
+        self.promises = promises
+
+    def give_part(self, now_s: float, *, to_rebuild: bool) -> None:
+        """Note that a part of the state is given away; to make another stage of, which is told at
+        once, since what this peer announces of its norm is renewed then.
+        """
+        self.gave_s = now_s
+        if to_rebuild and self.wanted != self.lineage:
+            self.wanted = self.lineage
+            self.moved.tell()
+
+    def keep_ends(self, iteration: int, lineage: str) -> None:
+        """Note which copy of the ends is kept here; `ABSENT` and no lineage for none."""
+        self.ends_iteration, self.ends_lineage = iteration, lineage
+
+    def keep_shadows(self, shadows: tuple[KeptShadow, ...]) -> None:
+        """Note which complete shadows are kept here."""
+        self.shadows = shadows
 
     def counts_more_than(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> bool:
         """Whether a coordinator that leads from there would give way to the state held here.

@@ -166,7 +166,7 @@ class SnapshotKeeper:
 
         def follow() -> None:
             engine.follow(split)
-            stage_member.replica_state.split = split
+            stage_member.replica_state.cut(split)
 
         if split != stage_member.replica_state.split:
             await device.run(Rank.BOOKS, 0, follow)

@@ -28,12 +28,11 @@ async def _learn_plan(context: Context, stage_member: StageMember, donors: tuple
     for donor in donors:
         with contextlib.suppress(CallFailed):
             answer = (await context.call(donor, GetPlan())).expect(PlanAnswer)
-            known, found = replica_state.known_plan, fitting_plan(answer.plan, context.manifest.stage_count)
-            if found is not None and (known is None or found.position > known.position):
-                replica_state.known_plan = found
+            found = fitting_plan(answer.plan, context.manifest.stage_count)
+            replica_state.learn(found)
             held = replica_state.iteration, replica_state.lineage
             if answer.is_committed_state and found is not None and (found.iteration, found.lineage) == held:
-                replica_state.is_committed_state |= all(rebuilt.stage != replica_state.stage for rebuilt in found.rebuilt)
+                replica_state.vouch(is_rebuilt=any(rebuilt.stage == replica_state.stage for rebuilt in found.rebuilt))
             return
 
 

@@ -217,7 +217,7 @@ class Preparation:
 
         def cut() -> None:
             work()
-            self._replica_state.split = split
+            self._replica_state.cut(split)
 
         return cut
 

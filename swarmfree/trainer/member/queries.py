@@ -42,10 +42,7 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     engine = stage_member.context.ports.engine
     parts = _parts_of(stage_member.context, request)
     if not request.to_export:
-        replica_state.gave_s = stage_member.context.now_s()
-    if request.weights_only and not request.to_export and replica_state.wanted != replica_state.lineage:
-        replica_state.wanted = replica_state.lineage
-        replica_state.moved.tell()  # what this peer announces of its norm is renewed at once
+        replica_state.give_part(stage_member.context.now_s(), to_rebuild=request.weights_only)
 
     split = replica_state.split
 

@@ -164,7 +164,7 @@ class Builder:
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
                 current.done.exception()
             current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
-            replica_state.promises = promises
+            replica_state.promise(promises)
             self._tasks.start(self._run(current), f"build stage {request.action.stage}")
         return Reply(await asyncio.shield(current.done))
 
@@ -265,7 +265,7 @@ class Builder:
 
         def follow() -> None:
             engine.follow(split)
-            replica_state.split = split
+            replica_state.cut(split)
 
         if split != replica_state.split:
             await self._stage_member.device.run(Rank.BOOKS, 0, follow)

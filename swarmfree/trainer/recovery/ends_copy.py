@@ -213,10 +213,8 @@ class EndsKeeper:
         self._tell()
 
     def _tell(self) -> None:
-        replica_state, copy = self._replica_state, self._offered
-        replica_state.ends_iteration, replica_state.ends_lineage = ABSENT, ""
-        if copy is not None and copy.is_whole:
-            replica_state.ends_iteration, replica_state.ends_lineage = copy.level, copy.lineage
+        whole = self._offered if self._offered is not None and self._offered.is_whole else None
+        self._replica_state.keep_ends(*(ABSENT, "") if whole is None else (whole.level, whole.lineage))
         self._turned.tell()
 
     # ---- the copy --------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ class ShadowKeeper:
         kept = [KeptShadow(stage, shadow.iteration, lineage=shadow.lineage) for stage, shadow in complete]
         full = [shadow for _, held in sorted(self._full.items()) for shadow in held]
         kept += [KeptShadow(shadow.stage, shadow.iteration, full=True, lineage=shadow.lineage) for shadow in full]
-        self._replica_state.shadows = tuple(kept)
+        self._replica_state.keep_shadows(tuple(kept))
 
     def _has_room(self, stage: int, size_bytes: int) -> bool:
         """Whether so much more can be kept for a stage. Older full shadows go first, of any stage
