@@ -264,6 +264,9 @@ class Membership:
                 self._context.asked.append(endpoint.member)
             self._context.asking = endpoint.member
             try:
+                if await self._is_behind(endpoint):
+                    self._say(f"{endpoint.member} leads from before what this peer has on its disk")
+                    return False
                 reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
             except (PeerUnreachable, PeerSilent):
                 self._all_answered = False
@@ -338,6 +341,23 @@ class Membership:
                 return True
         founder = await self._context.ports.directory.founder()
         return founder is not None and founder.peer_id == member.peer_id
+
+    async def _is_behind(self, endpoint: Endpoint) -> bool:
+        """Whether a peer follows, or leads, what gives way to the snapshot held here, as one that
+        stood still while the others went on, wrote their stages and left.
+
+        Raises:
+            CallFailed: it does not answer.
+        """
+        replica_state = self._stage_member.replica_state
+        if not replica_state.is_from_disk:
+            return False
+        silence_s = self._context.timing.silence_s / 2
+        plan = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer).plan
+        if plan is None:
+            return False
+        forced = plan.last_record.forced if plan.last_record is not None else ()
+        return replica_state.counts_more_than(plan.position.term, plan.iteration, plan.lineage, forced)
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""

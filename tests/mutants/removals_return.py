@@ -222,6 +222,28 @@ def plan_learned_since(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(election, "may_lead", lambda *known, has_left, **others: may_lead(*known, **others, has_left=False))
 
 
+def snapshot_from_after_a_lead(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is back from its disk takes a place of one that leads from before that (When all have
+    died).
+    """
+
+    async def careless(self: Membership, endpoint: Endpoint) -> bool:
+        del self, endpoint
+        return False
+
+    patch.setattr(Membership, "_is_behind", careless)
+
+
+def term_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """What lay on a disk makes nobody give way, whatever its term (When all have died)."""
+    counts = ReplicaState.counts_more_than
+
+    def careless(self: ReplicaState, *led: Any) -> bool:
+        return not self.is_from_disk and counts(self, *led)
+
+    patch.setattr(ReplicaState, "counts_more_than", careless)
+
+
 def known_as_it_left(patch: pytest.MonkeyPatch) -> None:
     """Of those that were told to rejoin beside it, who has built another state believes nobody that
     gives it a place (3.4).
@@ -893,7 +915,7 @@ def decided_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who holds what a majority decided, or what counts more, goes back with whoever leads the
     beginning of it, or another lineage (3.4).
     """
-    patch.setattr(ReplicaState, "require_following", lambda self, iteration, lineage, forced: None)
+    patch.setattr(ReplicaState, "require_following", lambda self, *led: None)
 
 
 def lineage_before_the_term(patch: pytest.MonkeyPatch) -> None:
@@ -1323,7 +1345,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._stage_member.replica_state.counts_more_than(request.iteration, request.lineage, ()):
+        if self._stage_member.replica_state.counts_more_than(request.position.term, request.iteration, request.lineage, ()):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

@@ -253,6 +253,41 @@ def holder_of_what_was_named() -> object:
     return [play(partial(story, has_stored=has_stored)) for has_stored in (False, True)]
 
 
+def place_of_one_that_is_behind() -> object:
+    """A peer with a snapshot for iteration 5 is about to ask for a place one that leads by a plan:
+    from iteration 4 of its lineage in a term before that of its record, in that and in a later one;
+    from where it stands itself; from another lineage; by none; and from iteration 4 where a
+    majority had not decided, or where the state is no snapshot. Whether it says hello.
+    """
+    before = "2" * 64
+
+    async def story(alone: Alone, led: Plan | None, *, forced: tuple[int, ...], is_snapshot: bool) -> bool:
+        state, last = alone.replica_state, replace(record(forced=forced), iteration=4, term=Term(4, SIBLING.member))
+        state.install(1, 5, LINEAGE, last, {4: before})
+        state.is_committed_state, state.is_from_disk = True, is_snapshot
+        alone.line.answer = lambda to, request: Reply(
+            PlanAnswer(led, "") if isinstance(request, GetPlan) else Place(A, ABSENT, "", accepted=True)
+        )
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+        await membership._ask(A)
+        return any(isinstance(request, Hello) for _, request in alone.line.asked)
+
+    behind = plan(3, Term(3, A.member), iteration=4, lineage=before)
+    return [
+        play(partial(story, led=led, forced=forced, is_snapshot=is_snapshot))
+        for led, forced, is_snapshot in (
+            (behind, (), True),
+            (plan(3, Term(4, SIBLING.member), iteration=4, lineage=before), (), True),
+            (plan(3, Term(1001, A.member), iteration=4, lineage=before), (), True),
+            (plan(3, Term(3, A.member), iteration=5, lineage=LINEAGE), (), True),
+            (plan(3, Term(3, A.member), iteration=4, lineage=OTHER_LINEAGE), (), True),
+            (None, (), True),
+            (behind, (4,), True),
+            (behind, (), False),
+        )
+    ]
+
+
 def copier_of_what_was_made() -> object:
     """A donor answers a peer that has just copied its stage with a plan, and vouches or does not:
     whether the copy counts as what the last record left, by a plan of that record, one that says

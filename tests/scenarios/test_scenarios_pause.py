@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Goodbye, Open, Seal
+from swarmfree.protocol.messages import Goodbye, Open, Seal, Train
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.order import Halting
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
@@ -168,6 +168,27 @@ def test_a_peer_that_never_hears_of_the_pause_holds_up_nobody(for_s: float) -> N
     assert away
     assert len(paused(result)) >= 1
     assert len(resumed(result)) == 1
+
+
+@pytest.mark.parametrize("for_s", [14.0, 28.5, 29.0, 29.6, 30.2, 30.5])
+def test_a_coordinator_that_slept_through_the_pause_leads_nobody_who_is_back(for_s: float) -> None:
+    """It still leads, in its own eyes, from before what the others have on their disks: those it
+    offers a place pass it over, and it comes to them. From 29 to 30.2 s it wakes between the word
+    that names who goes on and that one's lead, when the order to pause counts for it no more.
+    """
+    slept: list[Member] = []
+
+    def freeze(director: Director, _: Moment) -> None:
+        if director.coordinator is not None:
+            slept.append(director.coordinator)
+            director.freeze(slept[0], for_s)
+
+    script = Falling(Halting.PAUSE, 2, Once(lambda m: isinstance(m.request, Train) and m.request.key.iteration == 2, freeze))
+    result = play(lasting(unhurried(swarm(sources=2)), 9, NEVER), script)
+    assert slept
+    assert len(resumed(result)) == 1
+    assert not rebuilt(result)
+    assert set(committed(result)) == set(range(9))
 
 
 def test_an_order_that_comes_while_a_lost_stage_is_rebuilt_waits_for_it() -> None:
