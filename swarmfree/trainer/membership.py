@@ -39,6 +39,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
 )
 from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member, Term
+from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.election import Election
 from swarmfree.trainer.member.catch_up import keep_up
@@ -254,8 +255,7 @@ class Membership:
 
     async def _ask(self, endpoint: Endpoint) -> bool:
         """Say hello to a peer, and to whom it names; whether that gave a place."""
-        timing, replica_state = self._context.timing, self._stage_member.replica_state
-        is_believed = False
+        replica_state, is_believed = self._stage_member.replica_state, False
         for is_named in (False, True):
             replica_state.take_back(endpoint.member)
             hello, before = self.hello(), replica_state.coordinator
@@ -264,10 +264,7 @@ class Membership:
                 self._context.asked.append(endpoint.member)
             self._context.asking = endpoint.member
             try:
-                if await self._is_behind(endpoint):
-                    self._say(f"{endpoint.member} leads from before what this peer has on its disk")
-                    return False
-                reply = await self._context.call(endpoint, hello, silence_s=timing.silence_s / 2)
+                reply = await self._greet(endpoint, hello)
             except (PeerUnreachable, PeerSilent):
                 self._all_answered = False
                 self._unanswered.add(endpoint.member.peer_id)
@@ -342,22 +339,25 @@ class Membership:
         founder = await self._context.ports.directory.founder()
         return founder is not None and founder.peer_id == member.peer_id
 
-    async def _is_behind(self, endpoint: Endpoint) -> bool:
-        """Whether a peer follows, or leads, what gives way to the snapshot held here, as one that
-        stood still while the others went on, wrote their stages and left.
+    async def _greet(self, endpoint: Endpoint, hello: Hello) -> Reply:
+        await self._require_ahead(endpoint)
+        return await self._context.call(endpoint, hello, silence_s=self._context.timing.silence_s / 2)
+
+    async def _require_ahead(self, endpoint: Endpoint) -> None:
+        """Pass over a peer that follows, or leads, what gives way to the snapshot held here, as one
+        that stood still while the others went on, wrote their stages and left.
 
         Raises:
-            CallFailed: it does not answer.
+            CallFailed: it does not answer; `past`, it gives way.
         """
         replica_state = self._stage_member.replica_state
         if not replica_state.is_from_disk:
-            return False
+            return
         silence_s = self._context.timing.silence_s / 2
         plan = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer).plan
-        if plan is None:
-            return False
-        forced = plan.last_record.forced if plan.last_record is not None else ()
-        return replica_state.counts_more_than(plan.position.term, plan.iteration, plan.lineage, forced)
+        if plan is not None:
+            forced = plan.last_record.forced if plan.last_record is not None else ()
+            replica_state.require_following(plan.position.term, plan.iteration, plan.lineage, forced)
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""

@@ -227,11 +227,10 @@ def snapshot_from_after_a_lead(patch: pytest.MonkeyPatch) -> None:
     died).
     """
 
-    async def careless(self: Membership, endpoint: Endpoint) -> bool:
+    async def careless(self: Membership, endpoint: Endpoint) -> None:
         del self, endpoint
-        return False
 
-    patch.setattr(Membership, "_is_behind", careless)
+    patch.setattr(Membership, "_require_ahead", careless)
 
 
 def term_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
