@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.messages import Farewell
+from swarmfree.protocol.messages import Farewell, Open
 from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import peer
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.run_end import RunEnd
+from tests.mutants.alone import A, Alone, plan, play
 from tests.wire.wire_samples import RECORD
 
 PAUSED = replace(RECORD, order=9000, halt=Halting.PAUSE)
@@ -119,6 +120,17 @@ async def test_who_leads_a_rest_is_left_over(lost: set[int], there: int, plan: o
     roster = SimpleNamespace(lost=lambda: lost, members=lambda: members)
     pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", roster), cast("Any", None))
     assert (await pause._is_left_over(), pause.is_left_over) == (is_left, is_left)
+
+
+def test_a_plan_that_goes_on_ends_the_pause() -> None:
+    """As where a stage could not be written: a successor needs a majority again."""
+
+    async def story(alone: Alone) -> bool:
+        alone.replica_state.is_paused = True
+        await alone.stage_member.open(A, Open(plan(1)))
+        return alone.replica_state.is_through
+
+    assert not play(story)
 
 
 @pytest.mark.parametrize("lineage", ["here", "another"])

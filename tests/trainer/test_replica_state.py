@@ -10,12 +10,13 @@ import pytest
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
-from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.manifest import Manifest, RecoverySection
 from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.replica_state import ReplicaState
+from swarmfree.trainer.replica_state import PAST_MAX, RECORDS_KEPT, ReplicaState
 from tests.builders import make_ports
 from tests.mutants.alone import A, D, plan
 from tests.wire.wire_samples import RECORD
@@ -37,9 +38,9 @@ class Loop:
         return self.now_s()
 
 
-def _replica_state() -> ReplicaState:
+def _replica_state(manifest: Manifest | None = None) -> ReplicaState:
     ports = make_ports(clock=Loop())
-    return ReplicaState(Context(ports, Manifest(), LocalConfig("x"), random.Random(0), "run"))
+    return ReplicaState(Context(ports, manifest or Manifest(), LocalConfig("x"), random.Random(0), "run"))
 
 
 def _key(iteration: int, base: str) -> WorkKey:
@@ -130,6 +131,53 @@ def test_what_a_step_leaves_is_never_seen_in_part() -> None:
         sys.setprofile(None)
     look()
     assert seen == {(3, after.before, 2, after.before), (4, after.lineage(), 3, after.lineage())}
+
+
+def test_of_the_past_the_last_lineages_are_kept() -> None:
+    """As many as a Build tells; the oldest goes with each step, and no other."""
+    replica_state = _replica_state()
+    replica_state.past = dict.fromkeys(range(PAST_MAX), "l")
+    for iteration in (PAST_MAX, PAST_MAX + 1):
+        replica_state.apply(replace(RECORD, iteration=iteration - 1))
+        assert replica_state.past.keys() == set(range(iteration - PAST_MAX + 1, iteration + 1))
+
+
+@pytest.mark.parametrize(
+    ("recovery", "kept"),
+    [
+        (RecoverySection(best="merge"), RECORDS_KEPT),
+        (RecoverySection(shadow_kind="full", shadow_every=20), 48),
+    ],
+    ids=["nothing is replayed", "what is logged is replayed"],
+)
+def test_as_many_records_are_kept_as_iterations_are_replayed(recovery: RecoverySection, kept: int) -> None:
+    """16 at least, for whoever was away; the oldest goes with each step."""
+    replica_state = _replica_state(Manifest(recovery=recovery))
+    for iteration in range(kept + 2):
+        replica_state.apply(replace(RECORD, iteration=iteration))
+        first = max(0, iteration + 1 - kept)
+        assert [each.iteration for each in replica_state.records] == list(range(first, iteration + 1))
+
+
+def test_a_pause_is_over_with_the_next_step_and_with_another_state() -> None:
+    """Whoever missed the plan that went on from there steps on with a record that it asks for, or
+    is given a later state. What is paused needs no majority to be led, and writes no weights.
+    """
+    replica_state, paused = _replica_state(), replace(RECORD, halt=Halting.PAUSE)
+    found = []
+    for record in (paused, replace(RECORD, iteration=paused.iteration + 1), paused):
+        replica_state.apply(record)
+        found.append(replica_state.is_through)
+    replica_state.install(1, 5, "l", None)
+    assert [*found, replica_state.is_through] == [True, False, True, False]
+
+
+def test_a_state_that_is_built_here_is_from_no_disk() -> None:
+    """Whatever was held before: where it stands in its lineage is told again."""
+    replica_state = _replica_state()
+    replica_state.is_from_disk = True
+    replica_state.install(1, 5, "l", None)
+    assert not replica_state.is_from_disk
 
 
 def test_the_founders_plan_is_known_until_a_later_founder_passes_over_it() -> None:
