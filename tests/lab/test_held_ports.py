@@ -7,9 +7,20 @@ import socket
 import pytest
 
 from swarmfree.lab.chaos import held_ports
-from swarmfree.lab.chaos.held_ports import HOST, HeldPorts
+from swarmfree.lab.chaos.held_ports import HOST, PORTS, TRIALS, HeldPorts
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.wire.port_check import is_taken
+
+PRIVILEGED, GIVEN_AWAY = range(1024), range(32_768, 61_000)
+"""Ports that only root binds, and those that Linux gives to connections that name none, where its
+`net.ipv4.ip_local_port_range` was not changed.
+"""
+
+
+def test_no_connection_is_given_a_port_of_a_peer_that_is_away() -> None:
+    """By the system, as it comes; and there are enough to try."""
+    assert not {*PORTS} & {*PRIVILEGED, *GIVEN_AWAY}
+    assert len(PORTS) >= TRIALS
 
 
 def test_nobody_else_is_given_a_port_while_its_peer_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
