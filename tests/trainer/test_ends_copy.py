@@ -218,6 +218,22 @@ def test_a_copy_is_complete_once_a_record_has_its_digest_and_then_follows() -> N
     play(story)
 
 
+def test_a_peer_that_ends_in_the_middle_of_a_load_begins_no_other() -> None:
+    """Its tasks are closed, which ends the load before the keeper itself: no word of that is
+    raised.
+    """
+
+    async def story(world: World) -> None:
+        while GetState not in world.source.asked:
+            await asyncio.sleep(0.001)
+        world.keeper.tasks.close()
+        asked = len(world.source.asked)
+        await asyncio.sleep(ENOUGH_S)
+        assert len(world.source.asked) == asked
+
+    play(story)
+
+
 def test_what_is_asked_of_a_copy_is_answered_exactly_or_not_at_all() -> None:
     """No part of another iteration or lineage leaves the keeper, and none of a copy that nobody
     vouched for.

@@ -166,9 +166,9 @@ class EndsKeeper:
 
     async def _run(self) -> None:
         """Follow what is here while that is possible; else load a copy into memory of its own,
-        beside the one that is offered. For ever.
+        beside the one that is offered. Until the peer ends.
         """
-        while True:
+        while not self.tasks.is_closed:  # which ends a load sooner than this
             plan = self._plan
             self._check_rebuilt()
             if plan is None:
