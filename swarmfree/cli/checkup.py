@@ -17,6 +17,7 @@ from pathlib import Path
 from swarmfree.cli.peer_order import announced_of
 from swarmfree.cli.process import free_memory_bytes
 from swarmfree.model.layout import layout_of
+from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DataError, PeerUnreachable, SwarmfreeError
 from swarmfree.protocol.local_config import LocalConfig
@@ -318,14 +319,15 @@ class _Checkup:
             text = f"{manifest.run.name}, found after {time.monotonic() - began_s:.1f} s; protocol revision {PROTOCOL_REVISION}, as here"
             self._tell(Finding(Grade.GOOD, "run", text))
             admission = Admission(manifest, await directory.read_bans(manifest.timing.papers_lease_s))
-            await directory.founder()
+            founder, order = await directory.founder(), directory.order()
             if await directory.is_over():
-                self._tell(
-                    Finding(
-                        Grade.BAD, "run", "it is over: a peer would end with exit code 3", "Ask for the invite of another run"
-                    )
-                )
+                text = "it is over: a peer would end with exit code 3"
+                self._tell(Finding(Grade.BAD, "run", text, "Ask for the invite of another run"))
                 return
+            is_halted = is_unspent_halt(order, founder.spent if founder is not None else 0)
+            if order is not None and is_halted:
+                text = f"its organiser has ordered it to {order.halt}"
+                self._tell(Finding(Grade.NOTE, "run", text, "Nothing is trained until those who had a stage are back"))
             ticket = self._ticket(admission, identity)
             self._tell(ticket)
             if ticket.grade is Grade.BAD:
@@ -334,6 +336,8 @@ class _Checkup:
             self._tell(await asyncio.to_thread(corpus_finding, manifest, self._local))
             network = await opened.enter_async_context(self._network(manifest, identity, admission))
             self._tell(await self._reach(network, directory))
+            if is_halted:
+                return  # those who are announced leave, or have left
             own = identity.peer_id
             others = [a for a in await directory.announcements() if a.endpoint.member.peer_id != own]
             timing = manifest.timing

@@ -94,8 +94,8 @@ async def give_order(invite: Invite, organiser: OrganiserKey, halt: Halting, pat
             )
         if not keepers:
             raise SwarmfreeError(
-                f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: "
-                f"where all have left already, nothing more is needed; else {what} again when peers are there"
+                f"the order to {what} is published, but no peer has taken it within {manifest.timing.lease_s:g} s: where the run is "
+                f"paused or has lost all its peers, they obey once they are back; {what} again if they do not"
             )
         founder = await directory.founder()
         if founder is not None and founder.spent >= number:

@@ -98,8 +98,8 @@ app = typer.Typer(
     cls=OneLineGroup,
     name="swarmfree",
     help="Train a language model on machines that may vanish at any minute.",
-    epilog="Exit codes: 0 done, 1 operating failure, 2 bad input, 3 the run has ended for this peer, 4 the swarm refuses this "
-    "peer, 129 terminal closed, 130 Ctrl-C, 141 output closed, 143 SIGTERM.",
+    epilog="Exit codes: 0 done, 1 operating failure, 2 bad input, 3 the run is over, 4 the swarm has turned this peer away, "
+    "129 terminal closed, 130 Ctrl-C, 141 output closed, 143 SIGTERM.",
     add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -405,10 +405,8 @@ class Peer:
         while True:
             now_s = self.context.now_s()
             is_wanted = lineage_told != replica_state.lineage == replica_state.wanted
-            phase = (
-                replica_state.iteration > 0,
-                replica_state.is_over,
-            )  # others found nothing as soon as they know; who watches learns the end
+            # Others found nothing as soon as they know; who watches learns the end, or the pause
+            phase = replica_state.iteration > 0, replica_state.is_through
             if replica_state.stage != stage_told or phase != phase_told or is_wanted or now_s - announced_s >= timing.lease_s / 3:
                 stage_told, lineage_told, announced_s = replica_state.stage, replica_state.lineage, now_s
                 phase_told = phase

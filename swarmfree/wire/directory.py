@@ -389,7 +389,7 @@ class DhtDirectory:
     async def keepers_of_order(self, order: SignedOrder) -> int:
         """How many others publish this order, the bootstrap node not counted: it trains nothing."""
         (copies,) = await self._copies("orders")
-        nobody = {self._identity.peer_id, self._node}
+        nobody = {self._identity.peer_id, *({self._node} if self._node else self._led_by)}
         return sum(record.value == order.content and record.owner not in nobody for record in copies)
 
     async def publish_run(self, lease_s: float) -> None:

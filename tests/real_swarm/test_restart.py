@@ -63,6 +63,8 @@ async def test_a_swarm_that_is_paused_and_killed_whole_goes_on_where_its_snapsho
     assert ended == {
         f"paused by its organiser before iteration {len(first)}: the same commands in the same folders go on from there"
     }
+    said = await processes.look("doctor", invite, "--folder", str(processes.folder / "doctor"))
+    assert "note  run        its organiser has ordered it to pause" in said
     node.send(signal.SIGINT)
     await code_of(node, 10)
     older = {place: data for place, data in _snapshots(processes).items() if f"iteration-{len(first):09}" not in place.name}

@@ -125,6 +125,7 @@ async def test_an_order_is_taken_by_peers_and_the_next_one_is_later(tmp_path: Pa
         await peer.read_bans(60.0)
         assert peer.order() == later.order
         assert await bootstrap.keepers_of_order(later) == 1
+        assert await peer.keepers_of_order(later) == 0, "the bootstrap node trains nothing, also before it has named a founder"
         invite = Invite(world.manifest.fingerprint(), bootstrap.addresses[:1], None)
 
         async with asyncio.timeout(30), asyncio.TaskGroup() as group:
