@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from swarmfree.cockpit.status import RunStatus
     from swarmfree.wire.invite import Invite
 
-PIPE_COLUMNS = 160
+PIPE_COLUMNS = 240
 WATCH_S = 5.0
 
 

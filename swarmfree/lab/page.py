@@ -143,7 +143,8 @@ def _facts(summary: dict[str, Any], state: SwarmState) -> list[tuple[str, str]]:
         facts.append((f"{bits_per_byte(state.evaluations[-1].loss):.3f}", "bits per byte, held out"))
     facts.append((f"{summary['stages']}", f"stages on {max(0, summary['processes'] - 1)} peers"))
     back = sum(lost["resumed_s"] is not None for lost in summary["lost_stages"])
-    facts.append((f"{len(summary['lost_stages'])}", f"stages lost, {back} back"))
+    lost_count = len(summary["lost_stages"])
+    facts.append((f"{lost_count}", f"stage{'s' * (lost_count != 1)} lost, {back} back"))
     return facts
 
 

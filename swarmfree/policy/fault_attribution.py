@@ -29,18 +29,6 @@ def two_faced(owners: Sequence[Member], reported: Mapping[Member, Sequence[str]]
 
     Returns:
         The suspect, None if all reports agree.
-
-    For each part that members have differently its owner is under suspicion, who gave them out, and
-    whoever has it otherwise than most. An owner with two faces collects all its own parts; a member
-    that reports nonsense differs in everybody's.
-
-    Args:
-        owners: index = part.
-        reported: digest of each part, by member.
-        seniority: senior first; of two that are equally suspect the junior is named.
-
-    Returns:
-        None where all have the same.
     """
     suspicion: Counter[Member] = Counter()
     for part, owner in enumerate(owners):

@@ -34,7 +34,7 @@ LARGER: Mapping[str, tuple[int, str]] = {
     f"{Leadership.__name__}.named": (PAST_MAX, "who may hold a state of the lineage, those of long ago forgotten"),
     f"{Device.__name__}._measured": (512, "the last durations of each rank of work, a few dozen each"),
     **{
-        f"{kind.__name__}.past": (PAST_MAX, "one lineage for each iteration")
+        f"{kind.__name__}.past": (PAST_MAX + 2, "one lineage for each iteration, the first and the newest among them")
         for kind in (Leadership, ReplicaState, Building, StateCopy)
     },
     f"{BufferPool.__name__}._spare": (4096, "bounded in bytes, and the buffers of a rehearsal are tiny"),
