@@ -102,6 +102,7 @@ class Membership:
         self._has_begun = False
         self._all_answered = True
         self._is_heard, self._are_led, self._unwelcome, self._unwelcome_rounds = False, False, "", 0
+        self._passes_over_since_s = math.inf
         self._had_place, self._is_turned_away = False, False
         self._rounds, self._asked_s = 0, math.inf
         self.genesis, self._is_unreached = 1, False
@@ -344,20 +345,23 @@ class Membership:
         return await self._context.call(endpoint, hello, silence_s=self._context.timing.silence_s / 2)
 
     async def _require_ahead(self, endpoint: Endpoint) -> None:
-        """Pass over a peer that follows, or leads, what gives way to the snapshot held here, as one
-        that stood still while the others went on, wrote their stages and left.
+        """Pass over a peer that follows, or leads, from before the snapshot held here, as one that
+        stood still while the others went on, wrote their stages and left; for `join_wait_s` in all,
+        which is time for whoever is named to lead: it may be all that is left.
 
         Raises:
-            CallFailed: it does not answer; `past`, it gives way.
+            CallFailed: it does not answer; `past`, it is passed over.
         """
-        replica_state = self._stage_member.replica_state
-        if not replica_state.is_from_disk:
+        replica_state, now_s = self._stage_member.replica_state, self._context.now_s()
+        if not replica_state.is_from_disk or now_s - self._passes_over_since_s > self._context.timing.join_wait_s:
             return
         silence_s = self._context.timing.silence_s / 2
         plan = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer).plan
-        if plan is not None:
-            forced = plan.last_record.forced if plan.last_record is not None else ()
-            replica_state.require_following(plan.position.term, plan.iteration, plan.lineage, forced)
+        if plan is not None and replica_state.has_left_behind(plan):
+            self._passes_over_since_s = min(self._passes_over_since_s, now_s)
+            raise Refused(
+                RefusalKind.PAST, f"{endpoint.member} leads from iteration {plan.iteration}, before what lies on the disk here"
+            )
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""

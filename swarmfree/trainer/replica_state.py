@@ -319,39 +319,45 @@ class ReplicaState:
         """Note which complete shadows are kept here."""
         self.shadows = shadows
 
-    def counts_more_than(self, term: Term, iteration: int, lineage: str, forced: tuple[int, ...]) -> bool:
+    def counts_more_than(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> bool:
         """Whether a coordinator that leads from there would give way to the state held here.
 
         It would if a majority decided the step that was made here from there (later ones may be
         forced), or if the state is of another lineage that was forced later, and this peer has not
-        given up the hope that somebody leads it. Whoever leads in a later term than that of the
-        last record does not give way to what lay on a disk: a later founder's run goes on from
-        older snapshots, where not all came back.
+        given up the hope that somebody leads it.
 
         Args:
-            term: in which it leads.
             iteration, lineage: where it stands; what lies ahead of the state here is not compared.
             forced: iterations of its lineage that were sealed without a majority.
 
         Source: protocol section 3.4.
         """
         newest, here = self.newest_record, self.past.get(iteration)
-        if not self.is_committed_state or newest is None or here is None:
+        if not self.is_committed_state or self.is_from_disk or newest is None or here is None:
             return False
         if here == lineage:
-            is_earlier = not self.is_from_disk or term < newest.term
-            return is_earlier and iteration < self.iteration and iteration not in newest.forced
-        return not (self.is_from_disk or self.has_given_up) and forced_later(newest.forced, forced)
+            return iteration < self.iteration and iteration not in newest.forced
+        return not self.has_given_up and forced_later(newest.forced, forced)
 
-    def require_following(self, term: Term, iteration: int, lineage: str, forced: tuple[int, ...]) -> None:
+    def require_following(self, iteration: int, lineage: str, forced: tuple[int, ...]) -> None:
         """Refuse a coordinator that leads from there if what is held here counts more.
 
         Raises:
             Refused: `past`.
         """
-        if self.counts_more_than(term, iteration, lineage, forced):
+        if self.counts_more_than(iteration, lineage, forced):
             why = f"lineage {lineage[:8]} at iteration {iteration} gives way to {self.lineage[:8]} at {self.iteration}, held here"
             raise Refused(RefusalKind.PAST, why)
+
+    def has_left_behind(self, plan: Plan) -> bool:
+        """Whether the snapshot held here is of a later term than a plan, and of a later iteration
+        of its lineage, which a majority has decided: who leads by that plan stood still meanwhile.
+        A later founder's run, which goes on from an older set, is in a later term.
+        """
+        last, iteration = self.newest_record, plan.iteration
+        if not self.is_from_disk or last is None or plan.position.term.number >= last.term.number:
+            return False
+        return iteration < self.iteration and self.past.get(iteration) == plan.lineage and iteration not in last.forced
 
     def known_peers(self) -> frozenset[str]:
         """Peer ids of those who had a place, as the records that are kept and the newest plan say;

@@ -234,13 +234,29 @@ def snapshot_from_after_a_lead(patch: pytest.MonkeyPatch) -> None:
 
 
 def term_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """What lay on a disk makes nobody give way, whatever its term (When all have died)."""
-    counts = ReplicaState.counts_more_than
+    """Whoever is back from its disk passes over a later founder's run, which goes on from an older
+    set (When all have died).
+    """
+    has_left_behind = ReplicaState.has_left_behind
 
-    def careless(self: ReplicaState, *led: Any) -> bool:
-        return not self.is_from_disk and counts(self, *led)
+    def careless(self: ReplicaState, plan: Plan) -> bool:
+        first = dataclasses.replace(plan.position, term=dataclasses.replace(plan.position.term, number=0))
+        return has_left_behind(self, dataclasses.replace(plan, position=first))
 
-    patch.setattr(ReplicaState, "counts_more_than", careless)
+    patch.setattr(ReplicaState, "has_left_behind", careless)
+
+
+def patience_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is back from its disk passes over one that leads from before that without end (When
+    all have died).
+    """
+    require_ahead = Membership._require_ahead
+
+    async def careless(self: Membership, endpoint: Endpoint) -> None:
+        self._passes_over_since_s = math.inf
+        await require_ahead(self, endpoint)
+
+    patch.setattr(Membership, "_require_ahead", careless)
 
 
 def known_as_it_left(patch: pytest.MonkeyPatch) -> None:
@@ -1344,7 +1360,7 @@ def answer_of_a_build(patch: pytest.MonkeyPatch) -> None:
     answer = Builder.build
 
     async def careless(self: Builder, sender: Endpoint, request: Build) -> Reply:
-        if self._stage_member.replica_state.counts_more_than(request.position.term, request.iteration, request.lineage, ()):
+        if self._stage_member.replica_state.counts_more_than(request.iteration, request.lineage, ()):
             raise Refused(RefusalKind.PAST, "it is decided")
         return await answer(self, sender, request)
 

@@ -85,7 +85,7 @@ from tests.trainer import test_ends_copy
 from tests.trainer.test_election import announced
 
 T = TypeVar("T")
-LINEAGE = "1" * 64
+LINEAGE, BEFORE = "1" * 64, "2" * 64
 E = endpoint("e")
 """Of the record that the swarm stands on, before iteration 5."""
 
@@ -253,32 +253,53 @@ def holder_of_what_was_named() -> object:
     return [play(partial(story, has_stored=has_stored)) for has_stored in (False, True)]
 
 
+def _holding_a_snapshot(alone: Alone, led: Plan | None, forced: tuple[int, ...] = (), *, is_snapshot: bool = True) -> Membership:
+    """A peer that stands at iteration 5, by a record of term 4, beside A, which has this plan."""
+    state, last = alone.replica_state, replace(record(forced=forced), iteration=4, term=Term(4, SIBLING.member))
+    state.install(1, 5, LINEAGE, last, {4: BEFORE})
+    state.is_committed_state, state.is_from_disk = True, is_snapshot
+    alone.line.answer = lambda to, request: Reply(
+        PlanAnswer(led, "") if isinstance(request, GetPlan) else Place(A, ABSENT, "", accepted=True)
+    )
+    return Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+
+
+def place_of_one_that_stays_behind() -> object:
+    """A peer with a snapshot asks for a place one that leads from before it: at once, shortly
+    before `join_wait_s` is over, and after that. Whether it has said hello by then.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        membership = _holding_a_snapshot(alone, plan(3, Term(3, A.member), iteration=4, lineage=BEFORE))
+        said, wait_s = list[bool](), alone.context.timing.join_wait_s
+        for pause_s in (0.0, wait_s - 1, 2.0):
+            await asyncio.sleep(pause_s)
+            await membership._ask(A)
+            said.append(any(isinstance(request, Hello) for _, request in alone.line.asked))
+        return said
+
+    return play(story)
+
+
 def place_of_one_that_is_behind() -> object:
     """A peer with a snapshot for iteration 5 is about to ask for a place one that leads by a plan:
     from iteration 4 of its lineage in a term before that of its record, in that and in a later one;
     from where it stands itself; from another lineage; by none; and from iteration 4 where a
     majority had not decided, or where the state is no snapshot. Whether it says hello.
     """
-    before = "2" * 64
 
     async def story(alone: Alone, led: Plan | None, *, forced: tuple[int, ...], is_snapshot: bool) -> bool:
-        state, last = alone.replica_state, replace(record(forced=forced), iteration=4, term=Term(4, SIBLING.member))
-        state.install(1, 5, LINEAGE, last, {4: before})
-        state.is_committed_state, state.is_from_disk = True, is_snapshot
-        alone.line.answer = lambda to, request: Reply(
-            PlanAnswer(led, "") if isinstance(request, GetPlan) else Place(A, ABSENT, "", accepted=True)
-        )
-        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
+        membership = _holding_a_snapshot(alone, led, forced, is_snapshot=is_snapshot)
         await membership._ask(A)
         return any(isinstance(request, Hello) for _, request in alone.line.asked)
 
-    behind = plan(3, Term(3, A.member), iteration=4, lineage=before)
+    behind = plan(3, Term(3, A.member), iteration=4, lineage=BEFORE)
     return [
         play(partial(story, led=led, forced=forced, is_snapshot=is_snapshot))
         for led, forced, is_snapshot in (
             (behind, (), True),
-            (plan(3, Term(4, SIBLING.member), iteration=4, lineage=before), (), True),
-            (plan(3, Term(1001, A.member), iteration=4, lineage=before), (), True),
+            (plan(3, Term(4, SIBLING.member), iteration=4, lineage=BEFORE), (), True),
+            (plan(3, Term(1001, A.member), iteration=4, lineage=BEFORE), (), True),
             (plan(3, Term(3, A.member), iteration=5, lineage=LINEAGE), (), True),
             (plan(3, Term(3, A.member), iteration=4, lineage=OTHER_LINEAGE), (), True),
             (None, (), True),

@@ -575,6 +575,7 @@ ROWS = (
     ),
     Row(removals_return.state_as_it_was, tables_return.candidate_with_a_kept_state, (6, 5, True)),
     Row(removals_return.snapshot_from_after_a_lead, tables_return.place_of_one_that_is_behind, [False, *[True] * 7]),
+    Row(removals_return.patience_of_a_snapshot, tables_return.place_of_one_that_stays_behind, [False, False, True]),
     Row(removals_return.term_of_a_snapshot, tables_return.place_of_one_that_is_behind, [False, *[True] * 7]),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),
     Row(removals_return.nothing_held_while_building, tables_copies.build_that_fails, ("failed", -1, 0)),

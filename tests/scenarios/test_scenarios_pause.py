@@ -14,7 +14,7 @@ from swarmfree.protocol.names import Member
 from swarmfree.protocol.order import Halting
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
-from tests.scenarios.scenario_world import SEED, Once, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
 from tests.scenarios.test_scenarios_resume import lasting, rebuilt
 
 NEVER = 100
@@ -189,6 +189,42 @@ def test_a_coordinator_that_slept_through_the_pause_leads_nobody_who_is_back(for
     assert len(resumed(result)) == 1
     assert not rebuilt(result)
     assert set(committed(result)) == set(range(9))
+
+
+class Awake(Script):
+    """The coordinator stands still in iteration 2; the others go on without it, and all die as
+    iteration 5 is sealed. It wakes once they are dead, and takes the lead again, alone.
+    """
+
+    def __init__(self, *, lose: bool) -> None:
+        self.slept, self._is_struck, self._lose = list[Member](), False, lose
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """First the one, then the other."""
+        asked = moment.request
+        if not self.slept and isinstance(asked, Train) and asked.key.iteration == 2 and director.coordinator is not None:
+            self.slept.append(director.coordinator)
+            director.freeze(self.slept[0], 3000.0)
+        elif self.slept and not self._is_struck and isinstance(asked, Seal) and asked.record.iteration == 5:
+            self._is_struck = True
+            for member in director.members(2) if self._lose else ():
+                director.lose_disk(member)
+            director.kill(*(peer for peer in director.peers() if peer not in self.slept))
+            director.after(0.5, lambda: director.thaw(self.slept[0]))
+
+
+@pytest.mark.parametrize(("lose", "away_s"), [(False, 40.0), (True, 5.0)])
+def test_a_coordinator_that_slept_leads_where_nobody_else_does(*, lose: bool, away_s: float) -> None:
+    """Those who are back with later snapshots pass it over for a while, and nobody is named while
+    it leads; then they follow it, and the run does not stand. What they had is lost.
+    """
+    faults = replace(STEADY, replace_min_s=away_s, replace_max_s=away_s)
+    script = Awake(lose=lose)
+    setup = replace(lasting(unhurried(swarm(sources=2, standbys=0, faults=faults)), 12, 2), progress_bound_s=150.0)
+    result = play(setup, script)
+    assert script.slept
+    assert not resumed(result)
+    assert set(committed(result)) == set(range(12))
 
 
 def test_an_order_that_comes_while_a_lost_stage_is_rebuilt_waits_for_it() -> None:

@@ -425,7 +425,7 @@ class StageMember:
         """
         promised = self.replica_state.promised
         if promised is None or (term != promised.term and not hears_another):
-            self.replica_state.require_following(term, iteration, lineage, forced)
+            self.replica_state.require_following(iteration, lineage, forced)
 
     def _may_lead_here(self, sender: Endpoint, request: Heartbeat) -> bool:
         """Whether this member has just asked this coordinator for a place, or a majority has

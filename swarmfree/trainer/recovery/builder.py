@@ -158,7 +158,7 @@ class Builder:
         current = self._building
         if current is None or current.request != request:
             forced = request.record.forced if request.record is not None else ()
-            replica_state.require_following(request.position.term, request.iteration, request.lineage, forced)
+            replica_state.require_following(request.iteration, request.lineage, forced)
             self._tasks.cancel_all()
             if current is not None and not current.done.done():
                 current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
