@@ -94,10 +94,10 @@ class RunStatus:
         if self.is_over:
             stopped = "was stopped by its organiser" if self.halt is Halting.STOP else "is over"
             return f"the run {stopped}, and everybody has left"
-        if self.refusal:
-            return f"only the directory's word, as members answer nobody without leave ({self.refusal})"
         if self.halt is Halting.PAUSE:
             return f"nobody answers, as {PAUSE_ORDERED}"
+        if self.refusal:
+            return f"only the directory's word, as members answer nobody without leave ({self.refusal})"
         if self.announcements:
             return "no member answered: only the directory's word"
         return "nobody is there any more: the run is over, or was lost" if self.founder else "nobody is announced yet"

@@ -110,7 +110,7 @@ class Swarm:
         self._heard = asyncio.Event()  # another one after each event
         self._exit: SwarmExit | None = None
         self._stack = contextlib.AsyncExitStack()
-        self._is_begun = False
+        self._is_begun, self._joining = False, set[str]()
         described = RunDescribed.of(time.time(), self.manifest)
         self._swarm = LocalSwarm(self._order, described, self._hear)
 
@@ -127,9 +127,8 @@ class Swarm:
         """
         if self._is_begun:
             raise SwarmfreeError("this swarm was started already; each takes a Swarm of its own")
-        self._is_begun = True
         write_whole(self.folder / CONFIG_FILE, self._toml.encode())
-        self._log = EventLog(self.folder)
+        self._log, self._is_begun = EventLog(self.folder), True
         tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
         tasks.create_task(self._run(), name="local swarm")
         return self
@@ -245,15 +244,22 @@ class Swarm:
 
         Raises:
             SwarmfreeError: it cannot be started, is there, or has another name.
+            SwarmEnded: the swarm has ended, or ends meanwhile.
         """
         self._require_begun()
         if not ROLES.fullmatch(name):
             raise SwarmfreeError(f"{name!r} cannot join: a name such as peer-8, standby-2 or joiner-1 is expected")
         if self._exit is not None:
             raise SwarmEnded(f"{name} cannot join: the swarm has ended")
-        if name in self._swarm.names and self._living(name):
+        if name in self._joining or (name in self._swarm.names and self._living(name)):
             raise SwarmfreeError(f"{name} cannot join: it is there already")
-        await self._swarm.join(name)
+        self._joining.add(name)
+        try:
+            await self._swarm.join(name)
+        finally:
+            self._joining.discard(name)
+        if not self._swarm.names.get(name):
+            raise SwarmEnded(f"{name} cannot join: the swarm has ended")
 
     def _require_begun(self) -> None:
         if not self._is_begun:

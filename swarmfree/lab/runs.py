@@ -55,6 +55,8 @@ def load_run(run: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """
     from swarmfree.protocol import config  # noqa: PLC0415 - help is fast
 
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides = {overrides!r}: a list is expected, as in [{overrides!r}]")
     return config.load_run(run_file(Path(run)), overrides)
 
 

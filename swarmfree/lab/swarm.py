@@ -329,6 +329,10 @@ class LocalSwarm:
                 self._put((name, line))
 
         child = await self._starter.start(name, arguments, self._log(name), hear)
+        if self._over.is_set():
+            child.send(signal.SIGKILL)  # who ends the others may be through with them
+            await child.wait()
+            return
         self._children[name] = child
         self._put(ProcessStarted(time.time(), name, role, child.pid))
         for line in early:

@@ -64,6 +64,10 @@ def merge_stages(
     weights = float32_bits(squared_norm_before / total), float32_bits(squared_norm_after / total)
     from_before, blocks_before = _by_order(before)
     from_after, _ = _by_order(after)
+    if len(from_before) < len(before) or len(from_after) < len(after):
+        raise ValueError("two names of a neighbour are one but for leading zeros of the block's number")
+    if first_block is not None and first_block < 0:
+        raise ValueError(f"first_block = {first_block}: a number of 0 or more is expected")
     if from_before.keys() != from_after.keys():
         odd = sorted(from_before.keys() ^ from_after.keys())
         raise ValueError(f"the neighbours hold other parameters: {odd[0]} is in one of them only")

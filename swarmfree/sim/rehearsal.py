@@ -440,7 +440,7 @@ def rehearse(
     Raises:
         SwarmfreeError: it is called where an event loop runs, as in a notebook; it has one of its
             own.
-        Exception: whatever the script raises, as it is.
+        Exception: whatever `see` or `fate` of the script raises, as it is.
     """
     _require_no_loop()
     setup, factories = setup or DRAWS[drawn](seed, iterations=iterations), factories or Factories()

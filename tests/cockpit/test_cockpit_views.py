@@ -193,6 +193,7 @@ def test_status_says_why_members_do_not_answer_who_looks() -> None:
         assert "without leave (ticket expired)" in _text(status_picture(dataclasses.replace(announced, refusal="ticket expired")))
         over = dataclasses.replace(announced, refusal="ticket expired", seen=announced.manifest.run.iterations)
         assert "without leave" not in _text(status_picture(over)) and "is over" in over.presence
+        assert "ordered a pause" in dataclasses.replace(announced, refusal="ticket expired", halt=Halting.PAUSE).presence
 
 
 def test_status_counts_the_batch_that_was_set() -> None:

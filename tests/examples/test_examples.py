@@ -154,6 +154,7 @@ def test_a_view_and_a_name_with_two_numbers_are_merged() -> None:
         ({"model.layers.2.w": torch.ones(2, dtype=torch.int64)}, (1.0, 1.0), "model.layers.2.w is no floating point"),
         ({"model.layers.2.w": torch.ones(2)}, (-1.0, 2.0), "squared norms and their sum must be finite"),
         ({"model.layers.2.w": torch.ones(2)}, (float("nan"), 2.0), "squared norms and their sum must be finite"),
+        ({"model.layers.2.w": torch.ones(2), "model.layers.02.w": torch.ones(2)}, (1.0, 1.0), "two names of a neighbour are one"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(after: dict[str, torch.Tensor], norms: tuple[float, float], words: str) -> None:

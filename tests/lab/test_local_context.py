@@ -18,7 +18,7 @@ from swarmfree.cockpit.observed_events import ProcessStarted
 from swarmfree.lab import local
 from swarmfree.lab.report import EVENTS_FILE, EventLog, ReportError
 from swarmfree.lab.swarm import SwarmOrder
-from swarmfree.protocol.errors import ConfigError
+from swarmfree.protocol.errors import ConfigError, SwarmfreeError
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
 
@@ -58,17 +58,19 @@ async def test_a_context_that_is_cancelled_while_it_is_left_ends_every_process(s
 
     async def use() -> None:
         async with swarm:
-            up.set_result(await _all_up(swarm))
+            pids = await _all_up(swarm)
+            await asyncio.sleep(0.2)  # until they are deaf
+            up.set_result(pids)
 
     async with asyncio.TaskGroup() as group:
         user = group.create_task(use())
-        pids = await up
+        pids, is_told = await up, False
         for _ in range(times):
             await asyncio.sleep(0.1)
-            user.cancel()
+            is_told |= user.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await user
-        assert user.cancelled()
+        assert user.cancelled() == is_told
         assert not [pid for pid in pids if psutil.pid_exists(pid)]
     assert json.loads((swarm.folder / "summary.json").read_text(encoding="utf-8"))["iterations"] == 0
 
@@ -112,6 +114,46 @@ async def test_events_are_kept_from_the_call_on(swarm: Swarm) -> None:
     assert started == ["bootstrap", "peer-1", "peer-2"]
 
 
+async def test_one_name_joins_once(swarm: Swarm) -> None:
+    """Two lives of one peer would share a folder, and one of them would be ended by nobody."""
+    async with swarm:
+        await _all_up(swarm)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(swarm.join("peer-9"))
+            await asyncio.sleep(0)
+            with pytest.raises(SwarmfreeError, match="peer-9 cannot join: it is there already"):
+                await swarm.join("peer-9")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
+async def test_whoever_joins_as_a_swarm_ends_is_ended_as_well(swarm: Swarm, turns: int) -> None:
+    """It is told so, wherever it was on its way."""
+
+    async def join() -> None:
+        with contextlib.suppress(SwarmEnded):
+            await swarm.join("peer-9")
+
+    async with asyncio.timeout(20.0), asyncio.TaskGroup() as group, swarm:
+        pids = await _all_up(swarm)
+        group.create_task(join())
+        for _ in range(turns):
+            await asyncio.sleep(0.001)
+        swarm.stop()
+        with pytest.raises(SwarmEnded, match="peer-8 cannot join: the swarm has ended"):
+            await swarm.join("peer-8")
+    here = [child for child in psutil.Process().children(recursive=True) if "dummy_program" in " ".join(child.cmdline())]
+    assert not here and not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_a_swarm_whose_folder_is_gone_was_not_started(swarm: Swarm) -> None:
+    """One line as it is entered, and the same as before for whoever asks it for anything."""
+    swarm.folder.rmdir()
+    with pytest.raises(ReportError, match="cannot be written"):
+        await swarm.__aenter__()
+    with pytest.raises(SwarmfreeError, match="was not started"):
+        await swarm.wait()
+
+
 def test_a_run_is_found_by_its_name_or_its_file(tmp_path: Path) -> None:
     """As `Swarm` finds it."""
     by_name = load_run("stdlib-small", ["run.seed=7"])
@@ -121,3 +163,5 @@ def test_a_run_is_found_by_its_name_or_its_file(tmp_path: Path) -> None:
     assert load_run(file).manifest.run.name == "mine"
     with pytest.raises(ConfigError, match="runs by name: chaos, stdlib-small"):
         load_run("stdlib-smal")
+    with pytest.raises(ConfigError, match="a list is expected, as in"):
+        load_run("stdlib-small", "run.seed=7")
