@@ -49,7 +49,7 @@ async def _all_up(swarm: Swarm) -> list[int]:
     return pids
 
 
-@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("times", [1, 3])
 async def test_a_context_that_is_cancelled_while_it_is_left_ends_every_process(swarm: Swarm, times: int) -> None:
     """Its processes take half a second to end; whoever is told to go meanwhile, once or again,
     goes after them.
@@ -125,7 +125,7 @@ async def test_one_name_joins_once(swarm: Swarm) -> None:
                 await swarm.join("peer-9")
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("turns", [1, 20])
 async def test_whoever_joins_as_a_swarm_ends_is_ended_as_well(swarm: Swarm, turns: int) -> None:
     """It is told so, wherever it was on its way."""
 
