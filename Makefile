@@ -43,7 +43,7 @@ $(READY): pyproject.toml constraints.txt
 swarm: $(READY) ## Train on this machine with real peers, lose a whole stage, go on.
 	$(VENV)/bin/swarmfree local --run $(RUN) $(SWARM_FLAGS)
 
-test: $(READY) ## All tests, 200 rehearsals among them; what plays in virtual time computes while real processes wait.
+test: $(READY) ## All tests, 120 rehearsals among them; what plays in virtual time computes while real processes wait.
 	@$(VENV)/bin/python -m compileall -q swarmfree  # once, and not in four processes that start together
 	$(VENV)/bin/python -m tests.lab.with_nursery $(MAKE) --no-print-directory --jobs 3 test-virtual test-swarms test-others
 

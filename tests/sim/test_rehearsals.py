@@ -23,15 +23,15 @@ from tests.sim import planted
 
 
 @pytest.mark.timeout(900)
-def test_two_hundred_seeds_hold_every_invariant() -> None:
-    """All kinds of faults at once: I1 to I4 and I6 to I8 hold in 200 swarms."""
+def test_many_seeds_hold_every_invariant() -> None:
+    """All kinds of faults at once: I1 to I4 and I6 to I8 hold in 120 swarms."""
     told: list[int] = []
-    result = rehearse_many(0, 200, processes=2, repeat_every=20, progress=lambda report, done, count: told.append(done))
+    result = rehearse_many(0, 120, processes=2, repeat_every=20, progress=lambda report, done, count: told.append(done))
     assert [f"{report.violation}; replay: {report.command}" for report in result.failures] == []
-    assert [report.seed for report in result.reports] == list(range(200))
-    assert result.repeated == 10
-    assert {"transfer", "links"} <= {name for seed in range(0, 200, 20) for name in hardships_of(seed)}, "of those repeated"
-    assert told == list(range(1, 201))
+    assert [report.seed for report in result.reports] == list(range(120))
+    assert result.repeated == 6
+    assert {"transfer", "links"} <= {name for seed in range(0, 120, 20) for name in hardships_of(seed)}, "of those repeated"
+    assert told == list(range(1, 121))
     faults = result.faults()
     for kind in ("kill", "stage kill", "freeze", "join", "request lost", "response lost", "request twice"):
         assert faults[kind] > 10, f"{kind} hardly happened: {faults}"
