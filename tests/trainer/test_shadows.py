@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import pytest
 
+from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
 from swarmfree.protocol.messages import GetShadow, KeptShadow, Request, ShadowPart
-from swarmfree.protocol.names import Endpoint, Member, Position, Side, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Side, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
@@ -20,6 +21,7 @@ from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemoryShelf
 from swarmfree.trainer.context import Context
+from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.tasks import Tasks
@@ -267,3 +269,31 @@ def test_logs_and_shadows_share_one_limit(log_bytes: int, shadows: int, iteratio
         assert (6 * EVERY - since + 1 if since >= 0 else 0) == iterations
 
     play("full", int(0.25 * ROOM_BYTES), story)
+
+
+def test_a_stage_that_is_let_go_meanwhile_is_given_to_nobody() -> None:
+    """What was asked for waits behind what builds another state in its place: parts of that are no
+    shadow of what was held (seed 2757571).
+    """
+
+    async def story(world: World) -> None:
+        device, replica_state = world.stage_member.device, world.replica_state
+        engine = world.stage_member.context.ports.engine
+        engine.draw(1, 0)
+
+        def let_go() -> None:
+            replica_state.stage = ABSENT
+            engine.blank(1)
+
+        async def ask() -> RefusalKind:
+            with pytest.raises(Refused) as caught:
+                await world.keeper.get(GetShadow(1, 0))
+            return caught.value.kind
+
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(ask())
+            group.create_task(device.run(Rank.BOOKS, 0, let_go))
+        assert asking.result() is RefusalKind.GONE
+        assert replica_state.stage == ABSENT
+
+    play("plain", 100, story)

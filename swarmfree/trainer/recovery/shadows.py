@@ -437,10 +437,15 @@ class ShadowKeeper:
             batch, count = shadow_batch(self._context.manifest), engine.part_count(request.stage)
             parts = given(request.count, batch, request.part, count)
 
-            def read() -> tuple[int, str, list[bytes]]:
+            def read() -> tuple[int, str, list[bytes]] | None:
+                if replica_state.stage != request.stage:  # let go meanwhile: what lies there is being built
+                    return None
                 return replica_state.iteration, replica_state.lineage, [engine.read_shadow(part) for part in parts]
 
-            iteration, lineage, pieces = await self._device.run(Rank.IDLE, request.part, read)
+            found = await self._device.run(Rank.IDLE, request.part, read)
+            if found is None:
+                raise Refused(RefusalKind.GONE, f"stage {request.stage} was let go")
+            iteration, lineage, pieces = found
             return Reply(ShadowPart(iteration, lineage, sizes=sizes_of(pieces)), pieces=pieces)
         held = self._shadows.get(request.stage)
         if held is None or request.part not in held.parts:
