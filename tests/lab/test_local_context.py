@@ -14,19 +14,21 @@ import psutil
 import pytest
 
 from swarmfree import Swarm, SwarmEnded, load_run
-from swarmfree.cockpit.observed_events import ProcessStarted
+from swarmfree.cockpit.observed_events import PeerEvent, ProcessStarted
 from swarmfree.lab import local
 from swarmfree.lab.report import EVENTS_FILE, EventLog, ReportError
 from swarmfree.lab.swarm import SwarmOrder
 from swarmfree.protocol.errors import ConfigError, SwarmfreeError
+from swarmfree.protocol.events import Note
 
+DEAF = "hears no SIGTERM"
 PROGRAM = (sys.executable, str(Path(__file__).with_name("dummy_program.py")))
 
 
 @pytest.fixture
 def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
     """Of stand-ins that ignore SIGTERM, so that ending them takes a while."""
-    behaviour = {"*": [{"deaf": True}], "bootstrap": ["swarmfree1invite"]}
+    behaviour = {"*": [{"deaf": True}, {"time_s": 1.0, "kind": "Note", "text": DEAF}], "bootstrap": ["swarmfree1invite"]}
     (tmp_path / "behaviour.json").write_text(json.dumps(behaviour))
     order_of = local.order_of
 
@@ -40,11 +42,12 @@ def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
 
 
 async def _all_up(swarm: Swarm) -> list[int]:
-    """The process ids of the bootstrap node and both peers, once they have said who they are."""
-    pids = []
+    """The process ids of the bootstrap node and both peers, once both are deaf."""
+    pids, deaf = list[int](), set[str]()
     async for event in swarm.events():
         pids += [event.pid] if isinstance(event, ProcessStarted) else []
-        if len(pids) == 3 and sum(bool(peer.member) for peer in swarm.state.peers) >= 2:
+        deaf |= {event.name} if isinstance(event, PeerEvent) and event.event == Note(DEAF) else set()
+        if len(pids) == 3 and len(deaf) == 2:
             break
     return pids
 
@@ -58,9 +61,7 @@ async def test_a_context_that_is_cancelled_while_it_is_left_ends_every_process(s
 
     async def use() -> None:
         async with swarm:
-            pids = await _all_up(swarm)
-            await asyncio.sleep(0.2)  # until they are deaf
-            up.set_result(pids)
+            up.set_result(await _all_up(swarm))
 
     async with asyncio.TaskGroup() as group:
         user = group.create_task(use())
