@@ -88,6 +88,34 @@ async def test_a_cancelled_user_of_a_swarm_ends_every_process(swarm: Swarm) -> N
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
+async def test_whoever_follows_a_swarm_hears_that_it_was_cancelled(swarm: Swarm) -> None:
+    """Even while it was left: the events end, and so does a wait in a task of its own."""
+    is_up = asyncio.Event()
+
+    async def use() -> None:
+        async with swarm:
+            await _all_up(swarm)
+            is_up.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.timeout(20.0), asyncio.TaskGroup() as group:
+        user = group.create_task(use())
+        await is_up.wait()
+        told = swarm.events()
+        waits = group.create_task(_outcome_of_wait(swarm))
+        user.cancel()
+        await asyncio.sleep(0.1)
+        user.cancel()
+        assert [event async for event in told]
+        assert "ended after 0 iterations" in await waits
+
+
+async def _outcome_of_wait(swarm: Swarm) -> str:
+    with pytest.raises(SwarmEnded) as ended:
+        await swarm.wait(iteration=5)
+    return str(ended.value)
+
+
 async def test_a_full_disk_ends_a_swarm_in_one_line(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report cannot be written any more: the swarm ends, and whoever waits hears why."""
     written = EventLog.write

@@ -5,12 +5,16 @@ failing one can be replayed.
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from swarmfree.protocol.errors import SwarmfreeError
+from swarmfree.protocol.local_config import LocalConfig
+from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.ports import Ports
 from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.hardships import draw_setup, hardships_of
@@ -19,6 +23,7 @@ from swarmfree.sim.script import Script
 from swarmfree.sim.seed_pool import rehearse_many
 from swarmfree.sim.seed_worker import SeedReport
 from swarmfree.sim.setup import draw_usual
+from swarmfree.trainer.peer import Hooks, run_peer
 from tests.sim import planted
 
 
@@ -38,27 +43,44 @@ def test_many_seeds_hold_every_invariant() -> None:
 
 
 class Unfinished(Script):
-    """Raises at the first request that sets out, or when it is asked what becomes of it."""
+    """Raises once so many requests have set out, or when it is asked what becomes of so many."""
 
-    def __init__(self, method: str) -> None:
-        self._method = method
+    def __init__(self, method: str, seen: int = 0) -> None:
+        self._method, self._seen = method, seen
+        self.raised = 0
 
     def see(self, *_: Any) -> None:
         """A moment."""
-        if self._method == "see":
-            raise KeyError("a mistake of its author")
+        self._raise_in("see")
 
     def fate(self, *_: Any) -> None:
         """A call."""
-        if self._method == "fate":
+        self._raise_in("fate")
+
+    def _raise_in(self, method: str) -> None:
+        self._seen -= self._method == method
+        if self._seen < 0:
+            self.raised += 1
             raise KeyError("a mistake of its author")
 
 
 @pytest.mark.parametrize("method", ["see", "fate"])
 def test_what_a_script_raises_comes_out_as_it_is(method: str) -> None:
-    """In no exception group, and in no peer's task, which might take it for a fault of its own."""
+    """In no exception group, and in no peer's task, which might take it for a fault of its own. The
+    rehearsal is over at once, and the script is asked no more.
+    """
+    script, ended_s = Unfinished(method, seen=100), list[float]()
+
+    async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
+        try:
+            return await run_peer(ports, manifest, local, rng, hooks)
+        finally:
+            ended_s.append(asyncio.get_running_loop().time())
+
     with pytest.raises(KeyError, match="a mistake of its author"):
-        rehearse(3, iterations=5, script=Unfinished(method))
+        rehearse(3, iterations=5, script=script, factories=Factories(run_peer=watched))
+    assert script.raised == 1
+    assert max(ended_s) < 10.0, "else it lasts until the run has ended"
 
 
 async def test_where_a_loop_runs_a_rehearsal_says_what_to_do() -> None:

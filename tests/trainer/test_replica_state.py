@@ -180,3 +180,22 @@ def test_the_founders_plan_is_known_until_a_later_founder_passes_over_it() -> No
         replica_state.known_plan = newest
         found.append(replica_state.founders_plan)
     assert found == [founders, founders, None, founders, None]
+
+
+def test_of_two_plans_of_one_position_the_first_is_kept() -> None:
+    """Only a newer one is learned: what is in use here does not change for a retold one."""
+    replica_state, first = _replica_state(), _plan(3, "b")
+    found = []
+    for told in (None, first, replace(first, base="c"), _plan(2, "b"), _plan(4, "b")):
+        replica_state.learn(told)
+        found.append(replica_state.known_plan)
+    assert found == [None, first, first, first, _plan(4, "b")]
+
+
+def test_what_is_committed_here_stays_so_whatever_a_donor_says() -> None:
+    """A copy of what was rebuilt makes no committed state, and takes none away."""
+    replica_state, found = _replica_state(), []
+    for is_rebuilt in (True, False, True):
+        replica_state.vouch(is_rebuilt=is_rebuilt)
+        found.append(replica_state.is_committed_state)
+    assert found == [False, True, True]
