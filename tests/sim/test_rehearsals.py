@@ -69,7 +69,7 @@ def test_what_a_script_raises_comes_out_as_it_is(method: str) -> None:
     """In no exception group, and in no peer's task, which might take it for a fault of its own. The
     rehearsal is over at once, and the script is asked no more.
     """
-    script, ended_s = Unfinished(method, seen=100), list[float]()
+    script, ended_s = Unfinished(method, seen=93), list[float]()
 
     async def watched(ports: Ports, manifest: Manifest, local: LocalConfig, rng: random.Random, hooks: Hooks) -> int:
         try:
