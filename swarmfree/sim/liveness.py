@@ -71,7 +71,7 @@ class Liveness:
         self._loses = bool(plan.late_rate or plan.request_loss_rate or plan.response_loss_rate)
         self._calm_s = 0.0 if not self._loses else math.inf
         self._plan: tuple[Plan, Member] | None = None
-        self._taken_s = self._planned_s = self._met_s = self._dropped_s = -math.inf
+        self._taken_s = self._forced_s = self._planned_s = self._met_s = self._dropped_s = -math.inf
         self._led_s: dict[Member, float] = {}
         self._fenced_s: dict[str, float] = {}
         self._averaged = ""  # the base of the last average that was begun
@@ -110,6 +110,7 @@ class Liveness:
         match event:
             case TookOver(term=term, forced=forced):
                 self._taken_s = now_s
+                self._forced_s = now_s if forced else self._forced_s
                 quiet_s = now_s - max(self._changed_s(), self._calm_s, self._met_s)
                 limits = self._limits()
                 # Where a device hangs nobody gets anywhere.
@@ -196,8 +197,10 @@ class Liveness:
                     self._violated("I6", told)
 
     def _look_for_rebuild(self, scene: Scene, limits: Bounds) -> None:
-        """A stage that nobody holds is rebuilt, and opened, where somebody is there to build it."""
-        since_s = scene.now_s - self._changed_s()
+        """A stage that nobody holds is rebuilt, and opened, where somebody is there to build it; of
+        a majority of those who went on without one, once they do.
+        """
+        since_s = scene.now_s - max(self._changed_s(), self._forced_s)
         if since_s <= limits.rebuild_s or not self._moves(scene.coordinator) or not self._has_majority(scene):
             return
         for stage, replicas in enumerate(scene.plan.replicas):

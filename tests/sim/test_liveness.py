@@ -241,6 +241,23 @@ def test_a_lost_stage_is_rebuilt_where_somebody_is_there() -> None:
         assert bool([text for text in found if "in stage 2 lives" in text]) == comes
 
 
+@pytest.mark.parametrize(
+    ("later_s", "forced", "is_found"), [(4, True, False), (int(LIMITS.rebuild_s) + 4, True, True), (4, False, True)]
+)
+def test_who_went_on_without_a_majority_rebuilds_from_then_on(later_s: int, *, forced: bool, is_found: bool) -> None:
+    """The bound counts from there; a takeover by a majority changes nothing (2761722: 92 s had gone
+    by as a lead was forced, and the stage counted as late at once).
+    """
+    scene, taken_s = Scene(), int(LIMITS.rebuild_s) - 1
+    for name in ("two", "other"):
+        scene.hub.detach(Member(name, "1"))
+    scene.come("late")
+    taken = TookOver(2, 5, 5, forced=forced)
+    scene.after(taken_s + 0.5, lambda: scene.watch.told(scene.leader, taken))
+    found = scene.play(taken_s + later_s, leads=False)
+    assert bool([text for text in found if "in stage 2 lives" in text]) == is_found
+
+
 def test_everybody_is_back() -> None:
     """Half a minute in reach of a coordinator that has a place to give: whoever has none then is
     found; whoever was away meanwhile has more time.
