@@ -824,6 +824,8 @@ class PlanAnswer:
         host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
         is_committed_state: the state that it holds is what the last record left, and not made in
             place of that since.
+        passed_over: peer id of a coordinator that it does not follow, since that leads from before
+            what lies on its disk; empty = none.
     """
 
     plan: Plan | None
@@ -834,6 +836,7 @@ class PlanAnswer:
     last_move: RemoteText = ""
     host: str = ""
     is_committed_state: bool = False
+    passed_over: str = ""
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

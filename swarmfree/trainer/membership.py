@@ -356,9 +356,11 @@ class Membership:
         if not replica_state.is_from_disk or now_s - self._passes_over_since_s > self._context.timing.join_wait_s:
             return
         silence_s = self._context.timing.silence_s / 2
-        plan = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer).plan
+        answer = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer)
+        plan = answer.plan
         if plan is not None and replica_state.has_left_behind(plan):
             self._passes_over_since_s = min(self._passes_over_since_s, now_s)
+            replica_state.pass_over(answer.coordinator)
             raise Refused(
                 RefusalKind.PAST, f"{endpoint.member} leads from iteration {plan.iteration}, before what lies on the disk here"
             )
@@ -532,7 +534,9 @@ class Membership:
         nobody has for `MISSING_SILENCES`, since who had it may have died once more.
         """
         answers = await self._plans(others)
-        if any(answer.goes_on(founder.iteration) for answer in answers.values()):
+        left_behind = self._stage_member.replica_state.has_left_behind
+        lead = [answer.plan for answer in answers.values() if answer.goes_on(founder.iteration)]
+        if any(plan is None or not left_behind(plan) for plan in lead):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
         is_ready = True

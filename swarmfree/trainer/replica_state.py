@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from swarmfree.policy.batch import fed_before
 from swarmfree.policy.block_split import split_after
-from swarmfree.policy.election import TERMS_OF_A_GENESIS, is_founders
+from swarmfree.policy.election import TERMS_OF_A_GENESIS, is_founders, is_of_later_founder
 from swarmfree.policy.fork_choice import forced_later
 from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
@@ -47,6 +47,8 @@ class ReplicaState:
             another one that was just built is its lineage's only in the base it was built for.
         is_from_disk: the state is a snapshot of an earlier life, and no plan has opened it here: it
             claims nothing.
+        passed_over: peer id of a coordinator that leads from before what lies on the disk here, and
+            is not followed for that; empty for none.
         is_paused: this peer has stepped with the last record before a pause, and nobody has gone on
             from there.
         plan: in force, None before the first Open, and after the state was built anew.
@@ -85,6 +87,7 @@ class ReplicaState:
         self.iteration = 0
         self.lineage = GENESIS_LINEAGE
         self.is_committed_state = self.is_from_disk = self.is_paused = False
+        self.passed_over = ""
         self.plan: Plan | None = None
         self._known_plan: Plan | None = None
         self.founders_plan: Plan | None = None
@@ -290,6 +293,10 @@ class ReplicaState:
         """
         self.is_committed_state |= not is_rebuilt
 
+    def pass_over(self, coordinator: Endpoint | None) -> None:
+        """Note whom this peer does not follow, as that leads from before what lies on the disk."""
+        self.passed_over = coordinator.member.peer_id if coordinator is not None else ""
+
     def say_hope(self, *, is_left: bool) -> None:
         """Note whether the hello that this peer says hopes that its lineage is led."""
         self.has_given_up = not is_left
@@ -350,12 +357,12 @@ class ReplicaState:
             raise Refused(RefusalKind.PAST, why)
 
     def has_left_behind(self, plan: Plan) -> bool:
-        """Whether the snapshot held here is of a later term than a plan, and of a later iteration
-        of its lineage, which a majority has decided: who leads by that plan stood still meanwhile.
-        A later founder's run, which goes on from an older set, is in a later term.
+        """Whether the snapshot held here is of a later iteration of a plan's lineage, which a
+        majority has decided: who leads by that plan stood still meanwhile, or was left alone, and
+        may claim one term after the other. Only a later founder's run goes on from an older set.
         """
         last, iteration = self.newest_record, plan.iteration
-        if not self.is_from_disk or last is None or plan.position.term.number >= last.term.number:
+        if not self.is_from_disk or last is None or is_of_later_founder(plan.position.term.number, last.term.number):
             return False
         return iteration < self.iteration and self.past.get(iteration) == plan.lineage and iteration not in last.forced
 

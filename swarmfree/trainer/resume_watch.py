@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from swarmfree.policy.founder import Patience
 from swarmfree.policy.resume import SnapshotSet, resume_point
 from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import Founder, Member
+from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer, RecordAnswer
+from swarmfree.protocol.names import ABSENT, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Clock, Network
 from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
@@ -58,7 +59,7 @@ class ResumeWatch:
         announced = {a.endpoint.member.peer_id: a for a in await self._directory.announcements()}
         if self._led in announced:
             answer = (await self._ask([announced[self._led]])).get(self._led)
-            if answer is not None and answer.coordinator is not None:
+            if answer is not None and answer.coordinator is not None and not answer.waiting_for:
                 self._is_alone = False
                 return
         asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
@@ -71,7 +72,7 @@ class ResumeWatch:
         point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
         # Who was away when others decided that much does not go on from before it
         least = point.iteration if point is not None and not point.missing else 0
-        self._led = next((peer for peer, answer in answers.items() if answer.goes_on(least)), "")
+        self._led = await self._who_leads(announced, answers, least)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
@@ -100,6 +101,40 @@ class ResumeWatch:
             return
         await self._name(point, present, announced)
         self._named_s = self._clock.now_s()
+
+    async def _who_leads(self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer], least: int) -> str:
+        """Peer id of one that leads, is led, or may elect a coordinator; empty where nobody is."""
+        is_passed_over = dict[str, bool]()
+        for peer, answer in answers.items():
+            if not answer.goes_on(least):
+                continue
+            leader = answer.coordinator.member.peer_id if answer.coordinator is not None else ""
+            if leader not in is_passed_over:
+                is_passed_over[leader] = await self._is_passed_over(leader, announced, answers)
+            if not is_passed_over[leader]:
+                return peer
+        return ""
+
+    async def _is_passed_over(
+        self, leader: str, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer]
+    ) -> bool:
+        """Whether this coordinator waits, and every stage of one set lies on the disk of somebody
+        that does not follow it, as it leads from before that, and that had a place as its last
+        record was decided: it stood still while they went on, and all that it holds is in their
+        past.
+        """
+        passing = {peer: _usable(answer) for peer, answer in answers.items() if answer.passed_over == leader}
+        if not passing or leader not in answers or not answers[leader].waiting_for:
+            return False
+        try:
+            silence_s = self._manifest.timing.silence_s / 2
+            reply = await self._network.call(announced[leader].endpoint, GetRecord(ABSENT), silence_s=silence_s)
+        except CallFailed:
+            return False
+        record = reply.expect(RecordAnswer).record
+        had_place = {member.peer_id for member in record.electorate} if record is not None else set()
+        found, _ = resume_point({peer: held for peer, held in passing.items() if peer in had_place}, self._manifest.stage_count)
+        return found is not None and not found.missing
 
     async def _name(self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
         """The one that was named least often; of those, one that can feed."""

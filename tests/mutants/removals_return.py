@@ -259,6 +259,29 @@ def patience_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Membership, "_require_ahead", careless)
 
 
+def word_of_who_slept(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is back from its disk tells nobody whom it passes over: the bootstrap node names
+    nobody while that leads (When all have died).
+    """
+    patch.setattr(ReplicaState, "pass_over", lambda *_: None)
+
+
+def lead_of_who_slept(patch: pytest.MonkeyPatch) -> None:
+    """Who is named to go on from snapshots gives way to one that leads from before them (When all
+    have died).
+    """
+    who_holds = Membership._who_holds
+
+    async def careless(
+        self: Membership, founder: Founder, others: Sequence[Announcement]
+    ) -> dict[int, tuple[Endpoint, ...]] | None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(ReplicaState, "has_left_behind", lambda *_: False)
+            return await who_holds(self, founder, others)
+
+    patch.setattr(Membership, "_who_holds", careless)
+
+
 def known_as_it_left(patch: pytest.MonkeyPatch) -> None:
     """Of those that were told to rejoin beside it, who has built another state believes nobody that
     gives it a place (3.4).

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -283,7 +284,8 @@ def place_of_one_that_stays_behind() -> object:
 
 def place_of_one_that_is_behind() -> object:
     """A peer with a snapshot for iteration 5 is about to ask for a place one that leads by a plan:
-    from iteration 4 of its lineage in a term before that of its record, in that and in a later one;
+    from iteration 4 of its lineage in a term before that of its record, in that, in a later one,
+    and in that of a later founder;
     from where it stands itself; from another lineage; by none; and from iteration 4 where a
     majority had not decided, or where the state is no snapshot. Whether it says hello.
     """
@@ -299,6 +301,7 @@ def place_of_one_that_is_behind() -> object:
         for led, forced, is_snapshot in (
             (behind, (), True),
             (plan(3, Term(4, SIBLING.member), iteration=4, lineage=BEFORE), (), True),
+            (plan(3, Term(7, A.member), iteration=4, lineage=BEFORE), (), True),
             (plan(3, Term(1001, A.member), iteration=4, lineage=BEFORE), (), True),
             (plan(3, Term(3, A.member), iteration=5, lineage=LINEAGE), (), True),
             (plan(3, Term(3, A.member), iteration=4, lineage=OTHER_LINEAGE), (), True),
@@ -306,6 +309,44 @@ def place_of_one_that_is_behind() -> object:
             (behind, (4,), True),
             (behind, (), False),
         )
+    ]
+
+
+def word_of_one_that_passes_over() -> object:
+    """A peer with a snapshot is asked for its plan: before it has asked A for a place, which leads
+    from before it; after that; and once it follows another one. Whether it says so.
+    """
+
+    async def story(alone: Alone) -> list[bool]:
+        membership = _holding_a_snapshot(alone, None)
+        behind = plan(3, Term(3, A.member), iteration=4, lineage=BEFORE)
+        alone.line.answer = lambda to, request: Reply(PlanAnswer(behind, "", A))
+        told = [(await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id]
+        await membership._ask(A)
+        told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id)
+        alone.replica_state.hear_of(D)
+        alone.stage_member.silent_ticks = 0
+        told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id)
+        return told
+
+    return play(story)
+
+
+def founder_beside_one_that_leads() -> object:
+    """Who is named to go on from its snapshot of iteration 5 asks around: one leads from iteration
+    4 of its lineage, from where it stands itself, or from another lineage. Whether it gives way.
+    """
+
+    async def story(alone: Alone, led: Plan) -> bool:
+        membership = _holding_a_snapshot(alone, None)
+        alone.line.answer = lambda to, request: Reply(PlanAnswer(led, "", A))
+        membership._asked_s = -math.inf  # whoever has the other stages was waited for
+        here = Announcement(A, PeerState.SERVING, 0, 5, LINEAGE, 1.0, 0.0, True, PROTOCOL_REVISION, 1e12)
+        return await membership._who_holds(Founder(2, ME.member.peer_id, 5, LINEAGE), [here]) is None
+
+    led = ((4, BEFORE), (5, LINEAGE), (4, OTHER_LINEAGE))
+    return [
+        play(partial(story, led=plan(3, Term(3, A.member), iteration=iteration, lineage=lineage))) for iteration, lineage in led
     ]
 
 

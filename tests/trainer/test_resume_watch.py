@@ -7,13 +7,14 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import PeerUnreachable
+from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.manifest import Manifest, StagesSection
-from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
+from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer, RecordAnswer
 from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
+from tests.builders import make_record
 
 L = "a" * 64
 MANIFEST = Manifest(stages=StagesSection(body=2))
@@ -27,9 +28,10 @@ def announced(peer_id: str, *, serves: bool = False, can_feed: bool = False) -> 
     return Announcement(endpoint, state, stage, 7 if serves else 0, L, 1.0, 0.0, can_feed, PROTOCOL_REVISION, 1e12)
 
 
-def holds(*stages: int, iteration: int = 50) -> PlanAnswer:
+def holds(*stages: int, iteration: int = 50, passed_over: str = "") -> PlanAnswer:
     """The answer of a peer with these on its disk, that is not led."""
-    return PlanAnswer(None, "", snapshots=tuple(HeldSnapshot(stage, iteration, L) for stage in stages))
+    held = tuple(HeldSnapshot(stage, iteration, L) for stage in stages)
+    return PlanAnswer(None, "", snapshots=held, passed_over=passed_over)
 
 
 WHOLE = {"a": holds(0), "c": holds(1), "d": holds(2)}
@@ -44,6 +46,7 @@ class World:
         self.answers = dict(answers)
         self.named, self.said = [Founder(1, "First")], list[str]()
         self.time_s, self.calls = 100.0, 0
+        self.had_place: tuple[str, ...] | None = ("sleeper", "a", "c", "d")
         self.given: Order | None = None
         self.unix_s = 0.0
         here = cast("Any", self)
@@ -61,12 +64,17 @@ class World:
         """Keep it."""
         self.named.append(founder)
 
-    async def call(self, to: Endpoint, *_: object, silence_s: float) -> Reply:
-        """Answer as was chosen."""
+    async def call(self, to: Endpoint, request: object, *, silence_s: float) -> Reply:
+        """Answer as was chosen; with these as its electorate, where a record is asked for."""
         assert silence_s > 0
         self.calls += 1
         if to.member.peer_id not in self.answers:
             raise PeerUnreachable("nobody is there")
+        if isinstance(request, GetRecord):
+            if self.had_place is None:
+                raise Refused(RefusalKind.NOT_YET, "no record is held here")
+            # An earlier life of each
+            return Reply(RecordAnswer(make_record(electorate=tuple(Member(peer, "0" * 16) for peer in self.had_place))))
         return Reply(self.answers[to.member.peer_id])
 
     def now_s(self) -> float:
@@ -130,6 +138,48 @@ async def test_who_leads_or_is_led_is_left_alone() -> None:
     assert await world.look(200.0) == []
     world.answers["b"] = PlanAnswer(cast("Any", object()), "", records=49)  # others decided one without it
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
+
+
+def asleep(*, waits: bool = True, **others: PlanAnswer) -> World:
+    """A coordinator that stood still while the others went on; what those answer who are back."""
+    leads = PlanAnswer(cast("Any", object()), "a stage is lost" if waits else "", announced("sleeper").endpoint, 40)
+    return World(sleeper=leads, **others)
+
+
+BACK = {"a": holds(0, passed_over="sleeper"), "c": holds(1, passed_over="sleeper"), "d": holds(2, passed_over="sleeper")}
+
+
+async def test_one_that_leads_from_before_what_all_have_on_their_disks_is_passed_over() -> None:
+    """As a laptop that slept through a pause: else it made anew what they have."""
+    assert await asleep(**BACK).look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
+    followed = asleep(**BACK, e=PlanAnswer(cast("Any", object()), "", announced("sleeper").endpoint, 40))
+    assert await followed.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        asleep(**(BACK | {"c": holds(1)})),  # one whose stage nobody else has follows it
+        asleep(**(BACK | {"c": holds(1, passed_over="another")})),
+        asleep(**(BACK | {"c": holds(0, passed_over="sleeper")})),  # a stage is on no disk
+        asleep(**(BACK | {"c": holds(1, iteration=60, passed_over="sleeper")})),  # of another set
+        asleep(**BACK, waits=False),  # it trains
+        asleep(**BACK, e=PlanAnswer(None, "", announced("leads").endpoint)),  # another one leads
+        asleep(**BACK, e=PlanAnswer(cast("Any", object()), "", records=50)),  # some choose a coordinator
+    ],
+    ids=["followed", "of-another", "no-stage", "no-set", "trains", "led-by-another", "chosen"],
+)
+async def test_who_may_go_on_is_not_passed_over(world: World) -> None:
+    """Every stage of one set has to lie on the disk of somebody who passes it over."""
+    assert await world.look(300.0) == []
+
+
+@pytest.mark.parametrize("had_place", [("sleeper", "a", "c"), ("sleeper",), None])
+async def test_only_who_had_a_place_beside_a_coordinator_passes_it_over(had_place: tuple[str, ...] | None) -> None:
+    """Strangers that say they hold every stage of a set take no run over that waits for one."""
+    world = asleep(**BACK)
+    world.had_place = had_place
+    assert await world.look(300.0) == []
 
 
 async def test_one_that_serves_and_does_not_answer_is_waited_for() -> None:

@@ -4,6 +4,7 @@ one changed line could drop.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -54,6 +55,7 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
         lineage=M,
         known_plan=PLAN,
         is_committed_state=True,
+        passed_over="QmSlept",
     )
     room = SimpleNamespace(host="QmHost")
     may = plan is not None and not is_led
@@ -61,7 +63,8 @@ async def test_what_a_peer_tells_of_its_plan_and_its_disk(
     answer = (await queries.get_plan(cast("Any", member), (NEW, OLD, HERE))).expect(PlanAnswer)
     vouches = stage != ABSENT
     found = PlanAnswer(plan, "", LEADER if is_led else None, records, snapshots, host="QmHost", is_committed_state=vouches)
-    assert answer == found
+    # Who follows somebody, or has a place again, passes nobody over
+    assert answer == replace(found, passed_over="QmSlept" if is_from_disk and not is_led else "")
 
 
 class Disk:
@@ -160,6 +163,7 @@ async def test_what_is_loaded_is_what_was_named_else_the_newest_before(founder: 
 GENESIS = Founder(2, "QmMe", 100, L)
 LED, ELECTS = PlanAnswer(None, "", LEADER), PlanAnswer(PLAN, "", None, 100)
 BEHIND = PlanAnswer(PLAN, "", None, 99)
+SLEPT = PlanAnswer(cast("Any", "from before"), "", LEADER)
 HOLDS, HAS, OTHER = (
     PlanAnswer(None, "", snapshots=(NEW,)),
     PlanAnswer(None, "", snapshots=(OLD, NEW)),
@@ -172,6 +176,7 @@ FAR = HeldSnapshot(2, 100, M)
     ("answer", "rounds", "waited_s", "held"),
     [
         (LED, 0, 9.0, None),  # somebody leads: who was named gives way
+        (SLEPT, 0, 9.0, set()),  # but not to one that stood still while the others went on
         (ELECTS, 0, 9.0, None),  # its members choose a coordinator
         (BEHIND, 0, 9.0, set()),  # but not from before what was named
         (HOLDS, 0, 0.0, {1}),
@@ -199,7 +204,8 @@ async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
     context = SimpleNamespace(
         call=call, timing=TimingSection(coordinator_silence_s=4.0), now_s=lambda: 50.0, manifest=SimpleNamespace(stage_count=2)
     )
-    state = SimpleNamespace(replica_state=SimpleNamespace(stage=0))
+    books = SimpleNamespace(stage=0, has_left_behind=lambda plan: plan == "from before")
+    state = SimpleNamespace(replica_state=books)
     here = SimpleNamespace(_context=context, _stage_member=state, _rounds=rounds, _asked_s=50.0 - waited_s)
     here._plans = lambda others: Membership._plans(cast("Any", here), others)
     found = await Membership._who_holds(cast("Any", here), GENESIS, cast("Any", [other]))

@@ -119,4 +119,5 @@ async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...
     plan = replica_state.known_plan if leader is not None or stage_member.may_lead_alone else None
     host = stage_member.guest_room.host
     vouches = replica_state.stage != ABSENT and replica_state.is_committed_state
-    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches))
+    passed_over = replica_state.passed_over if replica_state.is_from_disk and leader is None else ""
+    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches, passed_over))

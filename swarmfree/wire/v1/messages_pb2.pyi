@@ -1901,6 +1901,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     LAST_MOVE_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
     IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
+    PASSED_OVER_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1913,6 +1914,10 @@ class GetPlanResponse(google.protobuf.message.Message):
     """Peer id of the peer in whose process the receiver lives, as its guest; empty if it is none."""
     is_committed_state: builtins.bool
     """The state that the receiver holds is what the last record left, and not made in place of that."""
+    passed_over: builtins.str
+    """Peer id of a coordinator that the receiver does not follow, since that leads from before what
+    lies on the receiver's disk; empty = none.
+    """
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1936,9 +1941,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         last_move: builtins.str = ...,
         host: builtins.str = ...,
         is_committed_state: builtins.bool = ...,
+        passed_over: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "passed_over", b"passed_over", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 
