@@ -197,7 +197,7 @@ class _Rehearsal:
             cast = Cast(self._stage, group, self.transcript, self._stream)
             self._cast, self._liveness = cast, Liveness(manifest, self.hub, cast, self.checks.violated)
             self._mischief = mischief = Mischief(setup, schedule, self.hub, cast, self.transcript, self.checks.goes_on)
-            self._director = Director(self.hub, cast, mischief, self.transcript)
+            self._director = Director(self.hub, cast, mischief, self.transcript, self._of_script)
             cast.begin()
             watch = group.create_task(self._watch(cast), name="watch")
             await self._over
@@ -440,7 +440,7 @@ def rehearse(
     Raises:
         SwarmfreeError: it is called where an event loop runs, as in a notebook; it has one of its
             own.
-        Exception: whatever `see` or `fate` of the script raises, as it is.
+        Exception: whatever the script raises, as it is.
     """
     _require_no_loop()
     setup, factories = setup or DRAWS[drawn](seed, iterations=iterations), factories or Factories()

@@ -48,11 +48,20 @@ class Director:
         cast: the peers.
         mischief: knows the newest plan.
         transcript: gets a line for each command.
+        ask: calls what the script does later, unless it has raised before; what it raises ends the
+            rehearsal.
     """
 
-    def __init__(self, hub: MemoryHub, cast: Cast, mischief: Mischief, transcript: Transcript) -> None:
+    def __init__(
+        self,
+        hub: MemoryHub,
+        cast: Cast,
+        mischief: Mischief,
+        transcript: Transcript,
+        ask: Callable[[Callable[[], None]], None],
+    ) -> None:
         """Nothing has been done."""
-        self.hub, self._cast, self._mischief, self._transcript = hub, cast, mischief, transcript
+        self.hub, self._cast, self._mischief, self._transcript, self._ask = hub, cast, mischief, transcript, ask
 
     def tell(self, what: str) -> None:
         """Write into the transcript what the script does or why, before what follows from it."""
@@ -82,7 +91,7 @@ class Director:
 
     def after(self, delay_s: float, what: Callable[[], None]) -> None:
         """Do something later, whoever is dead by then."""
-        self.hub.later(delay_s, what)
+        self.hub.later(delay_s, lambda: self._ask(what))
 
     # -- peers
     def kill(self, *members: Member) -> None:

@@ -19,7 +19,7 @@ from swarmfree.sim import seed_pool
 from swarmfree.sim.faults import CALM
 from swarmfree.sim.hardships import draw_setup, hardships_of
 from swarmfree.sim.rehearsal import Factories, rehearse
-from swarmfree.sim.script import Script
+from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.seed_pool import rehearse_many
 from swarmfree.sim.seed_worker import SeedReport
 from swarmfree.sim.setup import draw_usual
@@ -49,9 +49,12 @@ class Unfinished(Script):
         self._method, self._seen = method, seen
         self.raised = 0
 
-    def see(self, *_: Any) -> None:
+    def see(self, director: Director, moment: Moment) -> None:
         """A moment."""
+        del moment
         self._raise_in("see")
+        if self._method == "after":
+            director.after(0.1, lambda: self._raise_in("after"))
 
     def fate(self, *_: Any) -> None:
         """A call."""
@@ -64,7 +67,7 @@ class Unfinished(Script):
             raise KeyError("a mistake of its author")
 
 
-@pytest.mark.parametrize("method", ["see", "fate"])
+@pytest.mark.parametrize("method", ["see", "fate", "after"])
 def test_what_a_script_raises_comes_out_as_it_is(method: str) -> None:
     """In no exception group, and in no peer's task, which might take it for a fault of its own. The
     rehearsal is over at once, and the script is asked no more.
