@@ -11,21 +11,23 @@ carry as many bytes to one process, before the swarm and after it.
 stage is there, merging and the digest of the new state included, over the fastest kind of plain
 streams that keep their bytes: with the allocator and collector settings of a peer and buffers
 touched before the clock starts, as a standby has touched its own, by asyncio or by threads; or as
-they come. *transfer_over_fresh* and *transfer_over_discarded* are what was reported before: the
-rate while the standby builds, over asyncio streams without those settings, whose bytes are written
-into a buffer that is new to the process, or thrown away. *memory_over_state* is the most that the
-standby's memory has grown by since it started until the stage is there, what it took for a stage
-beforehand included, over weights and moments of the stage (12 bytes per parameter); the gradient, 4
-bytes more, is taken afterwards. *memory_over_gradient_too* is over weights, moments and gradient,
-as before. Losses are repeated in one swarm; medians, and *resumed_s_max*, the longest until the
-next commit, and *transfer_over_plain_least* of the slowest loss.
+they come. *transfer_over_encrypted* is over the faster of the first two over the swarm's TLS: with
+equal sides, since all that peers say to each other is encrypted. *transfer_over_fresh* and
+*transfer_over_discarded* are what was reported before: the rate while the standby builds, over
+asyncio streams without those settings, whose bytes are written into a buffer that is new to the
+process, or thrown away. *memory_over_state* is the most that the standby's memory has grown by
+since it started until the stage is there, what it took for a stage beforehand included, over
+weights and moments of the stage (12 bytes per parameter); the gradient, 4 bytes more, is taken
+afterwards. *memory_over_gradient_too* is over weights, moments and gradient, as before. Losses are
+repeated in one swarm; medians, and *resumed_s_max*, the longest until the next commit, and
+*transfer_over_plain_least* of the slowest loss.
 
 Kind to the swarm: an iteration has 32 tokens, so donors hardly compute but for their steps; nobody
 keeps copies of the ends, nor, without ``--full``, shadows, so hardly anything else is on the wire;
 a large stage sees no snapshot written; and the standby is up and has taken its memory: where nobody
-stands by, the start of a process comes before all of it. Unkind: plain streams do not encrypt. A
-process that is killed is missed at once, by its closed port; a machine that is gone without a word
-is missed seconds later.
+stands by, the start of a process comes before all of it. A process that is killed is missed at
+once, by its closed port; a machine that is gone without a word is missed seconds later. Unkind: the
+streams of *transfer_over_plain* do not encrypt.
 
 With ``--full`` the stage is replayed from its full shadow and activation logs instead; with
 ``--large-parts`` parts are a 48th of a stage, as before.
@@ -253,7 +255,8 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
     building = statistics.median(each.received_bytes / each.build_s for each in losses)
     each_waited = [each.received_bytes / (each.built_s - each.decided_s) for each in losses]
     waited = statistics.median(each_waited)
-    kept = max(plain[kind] for kind in Kind if kind is not Kind.DISCARDED)
+    kept = max(plain[kind] for kind in Kind if kind is not Kind.DISCARDED and not kind.is_encrypted)
+    encrypted = max(plain[kind] for kind in Kind if kind.is_encrypted)
     grown, count = max(each.grown_bytes for each in losses), stage_parameters(model)
     return {
         "noticed_s": round(median_of(losses, "noticed_s"), 3),
@@ -263,6 +266,7 @@ def report(model: ModelSection, losses: Sequence[Loss], plain: Mapping[Kind, flo
         "resumed_s_max": round(max(each.resumed_s for each in losses), 3),
         "transfer_over_plain": round(min(waited, building) / kept, 3),
         "transfer_over_plain_least": round(min(each_waited) / kept, 3),
+        "transfer_over_encrypted": round(min(waited, building) / encrypted, 3),
         "transfer_over_fresh": round(building / plain[Kind.FRESH], 3),
         "transfer_over_discarded": round(building / plain[Kind.DISCARDED], 3),
         "memory_over_state": round(grown / (STATE_BYTES * count), 3),
@@ -301,6 +305,7 @@ def tables() -> tuple[Table, Table]:
         "MB/s",
         *kinds,
         "over plain",
+        "over encrypted",
         "over fresh (old)",
         "over discarded (old)",
         "memory / 12 B",
@@ -340,10 +345,10 @@ async def run(models: dict[str, ModelSection], losses: int, *, full: bool, large
             f"{median_of(found, 'received_bytes') / 1e6:.0f}",
             f"{statistics.median(each.received_bytes / each.build_s for each in found) / 1e6:.0f}",
             *(f"{plain[kind] / 1e6:.0f}" for kind in Kind),
-            *(f"{figures[f'transfer_over_{other}']:.2f}" for other in ("plain", "fresh", "discarded")),
+            *(f"{figures[f'transfer_over_{other}']:.2f}" for other in ("plain", "encrypted", "fresh", "discarded")),
             *(f"{figures[f'memory_over_{other}']:.2f}" for other in ("state", "gradient_too")),
         )
-    console = Console(width=150, highlight=False)
+    console = Console(width=180, highlight=False)
     console.print(when)
     console.print(what)
     return last_line(found_of)

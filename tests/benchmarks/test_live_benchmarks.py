@@ -241,8 +241,10 @@ def test_the_least_kind_rate_and_memory_are_reported() -> None:
         action="Merge",
     )
     rates = {Kind.EQUAL: 10.0 * count, Kind.THREADED: 16.0 * count, Kind.FRESH: 8.0 * count, Kind.DISCARDED: 32.0 * count}
+    rates |= {Kind.ENCRYPTED: 20.0 * count, Kind.ENCRYPTED_THREADED: 12.5 * count}
     found = recovery.report(model, [loss], rates)
     assert found["transfer_over_plain"] == 0.5
+    assert found["transfer_over_encrypted"] == 0.4
     assert found["transfer_over_fresh"] == 2.0
     assert found["transfer_over_discarded"] == 0.5
     assert (found["memory_over_state"], found["memory_over_gradient_too"]) == (1.5, 1.125)
