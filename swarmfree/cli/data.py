@@ -251,7 +251,8 @@ def _lines(dataset: Dataset) -> list[str]:
     tokenizer = "bytes" if is_bytes else f"tokenizer {dataset.tokenizer_hash[:12] or 'not known'}"
     lines = [f"{dataset.place}: {tokenizer}{known}"]
     for half, what in ((dataset.train, "train"), (dataset.held_out, "held out")):
-        documents = f", {half.documents:,} documents or parts" if half.documents else ""
+        each = "document" if half.documents == 1 else "documents or parts"
+        documents = f", {half.documents:,} {each}" if half.documents else ""
         shards = f"{len(half.shards)} shard{'' if len(half.shards) == 1 else 's'}"
         lines.append(f"  {what}: {half.tokens:,} tokens{documents}, {shards}")
     if dataset.is_indexed:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 4
 BUSY = 0.5
 """A stage that computes for less of an iteration is not what the others wait for."""
+LEAST_SHOWN = 0.001
 
 
 def plan(
@@ -123,7 +124,8 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
         f"{found.tokens_per_s:,.0f} tokens/s"
     )
     slowest = found.slowest_stage
-    busiest = f"stage {slowest}, the busiest, computes {found.busy[slowest]:.1%} of an iteration"
+    busy = f"{found.busy[slowest]:.1%}" if found.busy[slowest] >= LEAST_SHOWN else f"less than {LEAST_SHOWN:.1%}"
+    busiest = f"stage {slowest}, the busiest, computes {busy} of an iteration"
     lines.append(f"slowest: {busiest if found.busy[slowest] > BUSY else f'links and waits; {busiest}'}")
     if found.busiest_uplink is not None:
         name, share = found.busiest_uplink

@@ -25,6 +25,7 @@ from swarmfree.lab.study.planning_results import (
 )
 from swarmfree.lab.study.planning_scenarios import (
     AWAY,
+    SYSTEMS,
     Scenario,
     SystemMakers,
     SystemPlays,
@@ -92,7 +93,7 @@ class PlanningStudy:
             now_s = time.monotonic()
             if now_s - self._said_s >= SAY_S:
                 self._said_s = now_s
-                self._say(f"{words}: {len(systems)} systems, {span(now_s - begun_s)}")
+                self._say(f"{words}: {len(systems)} of {len(SYSTEMS)} systems, {span(now_s - begun_s)}")
         times = self._makers.step_times(scenario.nodes)
         if scenario.group == AWAY and (scenario.rate_per_hour == TIMELINE_RATE or not self._timeline):
             plays = {name: each.plays for name, each in systems.items()}
