@@ -104,6 +104,7 @@ class Lookout:
             halt=order.halt if order is not None and is_due else Halting.NOT,
             last_move=last_move,
             refusal=self._admission.refusal(self._access.asker.peer_id, self._access.shown_by(self._invite.ticket)) or "",
+            said_over=await self._directory.is_over(),
         )
         self._seen = found.committed
         return found

@@ -51,6 +51,7 @@ class RunStatus:
         last_move: what the coordinator says of the peer that it moved last; empty for nobody, or
             where it did not answer.
         refusal: why members answer nothing to who looks; empty where they do.
+        said_over: the organiser's word that the run is over, which outlives all members' words.
     """
 
     manifest: Manifest
@@ -71,6 +72,7 @@ class RunStatus:
     halt: Halting = Halting.NOT
     last_move: str = ""
     refusal: str = ""
+    said_over: bool = False
 
     @property
     def committed(self) -> int:
@@ -83,8 +85,10 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        """Whether every iteration is decided."""
-        return self.committed >= self.manifest.run.iterations
+        """Whether every iteration is decided, or the organiser says that the run is over and no
+        member says anything else.
+        """
+        return self.committed >= self.manifest.run.iterations or (self.said_over and not self.answered_by)
 
     @property
     def presence(self) -> str:
@@ -183,6 +187,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "iteration": status.plan.iteration if status.plan else 0,
         "attempt": status.plan.position.attempt if status.plan else 0,
         "committed": status.committed,
+        "over": status.is_over,
         "iterations": manifest.run.iterations,
         "microbatches": status.microbatches,
         "loss": record.loss if record else None,
@@ -233,14 +238,12 @@ def status_line(status: RunStatus) -> str:
     """Describe in one line where the run is."""
     manifest, record = status.manifest, status.record
     is_known = status.committed or status.answered_by or status.announcements or not status.founder
-    if status.halt is Halting.STOP and record is None:
+    if (status.halt is Halting.STOP or (status.said_over and not status.committed)) and record is None:
         is_known = False  # who has left says that all are done, as after the last iteration
-    how_many = (
-        f"{status.committed} of {manifest.run.iterations}"
-        if is_known
-        else f"nobody can say how many of {manifest.run.iterations}"
-    )
-    parts = [f"{manifest.run.name}: {how_many} iterations{'' if is_known else ' are done'}"]
+    how_many = f"{status.committed} of {manifest.run.iterations} iterations"
+    if not is_known:
+        how_many = f"{'over; ' * status.is_over}nobody can say how many of {manifest.run.iterations} iterations are done"
+    parts = [f"{manifest.run.name}: {how_many}"]
     if record is not None:
         parts.append(f"loss {bits_per_byte(record.loss / manifest.data.bytes_per_token):.3f} bits per byte")
     evaluation = status.held_out[1] if status.held_out else record.evaluation if record else None
@@ -278,7 +281,7 @@ def _stage_table(status: RunStatus) -> Table:
     for stage in range(status.manifest.stage_count):
         who = status.members(stage)
         words, style = risk(len(who), len(who))
-        if not who and (status.committed or (status.founder and not status.announcements)):
+        if not who and (status.is_over or status.committed or (status.founder and not status.announcements)):
             words, style = ("over", "") if status.is_over else ("LOST", "bold red") if status.answered_by else ("not seen", "red")
         names = [f"{name} ({status.guest_words(name)})" if name in status.hosts else name for name in who]
         table.add_row(f"{stage} {'ends' if stage == 0 else 'body'}", ", ".join(names) or "nobody", Text(words, style))

@@ -336,6 +336,22 @@ def test_status_where_nobody_answers_still_says_how_far_the_run_was() -> None:
     assert "54 of 100 iterations" in text and "nobody is there any more" in text and "yet" not in text
 
 
+@pytest.mark.parametrize("halt", [Halting.NOT, Halting.STOP])
+@pytest.mark.parametrize("announcements", [(), None], ids=["nobody", "some"])
+def test_status_believes_the_organiser_that_a_run_is_over(halt: Halting, announcements: tuple[Announcement, ...] | None) -> None:
+    """Once members' words have lapsed nobody can say how many iterations were done; whoever watches
+    is through. Where a member answers, it goes by that.
+    """
+    left = dataclasses.replace(_status(answered=False), said_over=True, halt=halt)
+    over = left if announcements is None else dataclasses.replace(left, announcements=announcements)
+    text = _text(status_picture(over))
+    assert over.is_over and status_json(over)["over"] is True
+    assert f"the run {'was stopped by its organiser' if halt is Halting.STOP else 'is over'}, and everybody has left" in text
+    assert "yet" not in text and "LOST" not in text and "or was lost" not in text
+    assert ("over; nobody can say how many of 100" in text) == (halt is Halting.STOP or announcements is not None)
+    assert not dataclasses.replace(_status(answered=True), said_over=True).is_over
+
+
 def test_status_of_a_run_that_everybody_left_claims_nothing() -> None:
     """Where a founder was named and nobody is left, status says neither that no iteration is done
     nor that nobody came yet.

@@ -310,6 +310,10 @@ async def test_who_comes_after_the_end_is_told(processes: Processes) -> None:
             await node.wait()
             node = await processes.start("bootstrap-again", *node_arguments)
             await processes.waiters.until(lambda: knows("bootstrap-again"), "it knows that from before")
+    # It has no word of any peer since then
+    watcher = await processes.start("watcher", "status", invite, "--watch", *folder("watcher"))
+    assert await code_of(watcher, UP_WITHIN_S) == 0
+    assert "the run is over, and everybody has left" in str(processes.said["watcher"])
     node.send(signal.SIGINT)
     assert await code_of(node, 10) == 130
     # Nobody is left who knows of the end, but for who was there
