@@ -103,7 +103,7 @@ class LocalRun:
         self._tasks: asyncio.TaskGroup | None = None
         self._keeping: asyncio.Task[int | None] | None = None
         self._kept: int | None = None
-        self._has_before = False
+        self._has_before = bool(models_beside(order.folder, BEFORE))  # where it goes on, the first loss may be past
         described = RunDescribed.of(time.time(), manifest)
         before = fold_all(read_events(order.folder)) if self._point is not None else None
         kept = dataclasses.replace(order, may_go_on=self._may_go_on)

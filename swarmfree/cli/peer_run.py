@@ -264,7 +264,7 @@ class PeerLife:
         """
         ticket = self._order.invite.ticket
         if why := admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b""):
-            how = f". A ticket is made by: swarmfree ticket INVITE --peer {identity.peer_id}"
+            how = f". A ticket is made by: swarmfree ticket INVITE --organiser FILE --peer {identity.peer_id}"
             raise InviteError(why if why.startswith("banned") else why + how)
 
     async def _require_alone(self, directory: DhtDirectory, network: GrpcNetwork, identity: Identity) -> None:

@@ -59,6 +59,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
         "held_out_final": held_out[-1].loss * state.bytes_per_token if held_out else None,
         "held_out_first_bits_per_byte": bits_per_byte(held_out[0].loss) if held_out else None,
         "held_out_final_bits_per_byte": bits_per_byte(held_out[-1].loss) if held_out else None,
+        "held_out_final_before": held_out[-1].iteration if held_out and held_out[-1].iteration < state.committed_count else None,
         "microbatches_redone": sum(c.redone for c in commits),
         "killed_from_outside": [
             {"name": k.name, "stage": k.stage, "signal": k.why, "killed_s": k.time_s} for k in state.kills_from_outside
@@ -245,7 +246,9 @@ def _opening(summary: dict[str, Any]) -> list[str]:
     if summary["held_out_first"] is not None:
         first, final = summary["held_out_first_bits_per_byte"], summary["held_out_final_bits_per_byte"]
         began = f"{first:.3f} at first, " if summary["evaluations"] > 1 else ""
-        lines.append(f"held-out loss in bits per byte: {began}{final:.3f} at the end")
+        before = summary["held_out_final_before"]
+        when = "at the end" if before is None else f"before iteration {before}"
+        lines.append(f"held-out loss in bits per byte: {began}{final:.3f} {when}")
     elif summary["iterations"]:
         lines.append(
             f"training loss in nats per token: {summary['loss_first']:.4f} at first, {summary['loss_final']:.4f} at the end"

@@ -23,11 +23,13 @@ import pytest
 
 from swarmfree.cli.local_run import LocalRun
 from swarmfree.cockpit.fold import fold_all
-from swarmfree.lab.kept_weights import KEPT
+from swarmfree.cockpit.observed_events import PeerEvent
+from swarmfree.lab.kept_weights import BEFORE, KEPT
 from swarmfree.lab.local_order import order_of
 from swarmfree.lab.report import EventLog, ReportError, read_events
 from swarmfree.lab.swarm import SwarmExit
 from swarmfree.protocol.config import load_run
+from swarmfree.protocol.events import Opened
 from swarmfree.protocol.manifest import Manifest
 
 PROGRAM = Path(__file__).parents[1] / "lab" / "dummy_program.py"
@@ -96,6 +98,22 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
     assert (summary["exit_code"], summary["iterations"], summary["tokens"]) == (0, 2, 200)
     assert summary["why_nothing_is_left"].startswith("the run had no whole set of snapshots")  # two iterations of eight
     assert fold_all(read_events(tmp_path / "report")).committed_count == 2
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_the_model_before_the_first_loss_is_kept_once(tmp_path: Path, small_manifest: Manifest, *, goes_on: bool) -> None:
+    """A run that goes on has one from before: what it opens now may come after the loss."""
+    kills = ("stage=1,iteration=5",)
+    order = order_of(
+        small_manifest, tmp_path, peers=4, standbys=0, respawn=False, kills=kills, run_arguments=(), peer_arguments=()
+    )
+    if goes_on:
+        (tmp_path / f"{BEFORE}4").mkdir()
+    run, kept = LocalRun(small_manifest, order, is_json=True), list[str]()
+    run._keep = kept.append  # type: ignore[method-assign]
+    for iteration in (3, 4, 5):
+        run._keep_around_losses(PeerEvent(1.0, "peer-1", Opened(iteration, 0, "b")))
+    assert kept == ([] if goes_on else [BEFORE])
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_a_banned_peer_is_not_sent_for_a_ticket(
 ) -> None:
     """It is told that it is banned, and no more; one without a ticket is told how one is made."""
     order = PeerOrder(INVITE, LocalConfig(str(tmp_path)), Log.TEXT, EngineKind.TORCH, is_watched=False)
-    with pytest.raises(InviteError, match=f"A ticket is made by: swarmfree ticket INVITE --peer {node.peer_id}"):
+    with pytest.raises(InviteError, match=f"A ticket is made by: swarmfree ticket INVITE --organiser FILE --peer {node.peer_id}"):
         PeerLife(order)._require_ticket(Admission(manifest), node)
     bans = longer_ban_list(organiser, manifest, None, peers=[node.peer_id], tickets=[])
     with pytest.raises(InviteError, match=r"the organiser has banned peer \w+ \(list 1\)$"):

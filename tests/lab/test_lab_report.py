@@ -106,6 +106,15 @@ def test_one_evaluation_is_not_told_as_two() -> None:
     assert "held-out loss in bits per byte: 8.000 at the end" in text
 
 
+@pytest.mark.parametrize(("until_s", "told"), [(17.0, "before iteration 2"), (23.0, "before iteration 3"), (29.0, "at the end")])
+def test_the_last_evaluation_of_an_interrupted_run_is_not_called_its_end(until_s: float, told: str) -> None:
+    """More iterations were committed after it."""
+    state = fold_all([h for h in whole_story() if h.time_s < START_S + until_s])
+    text = summary_text(summarise(state, 130, "interrupted"), "here")
+    (line,) = [line for line in text.splitlines() if line.startswith("held-out loss in bits per byte: 8.000 at first")]
+    assert line.endswith(told)
+
+
 def test_the_summary_of_nothing_is_a_summary() -> None:
     """A swarm that was interrupted before anything happened has a summary too."""
     for state in (SwarmState(), fold_all(beginning())):
