@@ -103,15 +103,15 @@ def test_a_run_ends_with_summary_and_report(tmp_path: Path, small_manifest: Mani
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_the_model_before_the_first_loss_is_kept_once(tmp_path: Path, small_manifest: Manifest, *, goes_on: bool) -> None:
     """A run that goes on has one from before: what it opens now may come after the loss."""
-    kills = ("stage=1,iteration=5",)
+    kills = ("stage=1,iteration=3",)
     order = order_of(
         small_manifest, tmp_path, peers=4, standbys=0, respawn=False, kills=kills, run_arguments=(), peer_arguments=()
     )
     if goes_on:
-        (tmp_path / f"{BEFORE}4").mkdir()
+        (tmp_path / f"{BEFORE}2").mkdir()
     run, kept = LocalRun(small_manifest, order, is_json=True), list[str]()
     run._keep = kept.append  # type: ignore[method-assign]
-    for iteration in (3, 4, 5):
+    for iteration in (1, 2, 3):
         run._keep_around_losses(PeerEvent(1.0, "peer-1", Opened(iteration, 0, "b")))
     assert kept == ([] if goes_on else [BEFORE])
 
