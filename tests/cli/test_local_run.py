@@ -113,6 +113,7 @@ def test_the_model_before_the_first_loss_is_kept_once(tmp_path: Path, small_mani
     run._keep = kept.append  # type: ignore[method-assign]
     for iteration in (1, 2, 3):
         run._keep_around_losses(PeerEvent(1.0, "peer-1", Opened(iteration, 0, "b")))
+    run._events.close()
     assert kept == ([] if goes_on else [BEFORE])
 
 
