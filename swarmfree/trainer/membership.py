@@ -357,13 +357,12 @@ class Membership:
             return
         silence_s = self._context.timing.silence_s / 2
         answer = (await self._context.call(endpoint, GetPlan(), silence_s=silence_s)).expect(PlanAnswer)
-        plan = answer.plan
-        if plan is not None and replica_state.has_left_behind(plan):
+        is_behind = replica_state.has_left_behind(answer)
+        if answer.coordinator is not None and answer.coordinator.member == endpoint.member:
+            replica_state.pass_over(endpoint.member.peer_id if is_behind else "")
+        if is_behind:
             self._passes_over_since_s = min(self._passes_over_since_s, now_s)
-            replica_state.pass_over(answer.coordinator)
-            raise Refused(
-                RefusalKind.PAST, f"{endpoint.member} leads from iteration {plan.iteration}, before what lies on the disk here"
-            )
+            raise Refused(RefusalKind.PAST, f"{endpoint.member} leads from before what lies on the disk here")
 
     def _keep_up(self) -> None:
         """A member that was fenced keeps its state up to date until it is a member again."""
@@ -535,8 +534,7 @@ class Membership:
         """
         answers = await self._plans(others)
         left_behind = self._stage_member.replica_state.has_left_behind
-        lead = [answer.plan for answer in answers.values() if answer.goes_on(founder.iteration)]
-        if any(plan is None or not left_behind(plan) for plan in lead):
+        if any(answer.goes_on(founder.iteration) and not left_behind(answer) for answer in answers.values()):
             return None
         held: dict[int, tuple[Endpoint, ...]] = {}
         is_ready = True

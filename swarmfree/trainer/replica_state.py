@@ -19,7 +19,7 @@ from swarmfree.policy.halt import is_stopped
 from swarmfree.policy.promises import Held, Promises, forget_vote
 from swarmfree.policy.retention import logged_iteration_count
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import KeptShadow
+from swarmfree.protocol.messages import KeptShadow, PlanAnswer
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term, WorkKey, WorkKind
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
@@ -293,9 +293,11 @@ class ReplicaState:
         """
         self.is_committed_state |= not is_rebuilt
 
-    def pass_over(self, coordinator: Endpoint | None) -> None:
-        """Note whom this peer does not follow, as that leads from before what lies on the disk."""
-        self.passed_over = coordinator.member.peer_id if coordinator is not None else ""
+    def pass_over(self, peer_id: str) -> None:
+        """Note whom this peer does not follow, as that leads from before what lies on the disk;
+        empty for nobody.
+        """
+        self.passed_over = peer_id
 
     def say_hope(self, *, is_left: bool) -> None:
         """Note whether the hello that this peer says hopes that its lineage is led."""
@@ -356,14 +358,21 @@ class ReplicaState:
             why = f"lineage {lineage[:8]} at iteration {iteration} gives way to {self.lineage[:8]} at {self.iteration}, held here"
             raise Refused(RefusalKind.PAST, why)
 
-    def has_left_behind(self, plan: Plan) -> bool:
-        """Whether the snapshot held here is of a later iteration of a plan's lineage, which a
-        majority has decided: who leads by that plan stood still meanwhile, or was left alone, and
-        may claim one term after the other. Only a later founder's run goes on from an older set.
+    def has_left_behind(self, answer: PlanAnswer) -> bool:
+        """Whether the snapshot held here is of a later iteration of the lineage of a plan that
+        somebody answers, which a majority has decided: who leads by that stood still meanwhile, or
+        was left alone, and may claim one term after the other. Only a later founder's run goes on
+        from an older set. Who waits has stepped with all records that it holds, and its plan may be
+        of the iteration before.
         """
-        last, iteration = self.newest_record, plan.iteration
-        if not self.is_from_disk or last is None or is_of_later_founder(plan.position.term.number, last.term.number):
+        last, plan = self.newest_record, answer.plan
+        if not self.is_from_disk or last is None or plan is None:
             return False
+        if is_of_later_founder(plan.position.term.number, last.term.number):
+            return False
+        if answer.waiting_for and answer.records >= self.iteration:
+            return False
+        iteration = plan.iteration
         return iteration < self.iteration and self.past.get(iteration) == plan.lineage and iteration not in last.forced
 
     def known_peers(self) -> frozenset[str]:

@@ -72,7 +72,10 @@ class ResumeWatch:
         point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
         # Who was away when others decided that much does not go on from before it
         least = point.iteration if point is not None and not point.missing else 0
-        self._led = await self._who_leads(announced, answers, least)
+        self._led, passing = await self._who_leads(announced, answers, least)
+        if passing:
+            offers = {member: held for member, held in offers.items() if member.peer_id in passing}
+            point, is_later_there = resume_point({m.peer_id: held for m, held in offers.items()}, self._manifest.stage_count)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
@@ -102,39 +105,48 @@ class ResumeWatch:
         await self._name(point, present, announced)
         self._named_s = self._clock.now_s()
 
-    async def _who_leads(self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer], least: int) -> str:
-        """Peer id of one that leads, is led, or may elect a coordinator; empty where nobody is."""
-        is_passed_over = dict[str, bool]()
+    async def _who_leads(
+        self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer], least: int
+    ) -> tuple[str, frozenset[str]]:
+        """Peer id of one that leads, is led, or may elect a coordinator; empty where nobody is. And
+        of those that pass over who leads beside that.
+        """
+        passing, asked = frozenset[str](), dict[str, frozenset[str]]()
         for peer, answer in answers.items():
             if not answer.goes_on(least):
                 continue
             leader = answer.coordinator.member.peer_id if answer.coordinator is not None else ""
-            if leader not in is_passed_over:
-                is_passed_over[leader] = await self._is_passed_over(leader, announced, answers)
-            if not is_passed_over[leader]:
-                return peer
-        return ""
+            if leader not in asked:
+                asked[leader] = await self._passing(leader, announced, answers)
+            if not asked[leader]:
+                return peer, passing
+            passing |= asked[leader]
+        return "", passing
 
-    async def _is_passed_over(
+    async def _passing(
         self, leader: str, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer]
-    ) -> bool:
-        """Whether this coordinator waits, and every stage of one set lies on the disk of somebody
-        that does not follow it, as it leads from before that, and that had a place as its last
-        record was decided: it stood still while they went on, and all that it holds is in their
-        past.
+    ) -> frozenset[str]:
+        """Who does not follow a coordinator that waits, as it leads from before what lies on their
+        disks: it stood still while they went on, and all that it holds is in their past. Nobody,
+        unless they have every stage of one set, of those that had a place as its last record was
+        decided, and are more of those than follow it.
         """
-        passing = {peer: _usable(answer) for peer, answer in answers.items() if answer.passed_over == leader}
-        if not passing or leader not in answers or not answers[leader].waiting_for:
-            return False
+        own = answers.get(leader)
+        if own is None or not own.waiting_for or all(answer.passed_over != leader for answer in answers.values()):
+            return frozenset()
         try:
             silence_s = self._manifest.timing.silence_s / 2
             reply = await self._network.call(announced[leader].endpoint, GetRecord(ABSENT), silence_s=silence_s)
         except CallFailed:
-            return False
+            return frozenset()
         record = reply.expect(RecordAnswer).record
         had_place = {member.peer_id for member in record.electorate} if record is not None else set()
-        found, _ = resume_point({peer: held for peer, held in passing.items() if peer in had_place}, self._manifest.stage_count)
-        return found is not None and not found.missing
+        seated = {peer: answer for peer, answer in answers.items() if peer in had_place or peer == leader}
+        passing = {peer: _usable(answer) for peer, answer in seated.items() if answer.passed_over == leader}
+        following = [a for a in seated.values() if a.coordinator is not None and a.coordinator.member.peer_id == leader]
+        found, _ = resume_point(passing, self._manifest.stage_count)
+        is_behind = found is not None and not found.missing and own.records < found.iteration
+        return frozenset(passing) if is_behind and len(passing) > len(following) else frozenset()
 
     async def _name(self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
         """The one that was named least often; of those, one that can feed."""

@@ -239,9 +239,11 @@ def term_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     """
     has_left_behind = ReplicaState.has_left_behind
 
-    def careless(self: ReplicaState, plan: Plan) -> bool:
-        first = dataclasses.replace(plan.position, term=dataclasses.replace(plan.position.term, number=0))
-        return has_left_behind(self, dataclasses.replace(plan, position=first))
+    def careless(self: ReplicaState, answer: PlanAnswer) -> bool:
+        if answer.plan is None:
+            return has_left_behind(self, answer)
+        first = dataclasses.replace(answer.plan.position, term=dataclasses.replace(answer.plan.position.term, number=1))
+        return has_left_behind(self, dataclasses.replace(answer, plan=dataclasses.replace(answer.plan, position=first)))
 
     patch.setattr(ReplicaState, "has_left_behind", careless)
 
@@ -257,6 +259,16 @@ def patience_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
         await require_ahead(self, endpoint)
 
     patch.setattr(Membership, "_require_ahead", careless)
+
+
+def records_of_who_waits(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is back from its disk passes over a coordinator that has stepped with the record of
+    its plan, and waits for a lost stage before it makes the next one (When all have died).
+    """
+    has_left_behind = ReplicaState.has_left_behind
+    patch.setattr(
+        ReplicaState, "has_left_behind", lambda self, answer: has_left_behind(self, dataclasses.replace(answer, records=0))
+    )
 
 
 def word_of_who_slept(patch: pytest.MonkeyPatch) -> None:

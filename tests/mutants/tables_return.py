@@ -285,9 +285,9 @@ def place_of_one_that_stays_behind() -> object:
 def place_of_one_that_is_behind() -> object:
     """A peer with a snapshot for iteration 5 is about to ask for a place one that leads by a plan:
     from iteration 4 of its lineage in a term before that of its record, in that, in a later one,
-    and in that of a later founder;
-    from where it stands itself; from another lineage; by none; and from iteration 4 where a
-    majority had not decided, or where the state is no snapshot. Whether it says hello.
+    and in that of a later founder; from where it stands itself; from another lineage; by none; and
+    from iteration 4 where a majority had not decided, or where the state is no snapshot. Whether it
+    says hello.
     """
 
     async def story(alone: Alone, led: Plan | None, *, forced: tuple[int, ...], is_snapshot: bool) -> bool:
@@ -312,21 +312,45 @@ def place_of_one_that_is_behind() -> object:
     ]
 
 
-def word_of_one_that_passes_over() -> object:
-    """A peer with a snapshot is asked for its plan: before it has asked A for a place, which leads
-    from before it; after that; and once it follows another one. Whether it says so.
+def place_of_one_that_waits() -> object:
+    """A peer with a snapshot for iteration 5 is about to ask for a place one whose plan is of
+    iteration 4, and that holds five records and waits for something; five, and waits for nothing;
+    and four, and waits. Whether it says hello.
     """
 
-    async def story(alone: Alone) -> list[bool]:
+    async def story(alone: Alone, *, records: int, waiting_for: str) -> bool:
         membership = _holding_a_snapshot(alone, None)
-        behind = plan(3, Term(3, A.member), iteration=4, lineage=BEFORE)
-        alone.line.answer = lambda to, request: Reply(PlanAnswer(behind, "", A))
-        told = [(await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id]
+        answer = PlanAnswer(plan(3, Term(3, A.member), iteration=4, lineage=BEFORE), waiting_for, A, records)
+        place = Place(A, ABSENT, "", accepted=True)
+        alone.line.answer = lambda to, request: Reply(answer if isinstance(request, GetPlan) else place)
         await membership._ask(A)
-        told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id)
-        alone.replica_state.hear_of(D)
-        alone.stage_member.silent_ticks = 0
-        told.append((await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over == A.member.peer_id)
+        return any(isinstance(request, Hello) for _, request in alone.line.asked)
+
+    told = ((5, "stage 2 is lost"), (5, ""), (4, "stage 2 is lost"))
+    return [play(partial(story, records=records, waiting_for=waiting_for)) for records, waiting_for in told]
+
+
+def word_of_one_that_passes_over() -> object:
+    """A peer with a snapshot asks others for a place: nobody yet; D, which follows A, and answers a
+    plan from before the snapshot; A, which leads by that; A again, which has stepped on; A as
+    before; and then it follows D. After each whom it tells that it passes over.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        membership, told = _holding_a_snapshot(alone, None), list[str]()
+        behind = plan(3, Term(3, A.member), iteration=4, lineage=BEFORE)
+        place = Place(D, ABSENT, "", accepted=False)
+        on = replace(behind, lineage=OTHER_LINEAGE)
+        for asked, found in ((None, None), (D, behind), (A, behind), (A, on), (A, behind), (None, None)):
+            answer = PlanAnswer(found, "", A)
+            alone.line.answer = lambda to, request, answer=answer: Reply(answer if isinstance(request, GetPlan) else place)
+            if asked is not None:
+                await membership._ask(asked)
+            if len(told) == 5:
+                alone.replica_state.hear_of(D)
+                alone.stage_member.silent_ticks = 0
+            passed_over = (await queries.get_plan(alone.stage_member, ())).expect(PlanAnswer).passed_over
+            told.append({"": "", A.member.peer_id: "A", D.member.peer_id: "D"}[passed_over])
         return told
 
     return play(story)

@@ -230,6 +230,27 @@ def test_a_coordinator_that_slept_leads_where_nobody_else_does(*, lose: bool, aw
     assert set(committed(result)) == set(range(12))
 
 
+@pytest.mark.parametrize("stages", [(2,), (1, 2, 3)])
+def test_a_coordinator_that_has_stepped_and_waits_has_not_slept(stages: tuple[int, ...]) -> None:
+    """Its plan is of the iteration before what those have on their disks that died right after the
+    commit: back after half a second they take their places at once, and nothing is made anew.
+    """
+
+    def strike(director: Director) -> None:
+        director.kill(*(m for stage in stages for m in director.members(stage) if m != director.coordinator))
+
+    script = Once(
+        lambda m: isinstance(m.request, Seal) and m.outcome is not None and m.request.record.iteration == 4,
+        lambda director, _: director.after(0.3, lambda: strike(director)),
+    )
+    faults = replace(STEADY, replace_min_s=0.5, replace_max_s=0.5)
+    result = play(lasting(unhurried(swarm(sources=2, standbys=0, faults=faults)), 9, 1), script)
+    assert script.struck
+    assert not resumed(result)
+    assert not rebuilt(result)
+    assert result.statistics.longest_gap_s < 15.0
+
+
 def test_an_order_that_comes_while_a_lost_stage_is_rebuilt_waits_for_it() -> None:
     """Both replicas die as the order is given: the record that obeys comes once somebody serves
     it.

@@ -140,9 +140,9 @@ async def test_who_leads_or_is_led_is_left_alone() -> None:
     assert await world.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
 
-def asleep(*, waits: bool = True, **others: PlanAnswer) -> World:
+def asleep(*, waits: bool = True, records: int = 40, **others: PlanAnswer) -> World:
     """A coordinator that stood still while the others went on; what those answer who are back."""
-    leads = PlanAnswer(cast("Any", object()), "a stage is lost" if waits else "", announced("sleeper").endpoint, 40)
+    leads = PlanAnswer(cast("Any", object()), "a stage is lost" if waits else "", announced("sleeper").endpoint, records)
     return World(sleeper=leads, **others)
 
 
@@ -164,14 +164,29 @@ async def test_one_that_leads_from_before_what_all_have_on_their_disks_is_passed
         asleep(**(BACK | {"c": holds(0, passed_over="sleeper")})),  # a stage is on no disk
         asleep(**(BACK | {"c": holds(1, iteration=60, passed_over="sleeper")})),  # of another set
         asleep(**BACK, waits=False),  # it trains
+        asleep(**BACK, records=50),  # it has stepped, and its plan is older
         asleep(**BACK, e=PlanAnswer(None, "", announced("leads").endpoint)),  # another one leads
         asleep(**BACK, e=PlanAnswer(cast("Any", object()), "", records=50)),  # some choose a coordinator
     ],
-    ids=["followed", "of-another", "no-stage", "no-set", "trains", "led-by-another", "chosen"],
+    ids=["followed", "of-another", "no-stage", "no-set", "trains", "has-stepped", "led-by-another", "chosen"],
 )
 async def test_who_may_go_on_is_not_passed_over(world: World) -> None:
     """Every stage of one set has to lie on the disk of somebody who passes it over."""
     assert await world.look(300.0) == []
+
+
+@pytest.mark.parametrize(("followers", "is_named"), [(1, True), (2, False)])
+async def test_more_of_those_that_had_a_place_pass_it_over_than_follow_it(followers: int, *, is_named: bool) -> None:
+    """One of each stage does not take a run over from the others, the coordinator among them; nor
+    does it go on from what strangers say they have.
+    """
+    follows = PlanAnswer(cast("Any", object()), "", announced("sleeper").endpoint, 40)
+    names = [f"f{number}" for number in range(followers)]
+    stranger = PlanAnswer(None, "", snapshots=tuple(HeldSnapshot(stage, 90, L) for stage in range(3)))
+    world = asleep(**BACK, **dict.fromkeys(names, follows), x=stranger, y=holds(1, iteration=90), z=holds(2, iteration=90))
+    world.had_place = ("sleeper", "a", "c", "d", *names)
+    named = await world.look(TIMING.silence_s + 2 * LOOK_S if is_named else 300.0)
+    assert named == ([Founder(2, "a", 50, L, is_whole=True)] if is_named else [])
 
 
 @pytest.mark.parametrize("had_place", [("sleeper", "a", "c"), ("sleeper",), None])

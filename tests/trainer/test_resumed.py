@@ -204,7 +204,7 @@ async def test_whom_a_named_founder_calls_and_to_whom_it_gives_way(
     context = SimpleNamespace(
         call=call, timing=TimingSection(coordinator_silence_s=4.0), now_s=lambda: 50.0, manifest=SimpleNamespace(stage_count=2)
     )
-    books = SimpleNamespace(stage=0, has_left_behind=lambda plan: plan == "from before")
+    books = SimpleNamespace(stage=0, has_left_behind=lambda answer: answer.plan == "from before")
     state = SimpleNamespace(replica_state=books)
     here = SimpleNamespace(_context=context, _stage_member=state, _rounds=rounds, _asked_s=50.0 - waited_s)
     here._plans = lambda others: Membership._plans(cast("Any", here), others)
