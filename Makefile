@@ -9,8 +9,8 @@ SWARM_FLAGS ?= --peers 7 --standbys 1 --kill stage=2,iteration=150
 PYTEST_FLAGS ?=
 # The longest first: who is last has nobody beside it.
 SWARMS := $(addprefix tests/real_swarm/test_,same_as_alone.py real_replay.py real_recovery_methods.py survival_lasting.py endings.py chaos.py \
-	real_shadows.py real_begin.py restart.py restart_from_store.py) tests/cli/test_study_trials.py tests/cli/test_study.py
-OTHERS := $(addprefix tests/,examples benchmarks wire attacks lab model storage trainer cockpit paper policy protocol) \
+	real_shadows.py real_begin.py restart.py restart_from_store.py) tests/examples $(addprefix tests/cli/test_,tutorial.py study_trials.py study.py)
+OTHERS := $(addprefix tests/,benchmarks wire attacks lab model storage trainer cockpit paper policy protocol) \
 	$(filter-out $(SWARMS),$(wildcard tests/cli/test_*.py)) tests/test_tidy.py
 # Time does not pass in these while they wait for a processor: who has to be quick goes first.
 VIRTUAL := tests/sim tests/scenarios tests/mutants
