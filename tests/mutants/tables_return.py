@@ -358,20 +358,20 @@ def word_of_one_that_passes_over() -> object:
 
 def founder_beside_one_that_leads() -> object:
     """Who is named to go on from its snapshot of iteration 5 asks around: one leads from iteration
-    4 of its lineage, from where it stands itself, or from another lineage. Whether it gives way.
+    4 of its lineage, from where it stands itself, or from another lineage; or the first of these
+    beside the second. Whether it gives way.
     """
 
-    async def story(alone: Alone, led: Plan) -> bool:
-        membership = _holding_a_snapshot(alone, None)
-        alone.line.answer = lambda to, request: Reply(PlanAnswer(led, "", A))
+    async def story(alone: Alone, *led: Plan) -> bool:
+        membership, plans = _holding_a_snapshot(alone, None), dict(zip((A, D), led, strict=False))
+        alone.line.answer = lambda to, request: Reply(PlanAnswer(plans[to], "", to))
         membership._asked_s = -math.inf  # whoever has the other stages was waited for
-        here = Announcement(A, PeerState.SERVING, 0, 5, LINEAGE, 1.0, 0.0, True, PROTOCOL_REVISION, 1e12)
-        return await membership._who_holds(Founder(2, ME.member.peer_id, 5, LINEAGE), [here]) is None
+        there = [Announcement(one, PeerState.SERVING, 0, 5, LINEAGE, 1.0, 0.0, True, PROTOCOL_REVISION, 1e12) for one in plans]
+        return await membership._who_holds(Founder(2, ME.member.peer_id, 5, LINEAGE), there) is None
 
-    led = ((4, BEFORE), (5, LINEAGE), (4, OTHER_LINEAGE))
-    return [
-        play(partial(story, led=plan(3, Term(3, A.member), iteration=iteration, lineage=lineage))) for iteration, lineage in led
-    ]
+    where = ((4, BEFORE), (5, LINEAGE), (4, OTHER_LINEAGE))
+    behind, level, other = (plan(3, Term(3, A.member), iteration=iteration, lineage=lineage) for iteration, lineage in where)
+    return [play(lambda alone, led=led: story(alone, *led)) for led in ((behind,), (level,), (other,), (behind, level))]
 
 
 def copier_of_what_was_made() -> object:

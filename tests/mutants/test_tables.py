@@ -577,7 +577,7 @@ ROWS = (
     Row(removals_return.snapshot_from_after_a_lead, tables_return.place_of_one_that_is_behind, [*[False] * 3, *[True] * 6]),
     Row(removals_return.word_of_who_slept, tables_return.word_of_one_that_passes_over, ["", "", "A", "", "A", ""]),
     Row(removals_return.records_of_who_waits, tables_return.place_of_one_that_waits, [True, False, False]),
-    Row(removals_return.lead_of_who_slept, tables_return.founder_beside_one_that_leads, [False, True, True]),
+    Row(removals_return.lead_of_who_slept, tables_return.founder_beside_one_that_leads, [False, True, True, True]),
     Row(removals_return.patience_of_a_snapshot, tables_return.place_of_one_that_stays_behind, [False, False, True]),
     Row(removals_return.term_of_a_snapshot, tables_return.place_of_one_that_is_behind, [*[False] * 3, *[True] * 6]),
     Row(removals_return.answer_of_a_build, tables_copies.build_asked_for_again, ("Built", 1)),

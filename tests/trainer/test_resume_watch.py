@@ -66,11 +66,12 @@ class World:
 
     async def call(self, to: Endpoint, request: object, *, silence_s: float) -> Reply:
         """Answer as was chosen; with these as its electorate, where a record is asked for."""
-        assert silence_s > 0
+        assert silence_s == TIMING.silence_s / 2
         self.calls += 1
         if to.member.peer_id not in self.answers:
             raise PeerUnreachable("nobody is there")
         if isinstance(request, GetRecord):
+            assert request.iteration == ABSENT, "the newest one"
             if self.had_place is None:
                 raise Refused(RefusalKind.NOT_YET, "no record is held here")
             # An earlier life of each
@@ -152,6 +153,11 @@ BACK = {"a": holds(0, passed_over="sleeper"), "c": holds(1, passed_over="sleeper
 async def test_one_that_leads_from_before_what_all_have_on_their_disks_is_passed_over() -> None:
     """As a laptop that slept through a pause: else it made anew what they have."""
     assert await asleep(**BACK).look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
+    begun = asleep(waits=False)
+    assert await begun.look(2 * LOOK_S) == []
+    late = asleep(**BACK)
+    begun.there, begun.answers = late.there, late.answers
+    assert await begun.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)], "once it waits"
     followed = asleep(**BACK, e=PlanAnswer(cast("Any", object()), "", announced("sleeper").endpoint, 40))
     assert await followed.look(TIMING.silence_s + 2 * LOOK_S) == [Founder(2, "a", 50, L, is_whole=True)]
 
