@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -846,6 +847,19 @@ def hope_of_others(patch: pytest.MonkeyPatch) -> None:
         del self
 
     patch.setattr(PartitionMerge, "note_hope", careless)
+
+
+def hope_in_silence(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is through waits for those that hope, and does not say so: its members
+    believe that it stalls (3.4).
+    """
+    told = PartitionMerge.settle
+
+    async def careless(self: PartitionMerge) -> None:
+        self._roster = SimpleNamespace(wait_for=lambda what: None, check=self._roster.check)  # type: ignore[assignment]
+        await told(self)
+
+    patch.setattr(PartitionMerge, "settle", careless)
 
 
 def hope_without_end(patch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ who gives way, is there for.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -1196,6 +1197,25 @@ def end_while_somebody_hopes() -> object:
         play(partial(story, hellos=hellos, later=later), A)
         for hellos, later in ((0, False), (1, False), (1000, False), (1000, True))
     ]
+
+
+def told_while_somebody_hopes() -> object:
+    """What the members of a coordinator hear that it waits for, while it is through and somebody
+    hopes for a lineage that counts more, and after that.
+    """
+
+    async def story(alone: Alone) -> list[str]:
+        mine = merge_of(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
+        roster, heard = mine._roster, list[str]()
+        mine.note_hope()
+        settling = alone.tasks.start(mine.settle(), "settle")
+        await asyncio.sleep(5.0)
+        heard.append(roster.waiting_for.split(":")[0])
+        mine._hoped_s = -math.inf  # nobody says hello any more
+        await settling
+        return [*heard, roster.waiting_for.split(":")[0]]
+
+    return play(story, A)
 
 
 def two_rivals() -> object:

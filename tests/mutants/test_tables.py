@@ -297,6 +297,7 @@ ROWS = (
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_between_hellos, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_once_for_all, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
+    Row(removals_lead.hope_in_silence, tables_roster.told_while_somebody_hopes, ["a lineage that counts more", ""]),
     Row(removals_lead.hope_without_end, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),

@@ -336,13 +336,17 @@ class PartitionMerge:
 
     async def settle(self) -> None:
         """Wait for the second look at a rival to give way to, and for who hopes for a lineage that
-        counts more: until then nothing may end by this coordinator's word.
+        counts more: until then nothing may end by this coordinator's word. Members hear what for,
+        or they would believe that it stalls.
 
         Raises:
             Deposed: it was given way to.
         """
         while self.yields_since_s < math.inf or self._is_hoped:
+            if self._is_hoped:
+                self._roster.wait_for("a lineage that counts more: its members may choose a coordinator yet")
             await self._settled.wait(1.0)
+        self._roster.wait_for("")
         self._roster.check()
 
     async def loses_to(self, coordinator: Endpoint) -> bool:
