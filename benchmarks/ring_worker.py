@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
+import os
 import resource
 import time
 from collections.abc import Iterator
@@ -166,6 +167,9 @@ def main() -> None:
         _tell(train_fused(alone, iterations=manifest.run.iterations))
     else:
         _tell(_pipeline(manifest, alone, asked.rank, asked.store.absolute()))
+        # All is told. As the interpreter ends, threads of a group that was destroyed abort it at
+        # times: "terminate called without an active exception".
+        os._exit(0)
 
 
 if __name__ == "__main__":
