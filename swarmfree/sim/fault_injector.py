@@ -176,8 +176,18 @@ class Mischief:
         return sender in told or (self.plan.stage_of(sender) is None and not is_order)
 
     def promised(self, member: Member, plan: Plan) -> None:
-        """A member has promised a plan, so that it knows who else is in that."""
+        """A member has promised a plan, so that it knows who else is in that. Where it has sent the
+        newest one itself, its side has given way to this one's, whatever the terms: before the
+        first record two sides may choose in terms of one number.
+        """
         self._knowing.add(member)
+        leader = plan.position.term.member
+        if (
+            self.plan is not None
+            and member == self._cast.coordinator != leader
+            and self._goes_on(plan) >= self._goes_on(self.plan)
+        ):
+            self._take(plan, leader)
         if self.plan is not None and self.plan.stage_of(member) is not None:
             self.told[member] = self.told.get(member, frozenset()) | (_named(plan) & _named(self.plan))
 
@@ -196,9 +206,7 @@ class Mischief:
         """A plan is sent: who may fall is known, and the faults of its iteration are set off."""
         self.coordinators.setdefault(sender)
         if self.plan is None or (self._goes_on(plan), plan.position) > (self._goes_on(self.plan), self.plan.position):
-            self.plan, self._cast.coordinator = plan, sender
-            named = _named(plan)
-            self.told = {member: those & named for member, those in (self.told | {sender: named}).items() if member in named}
+            self._take(plan, sender)
         if plan.iteration in self._opened_s:
             return
         now_s = self._hub.loop.time()
@@ -225,6 +233,11 @@ class Mischief:
                 self._ending.expect(fault, fault.what)
             else:
                 self._hub.later(fault.moment * self._iteration_s, self._strike, fault)
+
+    def _take(self, plan: Plan, sender: Member) -> None:
+        self.plan, self._cast.coordinator = plan, sender
+        named = _named(plan)
+        self.told = {member: those & named for member, those in (self.told | {sender: named}).items() if member in named}
 
     def _calm_down(self) -> None:
         if not self._hub.calm:

@@ -134,16 +134,11 @@ class Election:
             replica_state.know(plan)  # whom an Open named that did not come here may claim, too
             if not self._may_lead(plan, poll):
                 return None  # it was a member once
-            may_force = waited_s >= timing.split_wait_s * (
-                1 if poll.covers(plan) or replica_state.is_through else FORCED_WITHOUT_ALL
-            )
-            # Nothing is left to decide, and who is missing has ended
-            may_force |= replica_state.is_through and not poll.silent
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif (may_force and not poll.fresh) or may_claim:
-                inheritance = await self._claim(term, plan, may_force=may_force)
+            elif may_claim or self._may_force(waited_s, plan, poll):
+                inheritance = await self._claim(term, plan, waited_s)
                 if inheritance is not None:
                     return inheritance
                 number += 1
@@ -260,7 +255,17 @@ class Election:
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
         return electorate_of(self._stage_member.replica_state.newest_record, plan)
 
-    async def _claim(self, term: Term, plan: Plan, *, may_force: bool) -> Takeover | None:
+    def _may_force(self, waited_s: float, plan: Plan, poll: Poll) -> bool:
+        """Whether this peer goes on with those that promised, or would promise, without a majority:
+        nobody that answered follows another one.
+        """
+        is_through = self._stage_member.replica_state.is_through
+        times = 1 if poll.covers(plan) or is_through else FORCED_WITHOUT_ALL
+        has_waited = waited_s >= times * self._context.timing.split_wait_s
+        # Where it is through, nothing is left to decide, and who is missing has ended
+        return not poll.fresh and (has_waited or (is_through and not poll.silent))
+
+    async def _claim(self, term: Term, plan: Plan, waited_s: float) -> Takeover | None:
         # Who knows of one record only may stand where a genesis lets the run go on from
         is_soon = len(self._stage_member.replica_state.records) == 1
         founder = await self._context.ports.directory.founder() if is_soon else None
@@ -269,7 +274,7 @@ class Election:
             return None
         # Of the electorate that the last record names, which may just have been fetched.
         majority = await self._may_claim(term, plan, poll)
-        if not (majority or may_force):
+        if not (majority or self._may_force(waited_s, plan, poll)):
             return None
         replica_state = self._stage_member.replica_state
         promised = replica_state.promised
@@ -332,6 +337,8 @@ class Election:
             if refusal.kind is RefusalKind.BEHIND:
                 told = believed_number(refusal.term_number, self._next_number())
                 poll.behind = max(poll.behind, told, claim.position.term.number)
+            elif refusal.kind is RefusalKind.FORBIDDEN:
+                poll.fresh.append(endpoint)  # it is a member of a plan that has not got this peer
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh.append(endpoint)
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()

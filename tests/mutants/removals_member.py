@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from swarmfree.policy import promises
 from swarmfree.policy.permissions import refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll, Train
+from swarmfree.protocol.messages import Average, Commit, GetAverage, Loss, Open, Promise, Seal, TakeRoll, Train
 from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
+from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
@@ -364,6 +366,19 @@ def average_that_was_asked_for(patch: pytest.MonkeyPatch) -> None:
     async def careless(self: Averaging, request: GetAverage) -> Reply:
         assert self.kept is not None
         return await give(self, GetAverage(*self.kept, request.part))
+
+    patch.setattr(Averaging, "get_average", careless)
+
+
+def average_of_a_stage_that_is_left(patch: pytest.MonkeyPatch) -> None:
+    """What a member had as it was asked for an average is read once its device has time, whatever
+    that holds then (3.6).
+    """
+
+    async def careless(self: Averaging, request: GetAverage) -> Reply:
+        self._require_kept(request)
+        read = partial(self._context.ports.engine.read_average, request.part)
+        return Reply(Average(), await self._device.run(Rank.BOOKS, 0, read))
 
     patch.setattr(Averaging, "get_average", careless)
 

@@ -87,6 +87,34 @@ def asking_before_claiming(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_ask", careless)
 
 
+def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
+    """A candidate goes on without a majority where those that it asked hold every stage, whoever of
+    them promises then (3.2).
+    """
+    ask, may_force, asked = Election._ask, Election._may_force, list[Poll]()
+
+    async def asks(self: Election, term: Any, plan: Any, *, only_asking: bool) -> Poll:
+        poll = await ask(self, term, plan, only_asking=only_asking)
+        asked[:] = [poll] if only_asking else asked
+        return poll
+
+    patch.setattr(Election, "_ask", asks)
+    patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll: may_force(self, waited_s, plan, asked[0]))
+
+
+def force_over_those_that_forbid(patch: pytest.MonkeyPatch) -> None:
+    """A candidate goes on without a majority, though living members say that it is none of them
+    (3.2).
+    """
+    ask = Election._ask_one
+
+    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        await ask(self, poll, endpoint, claim)
+        poll.fresh.clear()
+
+    patch.setattr(Election, "_ask_one", careless)
+
+
 def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
     """A candidate that is behind tries the next number, whatever it was told (3.2)."""
     ask = Election._ask

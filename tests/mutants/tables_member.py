@@ -711,6 +711,30 @@ def average_of_another_digest() -> object:
     return play(story)
 
 
+def average_while_another_stage_is_built() -> object:
+    """A member is asked for the average that it has, while its device, which has work to do first,
+    begins another stage, or another average.
+    """
+
+    async def story(alone: Alone, *, builds: bool) -> str:
+        await _own_average(alone)
+        averaging, device = alone.stage_member.averaging, alone.stage_member.device
+        assert averaging.kept is not None
+        asked = GetAverage(*averaging.kept, 0)
+
+        def leave() -> None:
+            if builds:
+                alone.engine.blank(2)
+            else:
+                averaging.kept = None
+
+        alone.tasks.start(device.run(Rank.BOOKS, 0, leave), "begin something else")
+        await asyncio.sleep(0)
+        return await word(averaging.get_average(asked))
+
+    return [play(partial(story, builds=builds)) for builds in (True, False)]
+
+
 def contribution_of_a_stranger() -> object:
     """Somebody who is not in the roll contributes to it."""
 

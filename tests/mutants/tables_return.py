@@ -152,6 +152,28 @@ def candidate_without_majority() -> object:
     return _campaign(_silent, judge)
 
 
+def candidate_that_is_refused_in_earnest() -> object:
+    """Three would promise, and do not as a candidate claims: they say nothing, or that it is no
+    member here. The seconds until it leads all the same, within four times `split_wait_s`.
+    """
+
+    def silent(to: Endpoint, claim: Claim) -> Promise:
+        return _promising(to, claim) if claim.only_asking else _silent(to, claim)
+
+    def forbidding(to: Endpoint, claim: Claim) -> Promise:
+        if claim.only_asking:
+            return _promising(to, claim)
+        raise Refused(RefusalKind.FORBIDDEN, "that is none of the members here")
+
+    async def judge(alone: Alone, election: Election) -> int:
+        begun_s, leads = alone.context.now_s(), False
+        while alone.context.now_s() - begun_s < 4 * alone.context.timing.split_wait_s and not leads:
+            leads = await election.campaign() is not None
+        return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1
+
+    return [_campaign(silent, judge), _campaign(forbidding, judge)]
+
+
 def candidate_that_was_left_out() -> object:
     """The newest plan does not name a peer that votes, or one that does not: whether it may lead at
     once, after a long wait, and after that beside a peer that promises; then beside one that the

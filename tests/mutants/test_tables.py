@@ -137,6 +137,7 @@ ROWS = (
     Row(removals_member.share_of_a_loss, tables_member.loss_of_another_share, ["LossAnswer", "stale"]),
     Row(removals_member.term_of_a_roll, tables_member.roll_of_an_old_term, "behind"),
     Row(removals_member.lineage_of_a_step, tables_member.step_of_another_lineage, "gone"),
+    Row(removals_member.average_of_a_stage_that_is_left, tables_member.average_while_another_stage_is_built, ["gone"] * 2),
     Row(removals_member.average_that_was_asked_for, tables_member.average_of_another_digest, "gone"),
     Row(removals_member.members_of_a_roll, tables_member.contribution_of_a_stranger, "stale"),
     Row(
@@ -307,6 +308,8 @@ ROWS = (
     Row(removals_lead.bar_for_arithmetic, tables_roster.state_that_differs_again, True),
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
+    Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, -1]),
+    Row(removals_return.force_over_those_that_forbid, tables_return.candidate_that_is_refused_in_earnest, [3, -1]),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),

@@ -133,6 +133,26 @@ def test_what_a_member_may_not_forbid() -> None:
     scene.loop.close()
 
 
+@pytest.mark.parametrize("leads_on", [False, True])
+def test_whose_sender_follows_another_is_not_the_newest_plan(leads_on: bool) -> None:  # noqa: FBT001 - a pytest parameter
+    """The sender of a plan of term 3 has promised one of term 1: a later plan of term 3, of whom a
+    lower name leads, is newer. Not where it leads on.
+    """
+    scene, silent = Scene(), SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: True)
+    lower, higher = Member("a", "1"), Member("b", "1")
+
+    def planned(number: int, leader: Member) -> Plan:
+        stages = ((Replica(Endpoint(lower, ())),), (Replica(Endpoint(higher, ())),))
+        return Plan(Position(Term(number, leader), 0, 0, 1), "0" * 16, "1" * 64, stages, (), None, 4)
+
+    mischief.see(planned(3, higher), higher)
+    mischief.promised(lower if leads_on else higher, planned(1, lower))
+    mischief.see(planned(3, lower), lower)
+    assert mischief.plan == planned(3, higher if leads_on else lower)
+    scene.loop.close()
+
+
 @pytest.mark.parametrize("number", [1, 7, founders_term(2)])
 def test_who_begins_with_a_later_founder_may_forbid_what_the_first_one_planned(number: int) -> None:
     """As soon as it has a place there, and not as soon as that one is named; nobody may while the

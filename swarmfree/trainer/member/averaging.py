@@ -36,7 +36,7 @@ from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import ContributionDigest, PartialSum, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.replica_state import ReplicaState
@@ -214,12 +214,25 @@ class Averaging:
             raise Refused(RefusalKind.FAILED, f"{member}: {why}")
 
     async def get_average(self, request: GetAverage) -> Reply:
-        """Return one part of the complete average that this peer holds."""
+        """Return one part of the complete average that this peer holds.
+
+        Raises:
+            Refused: `gone`, it holds another one, or builds another stage by now.
+        """
+
+        def read() -> bytes:
+            self._require_kept(request)
+            return self._context.ports.engine.read_average(request.part)
+
+        self._require_kept(request)
+        try:
+            return Reply(Average(), await self._device.run(Rank.BOOKS, 0, read))
+        except WorkFailed as error:
+            raise Refused(RefusalKind.GONE, str(error)) from error
+
+    def _require_kept(self, request: GetAverage) -> None:
         if self.kept != (request.iteration, request.sum_digest):
             raise Refused(RefusalKind.GONE, f"no average of iteration {request.iteration} with this digest is kept here")
-        part = request.part
-        data = await self._device.run(Rank.BOOKS, 0, lambda: self._context.ports.engine.read_average(part))
-        return Reply(Average(), data)
 
     def contributions(self, name: str) -> tuple[ContributionDigest, ...]:
         """List digests of what came for the parts that this peer owned in a round, and of what it
