@@ -45,8 +45,9 @@ async def publish_bans(
     """
     async with open_directory(invite, patience_s) as (directory, manifest, _):
         timing = manifest.timing
-        named = [await _resolved(directory, text) for text in peers]
-        led_by = {parse_address(point).peer_id for point in invite.entry_points}.intersection(named)
+        leading = frozenset(parse_address(point).peer_id for point in invite.entry_points)
+        named = [await _resolved(directory, leading, text) for text in peers]
+        led_by = leading.intersection(named)
         if led_by and not is_sure:
             raise ConfigError(
                 f"{min(led_by)} is a node by which the invite leads, as the bootstrap node: it ends for good, and nobody comes by it; "
@@ -79,8 +80,9 @@ async def publish_bans(
         return 0
 
 
-async def _resolved(directory: DhtDirectory, text: str) -> str:
-    """A peer id from itself, or from its end, where one announced peer has that.
+async def _resolved(directory: DhtDirectory, leading: frozenset[str], text: str) -> str:
+    """A peer id from itself, or from its end, where one announced peer has that, or one node by
+    which the invite leads.
 
     Raises:
         ConfigError: no peer, or several.
@@ -90,9 +92,11 @@ async def _resolved(directory: DhtDirectory, text: str) -> str:
     if len(text) < SUFFIX_LETTERS_MIN:
         raise ConfigError(f"{text!r}: a peer id, or its last {SUFFIX_LETTERS_MIN} letters or more, is expected")
     announced = {announcement.endpoint.member.peer_id for announcement in await directory.announcements()}
-    found = sorted(peer_id for peer_id in announced if peer_id.endswith(text))
+    found = sorted(peer_id for peer_id in announced | leading if peer_id.endswith(text))
     if len(found) != 1:
-        known = f"{len(found)} announced peers' ids end so" if found else "no announced peer's id ends so"
+        known = (
+            f"{len(found)} announced peers' ids end so" if found else "no announced peer's id ends so, nor one of the invite's"
+        )
         raise ConfigError(f"{text!r}: {known}; a whole one is expected, as `swarmfree status INVITE --json` has it")
     return found[0]
 

@@ -120,7 +120,8 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
     if found.standbys:
         lines.append(f"standby  {_some(found.standbys)}")
     lines.append(
-        f"iteration {time.seconds:,.2f} s: compute {time.compute_s:,.2f}, averaging {time.averaging_s:,.2f}, messages {time.commit_s:,.2f}; "
+        f"iteration {time.seconds:,.2f} s: passes and their messages {time.compute_s:,.2f}, "
+        f"averaging {time.averaging_s:,.2f}, commit {time.commit_s:,.2f}; "
         f"{found.tokens_per_s:,.0f} tokens/s"
     )
     slowest = found.slowest_stage
