@@ -81,6 +81,19 @@ def forced_but_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Coordinator, "_decide", careless)
 
 
+def forced_after_proof_of_death(patch: pytest.MonkeyPatch) -> None:
+    """Who has finished a record without a majority, by proof that others have died, decides the
+    next one as if nobody could be further (3.2).
+    """
+    finish = Coordinator._finish
+
+    async def careless(self: Coordinator, sealed: Record) -> None:
+        await finish(self, sealed)
+        self.lead.may_force = False
+
+    patch.setattr(Coordinator, "_finish", careless)
+
+
 def silence_without_majority(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that has lost its majority goes on beating (3.2)."""
     patch.setattr(QuorumWatch, "check", lambda self, **limits: True)

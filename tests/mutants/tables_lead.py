@@ -539,6 +539,27 @@ def forced_once() -> object:
     return lead(story, forced=True)
 
 
+def forced_after_a_finish() -> object:
+    """Who leads without a majority finishes a record that it had stored: with one of the four who
+    vote, where nothing is known of the others, where they are proven to have died, and with all
+    four. Whether that record is forced, and whether the next one may be.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, there: int, ended: bool) -> list[bool]:  # noqa: FBT001 - a case
+        everybody = [*coordinator.roster.members()]
+        for participant in everybody[there:]:
+            coordinator.roster.fence(participant.member, "it is silent")
+        if ended:
+            alone.context.incarnations.hear([second_life(participant.endpoint).member for participant in everybody[there:]])
+        await coordinator._finish(record())
+        decided = coordinator.lead.decided
+        assert decided is not None
+        return [bool(decided.forced), coordinator.lead.may_force]
+
+    cases = ((1, False), (1, True), (4, False))
+    return [lead(partial(story, there=there, ended=ended), forced=True) for there, ended in cases]
+
+
 def hello_before_all_are_told() -> object:
     """A standby has stepped with a decided record, and says hello while the members are told of it:
     whether its state is this lineage's.

@@ -162,6 +162,11 @@ ROWS = (
     Row(removals_lead.majority_for_open, tables_lead.open_without_promises, "waits"),
     Row(removals_lead.promise_of_what_gave_way, tables_lead.loaded_as_others_promise, (False, True)),
     Row(removals.majority_for_seal, tables_lead.seal_without_votes, "waits"),
+    Row(
+        removals_lead.forced_after_proof_of_death,
+        tables_lead.forced_after_a_finish,
+        [[True, False], [False, True], [False, False]],
+    ),
     Row(removals_lead.forced_but_once, tables_lead.forced_once, "deposed"),
     Row(removals_lead.silence_without_majority, tables_lead.without_majority, "deposed"),
     Row(removals_lead.lineage_of_a_vote, tables_lead.vote_on_a_lineage_that_was_left, 1.0),

@@ -341,7 +341,11 @@ class Coordinator:
             # Nobody decides for an electorate of nobody.
             there = there or [participant.member for participant in self.roster.members()]
             sealed = dataclasses.replace(sealed, forced=(*sealed.forced, sealed.iteration), electorate=tuple(there))
+        # Where those who would make a majority are proven to have died, they may have decided more
+        is_by_proof = self.lead.may_force and self.lead.may_decide(heard) and not is_majority(self.lead.electorate(), heard)
         await self._decide(sealed)
+        if is_by_proof:
+            self.lead.allow_force()
         self._context.tell(committed_event(sealed, self._context.now_s() - begun_s, 0))
 
     async def _decide(self, record: Record) -> None:

@@ -208,3 +208,7 @@ class Leadership:
         """Everybody was told of a decided record: the next iteration begins."""
         self.present = Present(record.iteration + 1, record.lineage(), record)
         self.attempt, self.may_force, self.is_sealing, self.sealed, self.cut = 0, False, False, None, ()
+
+    def allow_force(self) -> None:
+        """The present iteration may be decided without a majority, and counts as forced then."""
+        self.may_force = True
