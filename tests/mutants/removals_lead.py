@@ -259,6 +259,19 @@ def average_of_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rounds, "_judge", careless)
 
 
+def pause_after_an_unreachable_member(patch: pytest.MonkeyPatch) -> None:
+    """A member that cannot be called is sent one roll after another, without a pause (3.6)."""
+    judge = Rounds._judge
+
+    def careless(self: Rounds, roll: Any, participants: list[Participant], replies: Mapping[Member, Any]) -> Any:
+        pause_s = self._pause_s
+        found = judge(self, roll, participants, replies)
+        self._pause_s = pause_s
+        return found
+
+    patch.setattr(Rounds, "_judge", careless)
+
+
 def redone_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """What is missing is redone also for stages of which nobody answers (3.4)."""
     patch.setattr(Rounds, "_heard_stages", lambda self, plan: set(range(len(plan.replicas))))

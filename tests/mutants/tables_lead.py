@@ -838,6 +838,22 @@ def averages_of_siblings() -> object:
     return _judged(_report(), _report(average="another"))
 
 
+def pause_after_a_round() -> object:
+    """A replica cannot be called, or refuses its roll: how long the coordinator waits before the
+    next one, in seconds.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator, failure: CallFailed) -> float:
+        participants = [g for g in coordinator.roster.participants() if g.stage == 1]
+        coordinator._rounds._judge(_roll(), participants, {ME.member: _report(), SIBLING.member: failure})
+        begun_s = alone.context.now_s()
+        await coordinator._rounds._pause(plan(1))
+        return round(alone.context.now_s() - begun_s, 3)
+
+    failures = (PeerUnreachable("its relay does not lead to it", refused=False), Refused(RefusalKind.STALE, "another base"))
+    return [lead(partial(story, failure=failure)) for failure in failures]
+
+
 def sibling_without_the_average() -> object:
     """One replica has reported; the other one is there, and has not."""
     return _judged(_report(), PeerSilent("nothing"))

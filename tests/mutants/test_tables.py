@@ -181,6 +181,7 @@ ROWS = (
     Row(removals_lead.proof_before_the_claim, tables_lead.record_beside_the_dead, (0,)),
     Row(removals_lead.nobody_decides_for_nobody, tables_lead.nobody_to_decide, False),
     Row(removals_lead.states_alike, tables_lead.states_of_siblings, "StatesDiffer"),
+    Row(removals_lead.pause_after_an_unreachable_member, tables_lead.pause_after_a_round, [0.1, 0.0]),
     Row(removals_lead.averages_alike, tables_lead.averages_of_siblings, "str"),
     Row(removals_lead.average_of_everybody, tables_lead.sibling_without_the_average, "str"),
     Row(removals_lead.average_that_somebody_has, tables_lead.average_of_who_is_gone, [0, 2]),

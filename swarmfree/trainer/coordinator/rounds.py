@@ -38,8 +38,8 @@ PARTED_AFTER_S = 1.0
 no longer parts nobody.
 """
 PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
-"""After a round in which members could not reach each other; doubled each time until a round
-succeeds.
+"""After a round in which members could not reach each other, or one could not be reached; doubled
+each time until a round succeeds.
 """
 SPOILT_MAX = 2
 STALE_ROLLS_MAX = 4
@@ -224,8 +224,8 @@ class Rounds:
         ]
 
     async def _pause(self, plan: Plan) -> None:
-        """Let members that could not reach each other be, unless somebody falls meanwhile: then the
-        next roll goes without it.
+        """Let members be that could not reach each other, or be reached, unless somebody falls
+        meanwhile: then the next roll goes without it.
         """
         until_s, there = self._context.now_s() + self._pause_s, self.live(plan)
         self._pause_s = min(PAUSE_MAX_S, 2 * self._pause_s)
@@ -348,6 +348,8 @@ class Rounds:
         self._bar_spoilt(stage, participants, failures)
         self._part_pairs(stage, participants, failures)
         self._fence_strays(replies)
+        if any(isinstance(reply, PeerUnreachable) for reply in replies.values()):
+            self._pause_s = self._pause_s or PAUSE_S  # that comes at once, and would again
         # Who is there and has not reported has not got the average: should all die that have it,
         # the stage would be lost beside it.
         lacking = [g for g in participants if self._roster.get(g.member) is g and g.member not in reports]
