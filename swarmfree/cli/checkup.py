@@ -35,6 +35,7 @@ from swarmfree.wire.invite import Invite
 from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.relay_client import RelayClient
+from swarmfree.wire.ticket import Ticket
 
 VECTORS_HELD = 5
 """Of a stage that is trained, each as long as its weights: weights, two moments, the gradient sum
@@ -303,6 +304,24 @@ def corpus_finding(manifest: Manifest, local: LocalConfig) -> Finding:
     return Finding(Grade.GOOD, "corpus", f"{what} the run's own: this peer can serve stage 0, too")
 
 
+def ticket_finding(ticket: Ticket | None, peer_id: str, why: str) -> Finding:
+    """Tell whether the run lets this peer in.
+
+    Args:
+        ticket: the invite's, if it has one.
+        peer_id: of this peer.
+        why: it does not; empty where it does.
+    """
+    if why.startswith("banned"):
+        return Finding(Grade.BAD, "ticket", why, "A ban holds for the whole run, with any invite: its organiser can say why")
+    if why:
+        return Finding(Grade.BAD, "ticket", why, f"Send {peer_id} to the organiser and ask for an invite of its own")
+    if ticket is None:
+        return Finding(Grade.GOOD, "ticket", "this run lets everybody in who is not banned, or has this peer on its list")
+    until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
+    return Finding(Grade.GOOD, "ticket", f"the invite's holds until {until}")
+
+
 class _Checkup:
     def __init__(self, invite: Invite, local: LocalConfig, tell: Callable[[Finding], None]) -> None:
         self._invite, self._local, self._tell = invite, local, tell
@@ -328,7 +347,9 @@ class _Checkup:
             if order is not None and is_halted:
                 text = f"its organiser has ordered it to {order.halt}"
                 self._tell(Finding(Grade.NOTE, "run", text, "Nothing is trained until those who had a stage are back"))
-            ticket = self._ticket(admission, identity)
+            held = self._invite.ticket
+            refusal = admission.refusal(identity.peer_id, held.shown_by(identity.peer_id) if held is not None else b"")
+            ticket = ticket_finding(held, identity.peer_id, refusal or "")
             self._tell(ticket)
             if ticket.grade is Grade.BAD:
                 return  # nobody would hear anything else of it
@@ -369,17 +390,6 @@ class _Checkup:
             admission=admission,
             ticket=self._invite.ticket,
         )
-
-    def _ticket(self, admission: Admission, identity: Identity) -> Finding:
-        ticket = self._invite.ticket
-        why = admission.refusal(identity.peer_id, ticket.shown_by(identity.peer_id) if ticket is not None else b"")
-        if why:
-            fix = f"Send {identity.peer_id} to the organiser and ask for an invite of its own"
-            return Finding(Grade.BAD, "ticket", why, fix)
-        if ticket is None:
-            return Finding(Grade.GOOD, "ticket", "this run lets everybody in who is not banned, or has this peer on its list")
-        until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(ticket.expires_s))
-        return Finding(Grade.GOOD, "ticket", f"the invite's holds until {until}")
 
     async def _reach(self, network: GrpcNetwork, directory: DhtDirectory) -> Finding:
         """Have the run's relays call this peer, and where they cannot, be called by way of one."""

@@ -303,7 +303,9 @@ def _without_alarms(swarm: SwarmState, iteration: int) -> SwarmState:
 
 
 def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
-    """Iterations that were decided since the last look, evenly spread over the time between."""
+    """Iterations that were decided since the last look, evenly spread over the time between, or
+    since a stage was there that they waited for.
+    """
     swarm = own.swarm
     last = swarm.commits[-1] if swarm.commits else None
     fresh = [record for record in records if last is None or record.iteration > last.iteration]
@@ -312,6 +314,8 @@ def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
     if not fresh:
         return own
     since_s = last.time_s if last is not None else swarm.first_opened_s or now_s
+    # What waited for a stage was decided after that was there
+    since_s = max(since_s, *(story.built_s or 0.0 for story in swarm.lost_stages if story.resumed_s is None), 0.0)
     count = fresh[-1].iteration - (last.iteration if last is not None else fresh[-1].iteration - 1)
     each_s = max(0.0, now_s - since_s) / count
     for record in fresh:

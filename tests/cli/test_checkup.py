@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.cli.checkup import Grade, Taken, clock_finding, clock_offset, memory_finding, stage_finding
+from swarmfree.cli.checkup import Grade, Taken, clock_finding, clock_offset, memory_finding, stage_finding, ticket_finding
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
@@ -61,3 +61,11 @@ def test_a_stage_is_bad_only_where_nobody_of_it_answers() -> None:
     assert found == "ok    stage 2    3 peers, 4.0 to 12.3 ms there and back, 16 Mbit/s from the nearest"
     alone = stage_finding(2, 1, (0.004,), Taken(1_000_000, 0.5)).line()
     assert alone == "ok    stage 2    1 peer, 4.0 ms there and back, 16 Mbit/s from the nearest"
+
+
+def test_who_is_banned_is_sent_for_no_other_invite() -> None:
+    """Whoever only lacks a ticket is."""
+    assert ticket_finding(None, "QmMe", "").grade is Grade.GOOD
+    banned, without = (ticket_finding(None, "QmMe", why) for why in ("banned: the organiser says so", "no ticket"))
+    assert (banned.grade, without.grade) == (Grade.BAD, Grade.BAD)
+    assert "invite of its own" in without.fix and "invite of its own" not in banned.fix

@@ -352,6 +352,21 @@ def moments() -> dict[str, OwnState]:
     return {"before": own, "during": during, "after": later}
 
 
+def test_what_waited_for_a_stage_was_decided_after_that_was_there() -> None:
+    """A loss that lasts eight seconds lies between two looks at the records: the first iteration
+    after it is not told as one of before.
+    """
+    own, after = moments()["during"], (PLACES[0], ("twin",), ("me",), PLACES[3])
+    made = Made(
+        Replay(2, 2, (endpoint("left"),), 30, (endpoint("twin"),), (endpoint("last"),), "why"), 40, 0.8, 2_400_000, exact=True
+    )
+    for number, at_s in ((40, 59.0), (44, 61.0)):
+        known = {"stage": 2, "plan": plan(number, after, rebuilt=(2,) if number == 40 else ()), "made": made}
+        own = look(own, glance(number, contributions=4, **known), START_S + at_s, 40_000_000)
+    (told,) = (news for news in own.swarm.news if news.text.startswith("training goes on: iteration"))
+    assert START_S + 59 < told.time_s < START_S + 61
+
+
 @pytest.mark.parametrize("size", [(60, 23), (80, 23), (120, 40)])
 @pytest.mark.parametrize("name", ["before", "during", "after"])
 def test_the_screen_of_a_volunteer_is_the_one_kept(request: pytest.FixtureRequest, name: str, size: tuple[int, int]) -> None:
