@@ -100,7 +100,7 @@ def test_differences_are_of_the_same_traces() -> None:
         results += [result("norm2", trace, [low] * 7, seed=seed), result("uniform", trace, [high] * 7, seed=seed)]
     results += [result("norm2", "middle-9", [9.0] * 7), result("random", "middle-1", [1.2] * 7)]
     (found,) = pairs_of(rows_of(results))
-    assert (found.kind, found.better, found.worse, found.pairs) == ("middle", "norm2", "uniform", 3)
+    assert (found.kind, found.expected_better, found.expected_worse, found.pairs) == ("middle", "norm2", "uniform", 3)
     assert found.difference_percent == pytest.approx((1 + 3 + 5) / 3)
     assert found.error_percent == pytest.approx(2 / math.sqrt(3))
     assert found.t == pytest.approx(3 / (2 / math.sqrt(3)))

@@ -275,9 +275,15 @@ class RecoveryStudy:
         pipeline, stalled = pipeline_gap_percent(results, BODY)
         swap = next(s for s in summaries(rows) if (s.strategy, s.kind) == ("swapped", "none"))
         exact = max(row.distance for row in rows if row.strategy == "replay")
+        scratch = f" or, from scratch, {size.scratch_iterations}" if size.scratch_iterations else ""
+        seeds = f"seed{'s' * (len(size.seeds) > 1)} {', '.join(map(str, size.seeds))}"
         what = (
-            f"{len(self._bases())} bases of {size.base_iterations} iterations, {len(self._trials)} trials of {size.iterations} or, from scratch, "
-            f"{size.scratch_iterations}; seeds {size.seeds}; a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
+            f"{len(self._bases())} base models of {size.base_iterations} iterations, {len(self._trials)} trials of {size.iterations}{scratch}; "
+            f"{seeds}; a stage is lost with {100 * RATE:.0f} % an hour, iterations of 91.3 s; {seconds:.0f} s."
+        )
+        shared = (
+            "Traces of one seed begin with the same base model, which t takes for independent; "
+            f"that of bases goes by the means of the {len(size.seeds)} base models."
         )
         refit_stalled, unpaid = pipeline_stall(rows, "refit", BODY), unpaid_stall(rows, "refit")
         full = (
@@ -291,7 +297,7 @@ class RecoveryStudy:
             f"Replayed stages differ from the lost ones by {exact:g} at most.",
             full,
             f"No trial pays more than its length: refits owed {unpaid:.0f} iterations more when trials were over, which no gap has.",
-            f"Traces of one seed share its base: of paired differences t takes them for independent, bases_t has the {len(size.seeds)} bases' means.",
+            *([shared] if len(size.seeds) > 1 else []),
             *_bound_sentences(rows, run_of_study(1).recovery.weight_ratio_max),
             SMALL,
         ]
@@ -303,8 +309,11 @@ class RecoveryStudy:
             gaps = f"{s.gap_percent:>9.3f}{s.error_percent:>8.3f}{s.time_percent:>9.3f}{s.learned_percent:>9.3f}{s.spike_percent:>9.2f}"
             self._say(f"{s.kind:<10}{s.strategy:<16}{gaps}{s.redone:>8.0f}{s.stalled:>9.0f}")
         for pair in pairs_of(rows):
-            found = f"{pair.difference_percent:+.3f} +- {pair.error_percent:.3f} %, t = {pair.t:.2f}, by bases {pair.bases_t:.2f}, {pair.pairs} pairs"
-            self._say(f"{pair.kind}: {pair.worse} over {pair.better}: {found}")
+            by_bases = f" (of bases {pair.bases_t:.2f})" if pair.bases > 1 else ""
+            found = (
+                f"{pair.difference_percent:+.3f} +- {pair.error_percent:.3f} %, t = {pair.t:.2f}{by_bases}, {pair.pairs} pairs"
+            )
+            self._say(f"{pair.kind}: {pair.expected_worse} over {pair.expected_better}: {found}")
         for sentence in about:
             self._say(sentence)
         self._say(f"report: {written[-1]}")

@@ -106,8 +106,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two strategies under the same traces: by how much the gap of `worse` is larger, percent, with
-    standard error and t = difference / error.
+    """Two strategies under the same traces: by how much the gap of the one that was expected to be
+    worse is larger, percent, with standard error and t = difference / error.
 
     `t` takes every trace for independent, though those of one seed go on from the same base;
     `bases_t` is that of the means over each of the `bases`, 0 where there is one base. With three
@@ -115,8 +115,8 @@ class Pair:
     """
 
     kind: str
-    better: str
-    worse: str
+    expected_better: str
+    expected_worse: str
     pairs: int
     difference_percent: float
     error_percent: float
