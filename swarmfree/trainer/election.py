@@ -257,7 +257,7 @@ class Election:
 
     def _may_force(self, waited_s: float, plan: Plan, poll: Poll) -> bool:
         """Whether this peer goes on with those that promised, or would promise, without a majority:
-        nobody that answered follows another one.
+        nobody that answered hears a coordinator.
         """
         is_through = self._stage_member.replica_state.is_through
         times = 1 if poll.covers(plan) or is_through else FORCED_WITHOUT_ALL
@@ -337,8 +337,6 @@ class Election:
             if refusal.kind is RefusalKind.BEHIND:
                 told = believed_number(refusal.term_number, self._next_number())
                 poll.behind = max(poll.behind, told, claim.position.term.number)
-            elif refusal.kind is RefusalKind.FORBIDDEN:
-                poll.fresh.append(endpoint)  # it is a member of a plan that has not got this peer
             elif refusal.kind is RefusalKind.FRESH:
                 poll.fresh.append(endpoint)
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()

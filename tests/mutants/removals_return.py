@@ -102,19 +102,6 @@ def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll: may_force(self, waited_s, plan, asked[0]))
 
 
-def force_over_those_that_forbid(patch: pytest.MonkeyPatch) -> None:
-    """A candidate goes on without a majority, though living members say that it is none of them
-    (3.2).
-    """
-    ask = Election._ask_one
-
-    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
-        await ask(self, poll, endpoint, claim)
-        poll.fresh.clear()
-
-    patch.setattr(Election, "_ask_one", careless)
-
-
 def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
     """A candidate that is behind tries the next number, whatever it was told (3.2)."""
     ask = Election._ask

@@ -154,7 +154,7 @@ def candidate_without_majority() -> object:
 
 def candidate_that_is_refused_in_earnest() -> object:
     """Three would promise, and do not as a candidate claims: they say nothing, or that it is no
-    member here. The seconds until it leads all the same, within four times `split_wait_s`.
+    member here. How many times `split_wait_s` pass until it leads all the same, four at most.
     """
 
     def silent(to: Endpoint, claim: Claim) -> Promise:

@@ -1200,17 +1200,20 @@ def end_while_somebody_hopes() -> object:
 
 
 def told_while_somebody_hopes() -> object:
-    """What the members of a coordinator hear that it waits for, while it is through and somebody
-    hopes for a lineage that counts more, and after that.
+    """What the members of a coordinator that is through hear that it waits for: before a second
+    look at a rival, while somebody hopes for a lineage that counts more, and after that.
     """
 
     async def story(alone: Alone) -> list[str]:
         mine = merge_of(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
         roster, heard = mine._roster, list[str]()
-        mine.note_hope()
+        mine.yields_since_s = alone.context.now_s()
         settling = alone.tasks.start(mine.settle(), "settle")
-        await asyncio.sleep(5.0)
-        heard.append(roster.waiting_for.split(":")[0])
+        for _ in range(2):
+            await asyncio.sleep(5.0)
+            heard.append(roster.waiting_for.split(":")[0])
+            mine.yields_since_s = math.inf
+            mine.note_hope()
         mine._hoped_s = -math.inf  # nobody says hello any more
         await settling
         return [*heard, roster.waiting_for.split(":")[0]]

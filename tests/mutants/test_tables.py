@@ -304,7 +304,7 @@ ROWS = (
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_between_hellos, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_once_for_all, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
-    Row(removals_lead.hope_in_silence, tables_roster.told_while_somebody_hopes, ["a lineage that counts more", ""]),
+    Row(removals_lead.hope_in_silence, tables_roster.told_while_somebody_hopes, ["", "a lineage that counts more", ""]),
     Row(removals_lead.hope_without_end, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
@@ -314,8 +314,7 @@ ROWS = (
     Row(removals_lead.bar_for_arithmetic, tables_roster.state_that_differs_again, True),
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
-    Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, -1]),
-    Row(removals_return.force_over_those_that_forbid, tables_return.candidate_that_is_refused_in_earnest, [3, -1]),
+    Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),

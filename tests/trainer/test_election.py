@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 from swarmfree.policy.promises import Promises, Renounced
 from swarmfree.policy.takeover import Takeover
@@ -324,3 +327,30 @@ def test_a_stranger_that_reaches_the_end_of_the_run_asks_for_a_place() -> None:
     alone.context.manifest = replace(alone.context.manifest, run=replace(alone.context.manifest.run, iterations=1))
     alone.replica_state.known_plan = through(first)(Claim(Position(FOUNDER, 1, 0, 1), only_asking=True)).plan
     assert alone.campaign() is not None
+
+
+def test_how_long_a_candidate_waits_before_it_goes_on_without_a_majority() -> None:
+    """Once `split_wait_s` where those that promise hold every stage, or all iterations are done;
+    then not at all where all the others have ended; else three times that. Never while somebody
+    that answers hears a coordinator.
+    """
+    timing = Manifest().timing
+
+    def waits(*, through: bool, covers: bool, silent: bool, fresh: bool = False) -> float:
+        poll = SimpleNamespace(covers=lambda plan: covers, silent=silent, fresh=[A] if fresh else [])
+        election = SimpleNamespace(
+            _stage_member=SimpleNamespace(replica_state=SimpleNamespace(is_through=through)),
+            _context=SimpleNamespace(timing=timing),
+        )
+        times = (
+            times
+            for times in range(5)
+            if Election._may_force(cast("Any", election), times * timing.split_wait_s, cast("Any", None), cast("Any", poll))
+        )
+        return next(times, math.inf)
+
+    under_way = [waits(through=False, covers=covers, silent=silent) for covers in (True, False) for silent in (True, False)]
+    assert under_way == [1, 1, 3, 3]
+    done = [waits(through=True, covers=covers, silent=silent) for covers in (True, False) for silent in (True, False)]
+    assert done == [1, 0, 1, 0]
+    assert {waits(through=through, covers=True, silent=False, fresh=True) for through in (True, False)} == {math.inf}
