@@ -222,6 +222,8 @@ class Fuzz:
 @given(case=STORIES)
 # A member, twice
 @example(case=Case(False, True, 0, 0.3, [(0, 30, 2**32 - 1), (0, 30, 2**32 - 1), (0, 0, 479617), (0, 0, 479617)]))
+# An audit of a roll in which somebody contributes who is none of its members
+@example(case=Case(False, True, 0, 0.0, [(0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 47, 18634)]))
 def test_no_word_and_no_answer_ends_a_peer(part: int, case: Case) -> None:
     """Sound messages in which any value is another one: each ends in an answer or a refusal."""
 

@@ -336,6 +336,8 @@ class Auditor:
             data = gave
             if member == self._context.me:
                 data = await self._own(roll.base, [a.id.number for a in roll.of(member)], part)
+            elif member not in where:
+                data = b""  # a roll may name whom it likes
             elif member != subject:
                 data = await self._shown(look, where[member], GetContribution(roll.round(), part)) or b""
             if not data or (member != subject and digest_of(data) != told.get((part, member))):
