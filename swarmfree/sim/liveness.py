@@ -309,10 +309,12 @@ class Liveness:
 
     def _has_majority(self, scene: Scene) -> bool:
         """Whether a majority lives and moves, has not gone over to another side, and the network is
-        whole.
+        whole. Whose device hangs while it has something to do first promises nothing before it
+        ends by that.
         """
         there = [m for m in scene.electorate if self._moves(m) and self._held.get(m) in {None, *scene.lineages}]
-        return not self._hub.breaks.lasting and is_majority(scene.electorate, there)
+        hang = {member for member, life in self._cast.lives.items() if life.pace.stuck}
+        return not self._hub.breaks.lasting and is_majority(scene.electorate, [m for m in there if m not in hang])
 
     def _limits(self) -> Bounds:
         return Bounds.of(self._manifest.timing, is_lossy=self._is_lossy())

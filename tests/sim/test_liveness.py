@@ -136,6 +136,16 @@ def test_a_dead_coordinator_has_a_successor(survivors: int) -> None:
     assert not found or "nobody took over" in found[0]
 
 
+def test_a_dead_coordinator_has_no_successor_while_whom_a_majority_needs_hangs() -> None:
+    """A peer whose device hangs in what it does first promises nothing until it ends by that."""
+    scene = Scene()
+    for name in NAMES[1:-4]:
+        scene.hub.detach(Member(name, "1"))
+    scene.after(5.0, lambda: scene.hub.detach(scene.leader))
+    scene.troupe.lives[Member(NAMES[-1], "1")].pace.stuck = True
+    assert scene.play(int(LIMITS.takeover_s) + 10) == []
+
+
 def test_a_dead_coordinator_has_no_successor_among_those_that_have_gone_over() -> None:
     """Two of four have stepped with another side since: whom they left has no majority, and they
     have a coordinator.
