@@ -315,6 +315,7 @@ ROWS = (
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
+    Row(removals_return.look_before_it_goes_on_alone, tables_return.candidate_that_looks_around, 92),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
