@@ -211,7 +211,7 @@ def test_what_has_something_to_leave_leaves_in_good_order(
         pytest.skip("whoever runs the tests has this signal ignored")
     command = [sys.executable, "-c", LEAVER.format(has_begun=has_begun, limit_s=0.5 if numbers == (signal.SIGTERM,) else 15)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "ready\n"
         heard = ""
         for number in numbers:
@@ -222,7 +222,9 @@ def test_what_has_something_to_leave_leaves_in_good_order(
                 # Nothing is said about it, and signals that wait are not taken in order
                 time.sleep(0.05)
         try:
-            rest, words = process.communicate(timeout=20)
+            # Not `communicate`: it misses what `readline` has read ahead
+            rest, words = process.stdout.read(), process.stderr.read()
+            process.wait(timeout=20)
         finally:
             process.kill()
     assert (process.returncode, (heard + rest).split(), words) == (code, said, "")
