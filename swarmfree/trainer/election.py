@@ -146,11 +146,8 @@ class Election:
                 refused += 1
                 if refused >= REFUSED_MAX:
                     return None
-            # Others may lead elsewhere: look into the directory, and then go on; but not where it
-            # may go on alone before it would look once more
-            left_s = FORCED_WITHOUT_ALL * timing.split_wait_s - waited_s
-            if self._context.now_s() >= look_at_s and not 0 < left_s <= LOOK_S:
-                return None
+            if self._context.now_s() >= look_at_s:
+                return None  # others may lead elsewhere: look into the directory, and then go on
             if await self._stage_member.heartbeat_came.wait(pause_s * (0.5 + self._context.rng.random())):
                 return None
             pause_s = min(PAUSE_GROWTH * pause_s, timing.silence_s / 2)

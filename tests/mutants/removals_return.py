@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from swarmfree.policy import patience, recovery
-from swarmfree.policy.election import LOOK_S
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Copy, Stay
@@ -101,20 +100,6 @@ def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Election, "_ask", asks)
     patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll: may_force(self, waited_s, plan, asked[0]))
-
-
-def look_before_it_goes_on_alone(patch: pytest.MonkeyPatch) -> None:
-    """A candidate looks for others who lead, though it may go on alone before it is back (3.2)."""
-    campaign = Election.campaign
-
-    async def careless(self: Election) -> Takeover | None:
-        try:
-            async with asyncio.timeout(LOOK_S):
-                return await campaign(self)
-        except TimeoutError:
-            return None
-
-    patch.setattr(Election, "campaign", careless)
 
 
 def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:

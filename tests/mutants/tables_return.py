@@ -174,20 +174,6 @@ def candidate_that_is_refused_in_earnest() -> object:
     return [_campaign(silent, judge), _campaign(forbidding, judge)]
 
 
-def candidate_that_looks_around() -> object:
-    """Nobody answers a candidate, which says hello to others for 18 seconds after each campaign:
-    the seconds until it leads alone.
-    """
-
-    async def judge(alone: Alone, election: Election) -> int:
-        begun_s = alone.context.now_s()
-        while await election.campaign() is None:
-            await asyncio.sleep(18.0)
-        return round(alone.context.now_s() - begun_s)
-
-    return _campaign(_silent, judge)
-
-
 def candidate_that_was_left_out() -> object:
     """The newest plan does not name a peer that votes, or one that does not: whether it may lead at
     once, after a long wait, and after that beside a peer that promises; then beside one that the

@@ -106,9 +106,9 @@ class PartitionMerge:
     @property
     def _hope_lasts_s(self) -> float:
         """So long after its last hello a peer counts as one that hopes: a candidate says none while
-        it asks for the lead, for twice `LOOK_S` at most, and then has a last call under way.
+        it asks for the lead, and then has a last call under way.
         """
-        return 2 * LOOK_S + 3 * self._context.timing.silence_s
+        return LOOK_S + 3 * self._context.timing.silence_s
 
     async def may_end(self, stranger: Endpoint) -> bool:
         """Whether a stranger may be told that the run is over: who says nothing may not, nor a
