@@ -315,7 +315,8 @@ def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
         return own
     since_s = last.time_s if last is not None else swarm.first_opened_s or now_s
     # What waited for a stage was decided after that was there
-    since_s = max(since_s, *(story.built_s or 0.0 for story in swarm.lost_stages if story.resumed_s is None), 0.0)
+    built_s = [story.built_s for story in swarm.lost_stages if story.built_s is not None and story.resumed_s is None]
+    since_s = max([since_s, *built_s])
     count = fresh[-1].iteration - (last.iteration if last is not None else fresh[-1].iteration - 1)
     each_s = max(0.0, now_s - since_s) / count
     for record in fresh:
