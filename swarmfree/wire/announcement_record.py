@@ -8,12 +8,12 @@ signature itself is checked by `dht_validator`.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.canonical_json import canonical_json, json_object
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.names import ABSENT, Endpoint, Member
 from swarmfree.wire.addresses import parse_address
@@ -111,28 +111,6 @@ def run_record_from_bytes(content: bytes, owner: str) -> tuple[str, tuple[str, .
     """
     values = json_object(content, ANNOUNCEMENT_SIZE_BYTES_MAX)
     return _matching(values, "run", _FINGERPRINT), multiaddrs_of(values, "entry_points", owner)
-
-
-def canonical_json(values: dict[str, Any]) -> bytes:
-    """The one way in which these values are written."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def json_object(content: bytes, size_bytes_max: int) -> dict[str, Any]:
-    """A JSON object from a stranger.
-
-    Raises:
-        ValueError: it is too large, or it is not one.
-    """
-    if len(content) > size_bytes_max:
-        raise ValueError(f"{len(content)} bytes, at most {size_bytes_max} expected")
-    try:
-        values = json.loads(content)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(values, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004 - one kind of error for whatever a stranger sent
-    return values
 
 
 def relay_record_to_bytes(addresses: tuple[str, ...], ticket: bytes) -> bytes:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarmfree.protocol.canonical_json import canonical_json, json_object
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.identity import is_peer_id
 from swarmfree.wire.organiser import OrganiserKey, is_signed
 from swarmfree.wire.ticket import TICKET_ID_LETTERS, Ticket

@@ -18,9 +18,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from swarmfree.protocol.canonical_json import canonical_json, json_object
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave

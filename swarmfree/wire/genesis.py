@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from swarmfree.protocol.canonical_json import canonical_json, json_object
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import TALLY_MAX
 from swarmfree.protocol.names import Founder
-from swarmfree.wire.announcement_record import canonical_json, json_object
 from swarmfree.wire.ban_list import BanList
 from swarmfree.wire.identity import Identity, is_peer_id, peer_id_of, verify
 from swarmfree.wire.ticket import Ticket, ticket_from_bytes, why_no_leave

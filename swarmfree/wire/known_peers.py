@@ -11,9 +11,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from swarmfree.protocol.canonical_json import json_object
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.wire.addresses import parse_address
-from swarmfree.wire.announcement_record import json_object
 
 KNOWN_PEERS_FILE = "known_peers.json"
 KNOWN_PEERS_MAX = 16

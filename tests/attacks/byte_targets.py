@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from swarmfree.protocol.canonical_json import canonical_json
 from swarmfree.protocol.errors import ProtocolViolation, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.message_bounds import MessageBounds
@@ -22,7 +23,6 @@ from swarmfree.protocol.names import Founder
 from swarmfree.protocol.validation import check_message, check_names
 from swarmfree.wire.addresses import parse_address
 from swarmfree.wire.announcement_record import (
-    canonical_json,
     peer_record_from_bytes,
     relay_record_from_bytes,
     run_record_from_bytes,

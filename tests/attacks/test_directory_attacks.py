@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
+from swarmfree.protocol.canonical_json import canonical_json
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.wire import genesis, record_judge
 from swarmfree.wire.addresses import parse_address
-from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
+from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.dht_values import SignedRecord
 from swarmfree.wire.directory import DhtDirectory, DirectorySettings

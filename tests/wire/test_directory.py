@@ -18,11 +18,12 @@ import pytest
 from directory_world import World, announcement_of, is_running, until, world_of
 
 from swarmfree.protocol.announcement import PeerState
+from swarmfree.protocol.canonical_json import canonical_json
 from swarmfree.protocol.errors import ConfigError, InviteError, SwarmfreeError
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.wire.addresses import Address, parse_address
-from swarmfree.wire.announcement_record import PeerRecord, canonical_json, peer_record_to_bytes
+from swarmfree.wire.announcement_record import PeerRecord, peer_record_to_bytes
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.directory import RUNS_KEY, DhtDirectory, DirectorySettings
 from swarmfree.wire.genesis import Genesis, make_genesis

@@ -22,13 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.protocol.announcement import Announcement, PeerState
+from swarmfree.protocol.canonical_json import canonical_json, json_object
 from swarmfree.protocol.errors import ConfigError
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.wire.announcement_record import (
     PeerRecord,
-    canonical_json,
-    json_object,
     peer_record_from_bytes,
     peer_record_to_bytes,
     relay_record_from_bytes,

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from directory_world import world_of
 
+from swarmfree.protocol.canonical_json import canonical_json
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation
 from swarmfree.protocol.manifest import Manifest, RunSection
 from swarmfree.protocol.names import Founder
-from swarmfree.wire.announcement_record import canonical_json
 from swarmfree.wire.ban_list import longer_ban_list
 from swarmfree.wire.end_notice import EndNotice, find_end_notice, make_end_notice, read_end_notice
 from swarmfree.wire.genesis import make_genesis
