@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarmfree.protocol.canonical_json import bounded_json
 from swarmfree.protocol.config_values import (
     ConfigSource,
     assigned,
@@ -153,8 +153,8 @@ def manifest_from_bytes(content: bytes) -> Manifest:
     if len(content) > MANIFEST_SIZE_BYTES_MAX:
         source.fail("", f"{len(content):,} bytes; at most {MANIFEST_SIZE_BYTES_MAX:,} expected")
     try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError):
+        fields = bounded_json(content, MANIFEST_SIZE_BYTES_MAX)
+    except ValueError:
         source.fail("", "not JSON; the canonical bytes of a manifest expected")
     revision = fields.pop(_REVISION, None) if isinstance(fields, dict) else None
     if isinstance(fields, dict) and revision != PROTOCOL_REVISION:

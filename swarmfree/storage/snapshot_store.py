@@ -22,6 +22,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal
 
+from swarmfree.protocol.canonical_json import json_object
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.storage.atomic_files import told_in_one_line
@@ -208,7 +209,7 @@ class BucketSnapshots:
                 except FileNotFoundError:
                     return None
             with contextlib.suppress(LookupError, TypeError, ValueError):
-                said = json.loads(content)
+                said = json_object(content, RECORD_SIZE_BYTES_MAX)
                 data, sha256 = str(said["data"]), str(said["sha256"])
                 if said["run"] == self._run and data == _data_key(key, sha256):
                     self._records[key] = {"data": data, "size_bytes": int(said["size_bytes"]), "sha256": sha256}
