@@ -84,6 +84,7 @@ class RefusalKind(enum.StrEnum):
     WRONG_INCARNATION = "wrong_incarnation"
     SUPERSEDED = "superseded"
     FRESH = "fresh"
+    OUTRANKED = "outranked"
     TOO_SLOW = "too_slow"
     DISPUTED = "disputed"
     UNREACHED = "unreached"
@@ -100,14 +101,15 @@ class Refused(CallFailed):
     Args:
         kind: which no.
         detail: one sentence for a person.
-        term_number: with `behind` and `fresh`, that of the term that the receiver has promised; 0
-            where it does not matter.
+        term_number: with `behind` and `fresh`, that of the term that the receiver has promised;
+            with `outranked`, that of the term in which it leads; 0 where it does not matter.
 
     Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale`
     (other base or round), `gone` (no longer kept), `behind` (sender must fetch), `exhausted` (no
     replica of a later stage could do it), `failed` (an exception in the work), `wrong_*` (other
     run, protocol or life), `superseded` (a newer round took its place), `fresh` (the receiver hears
-    its coordinator, and follows no other one), `too_slow` (the work would take longer than it may),
+    its coordinator, and follows no other one), `outranked` (the sender's lineage counts more than
+    the one that the receiver leads), `too_slow` (the work would take longer than it may),
     `disputed` (what others have signed says otherwise), `unreached` (the receiver could not call
     the sender back), `forbidden` (the sender may not say that here), `not_admitted` (the sender has
     no ticket that holds, or is banned), `excluded` (an audit has convicted the sender),

@@ -87,7 +87,8 @@ class Election:
         self._revisions = itertools.count(1)
         self._beats_before: int | None = None
         self._alone_since_s = 0.0
-        self._has_waited, self._placed_s = False, -math.inf
+        self._has_waited, self._is_stopped, self._placed_s = False, False, -math.inf
+        self._outranked: dict[Member, int] = {}
         self.announced: Sequence[Announcement] = ()
         self.led: Sequence[Endpoint] = ()
 
@@ -99,9 +100,10 @@ class Election:
         replica_state, timing = self._stage_member.replica_state, self._context.timing
         self.led, is_new = (), self._is_led()
         if is_new:  # else this peer goes on with a campaign that it only interrupted
+            self._outranked.clear()
             self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
         alone_s = self._context.now_s() - self._alone_since_s
-        self._has_waited = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s
+        self._has_waited, self._is_stopped = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s, False
         left, holds = replica_state.left_plan, replica_state.stage != ABSENT
         is_as_left = holds and left is not None and replica_state.past.get(left.iteration) == left.lineage
         # Whom it was told to follow may be gone, and only those that were told so are left; who has
@@ -127,7 +129,7 @@ class Election:
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
-            self.led = poll.fresh
+            self.led, self._is_stopped = poll.fresh, bool(poll.fresh)
             if self._is_led() or poll.is_led or not await self._catch_up(poll) or self._is_led():
                 return None
             plan = newest_plan((plan, replica_state.known_plan, *(p.plan for p in poll.promises.values()))) or plan
@@ -158,14 +160,21 @@ class Election:
         """Whether a coordinator of this peer's own lineage may still come.
 
         It may until a campaign began in which this peer could have claimed the lead without any
-        other, and for as long after one has given it a place.
+        other, unless others stopped it who hear a coordinator that this peer has yet to ask, and
+        for as long after one has given it a place.
         """
         is_placed = self._context.now_s() - self._placed_s < FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
-        return self._is_led() or is_placed or not self._has_waited
+        return self._is_led() or is_placed or self._is_stopped or not self._has_waited
 
     def note_place(self) -> None:
         """A coordinator has given this peer a place, and knew what it hopes for."""
         self._placed_s = self._context.now_s()
+
+    def note_outranked(self, coordinator: Member, term_number: int) -> None:
+        """A coordinator has said that it gives way to this peer's lineage: that others hear it
+        stops no claim.
+        """
+        self._outranked[coordinator] = term_number
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
@@ -337,7 +346,7 @@ class Election:
             if refusal.kind is RefusalKind.BEHIND:
                 told = believed_number(refusal.term_number, self._next_number())
                 poll.behind = max(poll.behind, told, claim.position.term.number)
-            elif refusal.kind is RefusalKind.FRESH:
+            elif refusal.kind is RefusalKind.FRESH and refusal.term_number not in self._outranked.values():
                 poll.fresh.append(endpoint)
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()
                 poll.is_led |= is_led and not self._stage_member.is_stalled

@@ -283,18 +283,7 @@ class Membership:
                     self._unwelcome = refusal.detail  # anybody may say so
                     self._is_turned_away |= is_named
                     return False
-                self._is_heard = True
-                if refusal.kind is RefusalKind.SUPERSEDED:
-                    raise RunEnded(refusal.detail) from refusal
-                self._is_unreached = refusal.kind is RefusalKind.UNREACHED
-                if refusal.kind is RefusalKind.BEHIND and self.genesis == 1:
-                    self._has_begun = True
-                self._are_led |= refusal.kind in {
-                    RefusalKind.BEHIND,
-                    RefusalKind.UNREACHED,
-                }  # or may be: later on they may be gone
-                if refusal.kind not in {RefusalKind.WRONG_INCARNATION, RefusalKind.NOT_YET}:
-                    self._say(refusal.detail)
+                self._heed(endpoint.member, refusal)
                 return False
             except CallFailed as error:
                 self._context.tell(Note(f"hello: {error}"))
@@ -318,6 +307,24 @@ class Membership:
             # Nobody founds who hears of a coordinator
             endpoint, self._are_led = place.coordinator, True
         return False
+
+    def _heed(self, sender: Member, refusal: Refused) -> None:
+        """Note what follows from a refusal by a peer of this run.
+
+        Raises:
+            RunEnded: a newer life of this peer has its place.
+        """
+        kind, self._is_heard = refusal.kind, True
+        if kind is RefusalKind.SUPERSEDED:
+            raise RunEnded(refusal.detail) from refusal
+        self._is_unreached = kind is RefusalKind.UNREACHED
+        if kind is RefusalKind.BEHIND and self.genesis == 1:
+            self._has_begun = True
+        self._are_led |= kind in {RefusalKind.BEHIND, RefusalKind.UNREACHED}  # or may be: later on they may be gone
+        if kind is RefusalKind.OUTRANKED:
+            self._election.note_outranked(sender, refusal.term_number)
+        elif kind not in {RefusalKind.WRONG_INCARNATION, RefusalKind.NOT_YET}:
+            self._say(refusal.detail)
 
     async def _is_believed(self, endpoint: Endpoint) -> bool:
         """Whether this peer may follow one: where it holds what would be lost, only one that had a

@@ -37,6 +37,7 @@ CODES: dict[RefusalKind, StatusCode] = {
     RefusalKind.WRONG_INCARNATION: StatusCode.PERMISSION_DENIED,
     RefusalKind.SUPERSEDED: StatusCode.ABORTED,
     RefusalKind.FRESH: StatusCode.ABORTED,
+    RefusalKind.OUTRANKED: StatusCode.ABORTED,
     RefusalKind.TOO_SLOW: StatusCode.ABORTED,
     RefusalKind.DISPUTED: StatusCode.ABORTED,
     RefusalKind.UNREACHED: StatusCode.FAILED_PRECONDITION,

@@ -27,7 +27,7 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer import election, snapshot_keeper
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator import assignment as assemblies
-from swarmfree.trainer.coordinator import recovery_choice
+from swarmfree.trainer.coordinator import coordinator, recovery_choice
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.leadership import Leadership
@@ -121,6 +121,58 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
 
     def hopes(self: Election) -> bool:
         return self._is_led() or self._context.now_s() - self._alone_since_s < self._context.timing.split_wait_s
+
+    patch.setattr(Election, "hopes", property(hopes))
+
+
+def claim_over_who_gives_way(patch: pytest.MonkeyPatch) -> None:
+    """Members of a lineage that gives way stop whoever leads the one that it gives way to (3.4)."""
+
+    def careless(self: Election, sender: object, term_number: int) -> None:
+        del self, sender, term_number
+
+    patch.setattr(Election, "note_outranked", careless)
+
+
+def term_of_who_gives_way(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that gives way does not say in which term it leads (3.4)."""
+    patch.setattr(coordinator, "Refused", lambda kind, detail, number=0: Refused(kind, detail))
+
+
+def terms_that_give_way(patch: pytest.MonkeyPatch) -> None:
+    """Who was told once that a coordinator gives way claims over whatever others hear (3.4)."""
+    ask = Election._ask_one
+
+    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
+        await ask(self, poll, endpoint, claim)
+        if self._outranked:
+            poll.fresh.clear()
+
+    patch.setattr(Election, "_ask_one", careless)
+
+
+def word_of_long_ago(patch: pytest.MonkeyPatch) -> None:
+    """What was said to a peer before it was led by another one counts after that (3.4)."""
+    begin = Election.__init__
+
+    class Kept(dict[Any, int]):
+        def clear(self) -> None:
+            return
+
+    def careless(self: Election, *args: Any) -> None:
+        begin(self, *args)
+        self._outranked = Kept()
+
+    patch.setattr(Election, "__init__", careless)
+
+
+def hope_of_who_is_stopped(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that others stop, who hear a coordinator which it has yet to ask, hopes no more
+    for one of its own (3.4).
+    """
+
+    def hopes(self: Election) -> bool:
+        return self._is_led() or not self._has_waited
 
     patch.setattr(Election, "hopes", property(hopes))
 

@@ -52,6 +52,7 @@ from swarmfree.sim.peer_ports import MemorySnapshots, Pace
 from swarmfree.trainer import election
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Deposed, Roster
@@ -82,6 +83,7 @@ from tests.mutants.alone import (
     second_life,
 )
 from tests.mutants.tables_lead import PLACES, answer
+from tests.mutants.tables_roster import merge_of
 from tests.trainer import test_ends_copy
 from tests.trainer.test_election import announced
 
@@ -172,6 +174,54 @@ def candidate_that_is_refused_in_earnest() -> object:
         return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1
 
     return [_campaign(silent, judge), _campaign(forbidding, judge)]
+
+
+def candidate_whose_lineage_counts_more() -> object:
+    """All others hear a coordinator, in term 7. How many `split_wait_s` pass until a candidate
+    leads all the same, four at most: where nobody has said that it gives way, where that one has,
+    where the one of term 6 has, where that was before the candidate was led by somebody. And
+    whether it hopes for a coordinator of its own after that long.
+    """
+
+    def led(to: Endpoint, claim: Claim) -> Promise:
+        raise Refused(RefusalKind.FRESH, "another one is heard", 7)
+
+    async def judge(alone: Alone, election: Election, *, said: int, is_led: bool) -> tuple[int, bool]:
+        begun_s, leads = alone.context.now_s(), False
+        while alone.context.now_s() - begun_s < 4 * alone.context.timing.split_wait_s and not leads:
+            leads = await election.campaign() is not None
+            if said:
+                election.note_outranked(D.member, said)
+            if is_led:
+                said, is_led, begun_s = 0, False, alone.context.now_s()
+                alone.stage_member.heartbeat_count += 1
+        return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1, election.hopes
+
+    return [
+        _campaign(led, partial(judge, said=said, is_led=is_led))
+        for said, is_led in ((0, False), (7, False), (6, False), (7, True))
+    ]
+
+
+def word_of_who_gives_way() -> object:
+    """A peer says hello to a coordinator whose lineage was forced sooner than its own: the terms of
+    which it knows by then that they stop no claim of its own.
+    """
+
+    async def judge(alone: Alone, election: Election) -> list[int]:
+        async def lead(inherited: object) -> None:
+            raise AssertionError(inherited)
+
+        mine = merge_of(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
+        roster = SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
+        coordinator = SimpleNamespace(roster=roster, partition_merge=mine, lead=mine._lead, _is_excluded=lambda *_: False)
+        hello = Hello(False, standby=False, corpus_hash="", stage=1, iteration=1, lineage=OTHER_LINEAGE, forced=())
+        alone.line.answer = lambda to, request: Reply(Coordinator.hello(coordinator, ME, hello))  # type: ignore[arg-type]
+        membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
+        assert not await membership._ask(A)
+        return [number - mine._lead.term.number for number in membership._election._outranked.values()]
+
+    return _campaign(_silent, judge)
 
 
 def candidate_that_was_left_out() -> object:

@@ -1169,8 +1169,8 @@ def end_while_somebody_hopes() -> object:
 
     async def story(alone: Alone, hellos: int, *, later: bool) -> int:
         mine = merge_of(alone.context, alone.tasks, replace(record(), forced=(0,)), {})
-        context, roster = alone.context, SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
-        coordinator = SimpleNamespace(_context=context, roster=roster, partition_merge=mine, _is_excluded=lambda *_: False)
+        roster = SimpleNamespace(is_deposed=False, is_superseded=lambda member: False)
+        coordinator = SimpleNamespace(roster=roster, partition_merge=mine, lead=mine._lead, _is_excluded=lambda *_: False)
         hello = Hello(False, standby=False, corpus_hash="", stage=1, iteration=1, lineage=OTHER_LINEAGE, forced=())
 
         async def say() -> None:

@@ -264,7 +264,7 @@ ROWS = (
     Row(removals_lead.lateness_of_the_last, tables_roster.late_device, (False, True)),
     Row(removals_lead.fewer_forced_first, tables_roster.more_iterations_but_forced, False),
     Row(removals_lead.lineages_before_wholeness, tables_roster.whole_but_forced, False),
-    Row(removals_lead.fewer_forced_records, tables_lead.peer_of_another_lineage, ["not_yet", "Place", "Place", "Place"]),
+    Row(removals_lead.fewer_forced_records, tables_lead.peer_of_another_lineage, ["outranked", "Place", "Place", "Place"]),
     Row(removals_lead.decided_before_it_is_told, tables_lead.rival_while_a_record_is_told, [False] * 4),
     Row(removals_lead.loss_behind_a_bar, tables_roster.bar_that_ends_after_the_loss, True),
     Row(removals_lead.state_behind_a_bar, tables_roster.holder_whose_bar_has_just_ended, True),
@@ -315,6 +315,16 @@ ROWS = (
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
+    *(
+        Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True), (-1, True), (-1, True)])
+        for rule in (
+            removals_return.claim_over_who_gives_way,
+            removals_return.terms_that_give_way,
+            removals_return.word_of_long_ago,
+            removals_return.hope_of_who_is_stopped,
+        )
+    ),
+    Row(removals_return.term_of_who_gives_way, tables_return.word_of_who_gives_way, [0]),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),

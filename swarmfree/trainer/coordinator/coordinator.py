@@ -134,7 +134,8 @@ class Coordinator:
 
         Raises:
             Refused: `not_yet`, this peer leads no longer, perhaps since it called the newcomer
-                back, or its side gives way to that one's; `excluded`, an audit has convicted it.
+                back; `outranked`, its side gives way to that one's; `excluded`, an audit has
+                convicted it.
         """
         if self.roster.is_deposed:
             raise Refused(RefusalKind.NOT_YET, "this peer leads no longer")
@@ -146,7 +147,9 @@ class Coordinator:
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             self.partition_merge.note_hope()
             raise Refused(
-                RefusalKind.NOT_YET, "your lineage counts more than the one that is led here: choose a coordinator of your own"
+                RefusalKind.OUTRANKED,
+                "your lineage counts more than the one that is led here: choose a coordinator of your own",
+                self.lead.term.number,
             )
         return self.assignment.hello(sender, hello)
 
