@@ -39,7 +39,7 @@ from swarmfree.protocol.messages import (
     Request,
     Train,
 )
-from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member, Position, Term
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Member, Position, Term
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import Record
 from swarmfree.sim.network import MemoryNetwork
@@ -120,6 +120,9 @@ class Babblers(Infiltration):
         else:
             heard = rng.choice(self._heard[rng.choice(sorted(self._heard))])
         said = spoiled(heard, rng, rng.choice(RATES))
+        if isinstance(said, Hello) and said.iteration <= 0:
+            # Who says that it holds first weights which nobody else holds has a place by that
+            said = replace(said, stage=ABSENT)
         return as_own(said, member) if rng.random() < 0.7 else said
 
     def handler(self, here: Endpoint) -> Handler:

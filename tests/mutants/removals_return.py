@@ -1169,6 +1169,20 @@ def state_that_was_built_unheard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "doubt", lambda self, keeps: None)
 
 
+def state_of_who_was_told_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Who is back with an older state, and is fenced before it is told to build, counts for none
+    when it is called for (3.3).
+    """
+    patch.setattr(Participant, "was_told_nothing", False)
+
+
+def word_of_who_is_called_for(patch: pytest.MonkeyPatch) -> None:
+    """Who is called for counts as a holder, though it says hello with what another lineage left
+    (3.3).
+    """
+    patch.setattr(Participant, "is_only_called_for", False)
+
+
 def doubt_that_lasts(patch: pytest.MonkeyPatch) -> None:
     """Who may have built unheard, and is called for, counts by what it tells where it is fenced and
     called for once more (3.3).

@@ -1003,6 +1003,27 @@ def stranger_that_says_it_holds() -> object:
     return [_assignment(partial(story, who=who, is_held=is_held)) for who, is_held in asked]
 
 
+def called_for_that_holds_something_else() -> object:
+    """A peer is called for as the only holder of stage 1, and says hello: with what another lineage
+    left, after it has answered a heartbeat, with what belongs here, without a word of what it
+    holds. Whether it counts as a holder.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, hello: Hello, is_heard: bool) -> bool:
+        roster.fence(SIBLING.member, "it is gone")
+        roster.call_for(ME, 1, 5)
+        called = roster.get(ME.member)
+        assert called is not None
+        if is_heard:
+            called.hear(replace(beat_answer(1), stage=1, iteration=5), 0.0)
+        assignment.hello(ME, hello)
+        return called.built
+
+    other, nothing = _hello(1, OTHER_LINEAGE), Hello(False, False, "")
+    asked = (other, False), (other, True), (_hello(1), False), (nothing, False)
+    return [_assignment(partial(story, hello=hello, is_heard=is_heard)) for hello, is_heard in asked]
+
+
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
     """A member of stage 1 says hello with its state: whether it is a member again, and what is
     rebuilt still.
@@ -2065,6 +2086,27 @@ def builder_that_is_called_for() -> object:
 
     asked = (False, True), (False, False), (True, False)
     return [_assignment(partial(story, built=built, keeps=keeps)) for built, keeps in asked]
+
+
+def newcomer_that_was_told_nothing() -> object:
+    """A peer that is back with its state of iteration 3 for iteration 5 is fenced before its first
+    answer, and before it was told to build, or after that; it is called for, and tells of iteration
+    3: as of which iteration it may be told to keep what it has.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool) -> int:
+        roster.fence(SIBLING.member, "nobody listens")
+        back = roster.admit(ME, Hello(False, False, "", stage=1, iteration=3, lineage="3" * 64), 1, is_ours=True)
+        if is_told:
+            back.begin_build(copies=1)
+        roster._absent.add(back)
+        roster.fence(ME.member, "it promised a higher term")
+        called = roster.get(ME.member)
+        assert called is not None, "nobody else holds the stage"
+        called.hear(replace(beat_answer(2), stage=1, iteration=3), 0.0)
+        return called.held(1)
+
+    return [_assignment(partial(story, is_told=is_told)) for is_told in (False, True)]
 
 
 def builder_that_is_called_for_again() -> object:

@@ -520,6 +520,12 @@ ROWS = (
         tables_return.builder_that_is_called_for,
         [(False, 5), (False, -1), (True, 5)],
     ),
+    Row(removals_return.state_of_who_was_told_nothing, tables_return.newcomer_that_was_told_nothing, [3, -1]),
+    Row(
+        removals_return.word_of_who_is_called_for,
+        tables_return.called_for_that_holds_something_else,
+        [False, True, True, True],
+    ),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_lost_stage, (True, False)),

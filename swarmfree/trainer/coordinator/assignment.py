@@ -164,6 +164,10 @@ class Assignment:
         """
         is_ours = hello.stage != ABSENT and self._lead.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
+        if participant is not None and participant.is_only_called_for and hello.stage != ABSENT and not is_ours:
+            participant.greet(hello)
+            participant.vouch(is_ours=False)
+            self._roster.demote(participant, "it holds what another lineage left")
         # Then it has nobody to differ from
         is_alone = hello.stage != ABSENT and not self._roster.holders(hello.stage)
         is_barred = self._roster.is_barred(sender.member) and not is_alone

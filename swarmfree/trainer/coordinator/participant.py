@@ -118,6 +118,11 @@ class Participant:
         """A build came to nothing."""
         self.failed_builds += 1
 
+    @property
+    def was_told_nothing(self) -> bool:
+        """Whether no build was begun at it, by this coordinator."""
+        return self.builds == 0 and not self.may_have_built
+
     def promise(self, position: Position, builds: int) -> None:
         """It has promised this claim, with what it held after so many builds; that may have given
         way since, also to what it holds by now.
@@ -195,6 +200,11 @@ class Participant:
     def excuse(self) -> None:
         """It cannot write its stage's weights."""
         self.cannot_write = True
+
+    @property
+    def is_only_called_for(self) -> bool:
+        """Whether it counts as a holder though it has not said a word to this coordinator yet."""
+        return self.built and self.answer is None
 
     @property
     def is_member(self) -> bool:
