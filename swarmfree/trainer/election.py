@@ -87,7 +87,8 @@ class Election:
         self._revisions = itertools.count(1)
         self._beats_before: int | None = None
         self._alone_since_s = 0.0
-        self._has_waited, self._is_stopped, self._placed_s = False, False, -math.inf
+        self._has_waited = self._has_hoped = self._is_stopped = False
+        self._placed_s = -math.inf
         self._outranked: dict[Member, int] = {}
         self.announced: Sequence[Announcement] = ()
         self.led: Sequence[Endpoint] = ()
@@ -103,7 +104,8 @@ class Election:
             self._outranked.clear()
             self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
         alone_s = self._context.now_s() - self._alone_since_s
-        self._has_waited, self._is_stopped = alone_s >= FORCED_WITHOUT_ALL * timing.split_wait_s, False
+        long_s = FORCED_WITHOUT_ALL * timing.split_wait_s
+        self._has_waited, self._has_hoped, self._is_stopped = alone_s >= long_s, alone_s >= 2 * long_s, False
         left, holds = replica_state.left_plan, replica_state.stage != ABSENT
         is_as_left = holds and left is not None and replica_state.past.get(left.iteration) == left.lineage
         # Whom it was told to follow may be gone, and only those that were told so are left; who has
@@ -160,11 +162,11 @@ class Election:
         """Whether a coordinator of this peer's own lineage may still come.
 
         It may until a campaign began in which this peer could have claimed the lead without any
-        other, unless others stopped it who hear a coordinator that this peer has yet to ask, and
-        for as long after one has given it a place.
+        other; for as long again where others stopped it who hear a coordinator that this peer has
+        yet to ask, and as long after one has given it a place.
         """
         is_placed = self._context.now_s() - self._placed_s < FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
-        return self._is_led() or is_placed or self._is_stopped or not self._has_waited
+        return self._is_led() or is_placed or not self._has_waited or (self._is_stopped and not self._has_hoped)
 
     def note_place(self) -> None:
         """A coordinator has given this peer a place, and knew what it hopes for."""

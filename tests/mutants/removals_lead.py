@@ -1162,6 +1162,13 @@ def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)
 
 
+def record_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
+    """Who is called for, and cannot step with the last record, holds nothing before it has said what
+    it holds (3.3).
+    """
+    patch.setattr(Participant, "is_only_called_for", False)
+
+
 def record_before_a_build(patch: pytest.MonkeyPatch) -> None:
     """Who could not step with a record, and has built its stage since, holds nothing once word of
     the first has come (3.3).

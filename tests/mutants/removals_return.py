@@ -177,6 +177,15 @@ def hope_of_who_is_stopped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "hopes", property(hopes))
 
 
+def hope_of_who_is_stopped_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that others stop hopes for one of its own for as long as they do (3.4)."""
+
+    def hopes(self: Election) -> bool:
+        return self._is_led() or self._is_stopped or not self._has_waited
+
+    patch.setattr(Election, "hopes", property(hopes))
+
+
 def hope_without_a_plan(patch: pytest.MonkeyPatch) -> None:
     """Whoever has no plan hopes for its lineage for ever, which it cannot lead (3.4)."""
     campaign = Election.campaign

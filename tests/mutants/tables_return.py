@@ -203,6 +203,28 @@ def candidate_whose_lineage_counts_more() -> object:
     ]
 
 
+def hope_of_a_candidate() -> object:
+    """Nobody answers a candidate of a stage that all others lack, or all say that they hear a
+    coordinator: whether it hopes for one of its own after two, four and seven `split_wait_s`.
+    """
+
+    def led(to: Endpoint, claim: Claim) -> Promise:
+        raise Refused(RefusalKind.FRESH, "another one is heard", 7)
+
+    def behind(to: Endpoint, claim: Claim) -> Promise:
+        raise Refused(RefusalKind.BEHIND, "a later term is promised", claim.position.term.number)
+
+    async def judge(alone: Alone, election: Election) -> list[bool]:
+        begun_s, hopes = alone.context.now_s(), list[bool]()
+        for times in (2, 4, 7):
+            while alone.context.now_s() - begun_s < times * alone.context.timing.split_wait_s:
+                assert await election.campaign() is None
+            hopes.append(election.hopes)
+        return hopes
+
+    return [_campaign(said, judge) for said in (behind, led)]
+
+
 def word_of_who_gives_way() -> object:
     """A peer says hello to a coordinator whose lineage was forced sooner than its own: the terms of
     which it knows by then that they stop no claim of its own.

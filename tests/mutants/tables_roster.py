@@ -274,6 +274,31 @@ def record_that_a_build_overtakes() -> object:
     return [_roster(partial(story, builds=builds), ME, D) for builds in (True, False)]
 
 
+def record_that_one_cannot_take_who_is_unknown() -> object:
+    """A member is called for, and cannot step with the last record: whether it counts as a holder
+    still, where it has said nothing to this coordinator yet, and where it has said what it holds,
+    and fallen silent.
+    """
+
+    async def story(alone: Alone, roster: Roster, *, is_known: bool) -> bool:
+        participant = roster.get(ME.member)
+        assert participant is not None
+        participant.miss(alone.context.now_s())
+        if is_known:
+            participant.hear(beat_answer(1), alone.context.now_s())
+
+        def gone(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Commit):
+                raise PeerSilent("nothing")
+            raise Refused(RefusalKind.GONE, "nobody keeps the average")
+
+        alone.line.answer = gone
+        await Broadcast(alone.context, roster).bring_up([participant], record())
+        return participant.built
+
+    return [_roster(partial(story, is_known=is_known), ME, D) for is_known in (False, True)]
+
+
 def silence_beside_a_sibling() -> object:
     """A replica says nothing, and its sibling lives."""
     return _judge(PeerSilent("nothing"), ME, SIBLING, D)

@@ -321,8 +321,11 @@ ROWS = (
             removals_return.claim_over_who_gives_way,
             removals_return.terms_that_give_way,
             removals_return.word_of_long_ago,
-            removals_return.hope_of_who_is_stopped,
         )
+    ),
+    *(
+        Row(rule, tables_return.hope_of_a_candidate, [[True, False, False], [True, True, False]])
+        for rule in (removals_return.hope_of_who_is_stopped, removals_return.hope_of_who_is_stopped_for_ever)
     ),
     Row(removals_return.term_of_who_gives_way, tables_return.word_of_who_gives_way, [0]),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
@@ -548,6 +551,7 @@ ROWS = (
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
     Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),
+    Row(removals_lead.record_before_it_is_known, tables_roster.record_that_one_cannot_take_who_is_unknown, [True, False]),
     Row(removals_lead.record_before_a_build, tables_roster.record_that_a_build_overtakes, [True, False]),
     Row(removals_lead.stranger_on_the_roster, tables_roster.rival_behind_one_that_forbids, (True, 1)),
     Row(removals_lead.forbidden_while_it_looks, tables_roster.rival_heard_of_while_it_looks, True),
