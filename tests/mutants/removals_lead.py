@@ -1163,8 +1163,8 @@ def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
 
 
 def record_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
-    """Who is called for, and cannot step with the last record, holds nothing before it has said what
-    it holds (3.3).
+    """Who is called for, and cannot step with the last record, holds nothing before it says what it
+    holds (3.3).
     """
     patch.setattr(Participant, "is_only_called_for", False)
 
