@@ -127,35 +127,29 @@ def hope_for_a_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def claim_over_who_gives_way(patch: pytest.MonkeyPatch) -> None:
     """Members of a lineage that gives way stop whoever leads the one that it gives way to (3.4)."""
-
-    def careless(self: Election, sender: object, term_number: int) -> None:
-        del self, sender, term_number
-
-    patch.setattr(Election, "note_outranked", careless)
+    patch.setattr(Election, "note_outranked", lambda self, coordinator: None)
 
 
-def term_of_who_gives_way(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator that gives way does not say in which term it leads (3.4)."""
-    patch.setattr(coordinator, "Refused", lambda kind, detail, number=0: Refused(kind, detail))
+def refusal_of_who_gives_way(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that gives way says no more than that it has no place yet (3.4)."""
+    patch.setattr(coordinator, "Refused", lambda _, detail: Refused(RefusalKind.NOT_YET, detail))
 
 
-def terms_that_give_way(patch: pytest.MonkeyPatch) -> None:
+def coordinator_that_gives_way(patch: pytest.MonkeyPatch) -> None:
     """Who was told once that a coordinator gives way claims over whatever others hear (3.4)."""
-    ask = Election._ask_one
 
-    async def careless(self: Election, poll: Poll, endpoint: Endpoint, claim: Claim) -> None:
-        await ask(self, poll, endpoint, claim)
-        if self._outranked:
-            poll.fresh.clear()
+    async def careless(self: Election, endpoint: object) -> bool:
+        del endpoint
+        return bool(self._outranked)
 
-    patch.setattr(Election, "_ask_one", careless)
+    patch.setattr(Election, "_hears_who_gives_way", careless)
 
 
 def word_of_long_ago(patch: pytest.MonkeyPatch) -> None:
     """What was said to a peer before it was led by another one counts after that (3.4)."""
     begin = Election.__init__
 
-    class Kept(dict[Any, int]):
+    class Kept(set[Member]):
         def clear(self) -> None:
             return
 

@@ -43,7 +43,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Term
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Member, Term
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
@@ -97,12 +97,18 @@ E = endpoint("e")
 
 
 def _campaign(
-    promises: Callable[[Endpoint, Claim], Promise], judge: Callable[[Alone, Election], Awaitable[T]], *, here: Endpoint = ME
+    promises: Callable[[Endpoint, Claim], Promise],
+    judge: Callable[[Alone, Election], Awaitable[T]],
+    *,
+    here: Endpoint = ME,
+    heard: Endpoint | None = None,
 ) -> T:
-    """A candidate of four; the others say this to a claim, or nothing."""
+    """A candidate of four; the others say this to a claim, or nothing, and may hear somebody."""
 
     async def main(alone: Alone) -> T:
         def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, GetPlan) and heard is not None:
+                return Reply(PlanAnswer(None, "", heard))
             if not isinstance(request, Claim):
                 raise Refused(RefusalKind.GONE, "not here")
             return Reply(signed(promises(to, request), request, to.member))
@@ -177,30 +183,28 @@ def candidate_that_is_refused_in_earnest() -> object:
 
 
 def candidate_whose_lineage_counts_more() -> object:
-    """All others hear a coordinator, in term 7. How many `split_wait_s` pass until a candidate
-    leads all the same, four at most: where nobody has said that it gives way, where that one has,
-    where the one of term 6 has, where that was before the candidate was led by somebody. And
-    whether it hopes for a coordinator of its own after that long.
+    """All others hear D. How many `split_wait_s` pass until a candidate leads all the same, four at
+    most: where nobody has said that it gives way, where D has, or another one has in a term of the
+    same number, or D had before somebody led the candidate. And whether it hopes for a coordinator
+    of its own after that.
     """
 
     def led(to: Endpoint, claim: Claim) -> Promise:
         raise Refused(RefusalKind.FRESH, "another one is heard", 7)
 
-    async def judge(alone: Alone, election: Election, *, said: int, is_led: bool) -> tuple[int, bool]:
+    async def judge(alone: Alone, election: Election, *, said: Endpoint | None, is_led: bool) -> tuple[int, bool]:
         begun_s, leads = alone.context.now_s(), False
         while alone.context.now_s() - begun_s < 4 * alone.context.timing.split_wait_s and not leads:
             leads = await election.campaign() is not None
-            if said:
-                election.note_outranked(D.member, said)
+            if said is not None:
+                election.note_outranked(said.member)
             if is_led:
-                said, is_led, begun_s = 0, False, alone.context.now_s()
+                said, is_led, begun_s = None, False, alone.context.now_s()
                 alone.stage_member.heartbeat_count += 1
         return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1, election.hopes
 
-    return [
-        _campaign(led, partial(judge, said=said, is_led=is_led))
-        for said, is_led in ((0, False), (7, False), (6, False), (7, True))
-    ]
+    asked = (None, False), (D, False), (E, False), (D, True)
+    return [_campaign(led, partial(judge, said=said, is_led=is_led), heard=D) for said, is_led in asked]
 
 
 def hope_of_a_candidate() -> object:
@@ -226,11 +230,11 @@ def hope_of_a_candidate() -> object:
 
 
 def word_of_who_gives_way() -> object:
-    """A peer says hello to a coordinator whose lineage was forced sooner than its own: the terms of
-    which it knows by then that they stop no claim of its own.
+    """A peer says hello to a coordinator whose lineage was forced sooner than its own: of whom it
+    knows by then that they stop no claim of its own.
     """
 
-    async def judge(alone: Alone, election: Election) -> list[int]:
+    async def judge(alone: Alone, election: Election) -> list[Member]:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
@@ -241,7 +245,7 @@ def word_of_who_gives_way() -> object:
         alone.line.answer = lambda to, request: Reply(Coordinator.hello(coordinator, ME, hello))  # type: ignore[arg-type]
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
         assert not await membership._ask(A)
-        return [number - mine._lead.term.number for number in membership._election._outranked.values()]
+        return sorted(membership._election._outranked)
 
     return _campaign(_silent, judge)
 
@@ -1027,23 +1031,37 @@ def stranger_that_says_it_holds() -> object:
 
 def called_for_that_holds_something_else() -> object:
     """A peer is called for as the only holder of stage 1, and says hello: with what another lineage
-    left, after it has answered a heartbeat, with what belongs here, without a word of what it
-    holds. Whether it counts as a holder.
+    left, or one that was forced, after it has answered a heartbeat, with what belongs here, or is
+    further, without a word of what it holds. Whether it counts as a holder; at last one that is not
+    called for.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, hello: Hello, is_heard: bool) -> bool:
+    async def story(
+        alone: Alone, assignment: Assignment, roster: Roster, *, hello: Hello, is_heard: bool, is_called: bool = True
+    ) -> bool:
         roster.fence(SIBLING.member, "it is gone")
         roster.call_for(ME, 1, 5)
         called = roster.get(ME.member)
         assert called is not None
         if is_heard:
             called.hear(replace(beat_answer(1), stage=1, iteration=5), 0.0)
+        if not is_called:
+            called.miss(None)
         assignment.hello(ME, hello)
         return called.built
 
     other, nothing = _hello(1, OTHER_LINEAGE), Hello(False, False, "")
-    asked = (other, False), (other, True), (_hello(1), False), (nothing, False)
-    return [_assignment(partial(story, hello=hello, is_heard=is_heard)) for hello, is_heard in asked]
+    further = replace(other, iteration=6, forced=())
+    asked = (
+        (other, False),
+        (replace(further, forced=(3,)), False),
+        (other, True),
+        (_hello(1), False),
+        (further, False),
+        (nothing, False),
+    )
+    found = [_assignment(partial(story, hello=hello, is_heard=is_heard)) for hello, is_heard in asked]
+    return [*found, _assignment(partial(story, hello=other, is_heard=False, is_called=False))]
 
 
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:
@@ -2113,10 +2131,11 @@ def builder_that_is_called_for() -> object:
 def newcomer_that_was_told_nothing() -> object:
     """A peer that is back with its state of iteration 3 for iteration 5 is fenced before its first
     answer, and before it was told to build, or after that; it is called for, and tells of iteration
-    3: as of which iteration it may be told to keep what it has.
+    3, or of 5, which an earlier coordinator had it build: as of which iteration it may be told to
+    keep what it has.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool) -> int:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool, iteration: int = 3) -> int:
         roster.fence(SIBLING.member, "nobody listens")
         back = roster.admit(ME, Hello(False, False, "", stage=1, iteration=3, lineage="3" * 64), 1, is_ours=True)
         if is_told:
@@ -2125,10 +2144,11 @@ def newcomer_that_was_told_nothing() -> object:
         roster.fence(ME.member, "it promised a higher term")
         called = roster.get(ME.member)
         assert called is not None, "nobody else holds the stage"
-        called.hear(replace(beat_answer(2), stage=1, iteration=3), 0.0)
+        called.hear(replace(beat_answer(2), stage=1, iteration=iteration), 0.0)
         return called.held(1)
 
-    return [_assignment(partial(story, is_told=is_told)) for is_told in (False, True)]
+    asked = (False, 3), (True, 3), (False, 5)
+    return [_assignment(partial(story, is_told=is_told, iteration=iteration)) for is_told, iteration in asked]
 
 
 def builder_that_is_called_for_again() -> object:

@@ -43,6 +43,7 @@ from tests.mutants import (
     tables_return,
     tables_roster,
 )
+from tests.mutants.alone import A
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
@@ -319,7 +320,7 @@ ROWS = (
         Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True), (-1, True), (-1, True)])
         for rule in (
             removals_return.claim_over_who_gives_way,
-            removals_return.terms_that_give_way,
+            removals_return.coordinator_that_gives_way,
             removals_return.word_of_long_ago,
         )
     ),
@@ -327,7 +328,7 @@ ROWS = (
         Row(rule, tables_return.hope_of_a_candidate, [[True, False, False], [True, True, False]])
         for rule in (removals_return.hope_of_who_is_stopped, removals_return.hope_of_who_is_stopped_for_ever)
     ),
-    Row(removals_return.term_of_who_gives_way, tables_return.word_of_who_gives_way, [0]),
+    Row(removals_return.refusal_of_who_gives_way, tables_return.word_of_who_gives_way, [A.member]),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
@@ -523,11 +524,11 @@ ROWS = (
         tables_return.builder_that_is_called_for,
         [(False, 5), (False, -1), (True, 5)],
     ),
-    Row(removals_return.state_of_who_was_told_nothing, tables_return.newcomer_that_was_told_nothing, [3, -1]),
+    Row(removals_return.state_of_who_was_told_nothing, tables_return.newcomer_that_was_told_nothing, [3, -1, -1]),
     Row(
         removals_return.word_of_who_is_called_for,
         tables_return.called_for_that_holds_something_else,
-        [False, True, True, True],
+        [False, False, True, True, True, True, True],
     ),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),

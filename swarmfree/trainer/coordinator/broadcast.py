@@ -78,7 +78,7 @@ class Broadcast:
                 await self._context.call(participant.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
                 is_of_before = _was_told_to_build(participant, builds)  # what it has built is not refused
-                is_unknown = participant.is_only_called_for and not participant.is_heard  # until it says what it holds
+                is_unknown = participant.is_only_called_for  # until it says what it holds
                 if refusal.kind in CANNOT_STEP and not (is_of_before or is_unknown):
                     self._roster.demote(participant, str(refusal))
             except CallFailed:

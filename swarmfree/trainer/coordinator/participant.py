@@ -203,8 +203,10 @@ class Participant:
 
     @property
     def is_only_called_for(self) -> bool:
-        """Whether it counts as a holder though it has not said a word to this coordinator yet."""
-        return self.built and self.answer is None
+        """Whether it counts as a holder, and is waited for, though it has not said a word to this
+        coordinator yet.
+        """
+        return self.built and self.answer is None and not self.is_heard
 
     @property
     def is_member(self) -> bool:

@@ -212,14 +212,13 @@ class Roster(Participants):
             return
         for participant, since_s in self._absent.take(stage):
             held, is_ours = participant.iteration, participant.is_ours
-            is_doubtful = participant.may_have_built or not participant.built
-            if is_doubtful and participant.was_told_nothing and participant.held(stage) >= 0:
-                held, is_doubtful = participant.held(stage), False  # it holds what it said
+            if not participant.built and participant.was_told_nothing:
+                held = participant.held(stage)  # what it said
             hello = replace(participant.hello, stage=stage, iteration=held)
             called = self.admit(
                 participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
             )
-            if is_doubtful:
+            if participant.may_have_built or not participant.built:
                 called.doubt(participant)
 
     def excuse(self, participant: Participant) -> None:
