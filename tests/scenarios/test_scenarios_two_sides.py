@@ -137,3 +137,59 @@ def test_a_forced_side_ends_no_run_while_candidates_of_the_other_say_no_hello() 
     setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
     result = play(unhurried(setup, iterations=14), EndsWhileOthersHope())
     assert lines(result, "LineageDropped iterations=14 forced=1")
+
+
+class TermsOfOneNumber(Once):
+    """Four of twelve are parted and go on forced, in term 2; the first coordinator of the slow rest
+    dies, and its successor leads in a term 2, too. One of those that follow it hears it no more for
+    80 s, and hears the forced side instead.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
+        self._first: Member | None = None
+        self._far, self._near = list[Member](), list[Member]()
+        self._is_forced = False
+        self.between: Member | None = None
+
+    def _part(self, director: Director, _: Moment) -> None:
+        self._first = first = director.coordinator
+        assert first is not None
+        self._far = [next(member for member in director.members(0) if member != first)]
+        self._far.extend(director.members(stage)[0] for stage in (1, 2, 3))
+        self._near = [member for member in director.peers() if member not in {first, *self._far}]
+        director.partition(self._far)
+        for member in (first, *self._near):
+            director.slow(member, 6.0, 200.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever; kill the first coordinator, and set one between its successor and the others."""
+        super().see(director, moment)
+        leader = moment.sender.member
+        match moment:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and not self._is_forced:
+                self._is_forced = True
+                assert self._first is not None
+                director.kill(self._first)
+            case Moment(request=Open(plan=plan), outcome=None) if (
+                self._is_forced and self.between is None and leader in self._near
+            ):
+                members = [replica.endpoint.member for stage in reversed(plan.replicas) for replica in stage]
+                self.between = next(member for member in members if member != leader)
+                director.heal()
+                director.partition(self._far, [member for member in self._near if member != self.between], duration_s=80.0)
+                director.cut(self.between, leader, duration_s=80.0)
+            case _:
+                pass
+
+
+def test_what_one_side_says_is_not_taken_for_another_with_a_term_of_one_number() -> None:
+    """The forced side tells the one between that it gives way to its lineage; that others hear
+    their own coordinator stops its claim all the same, and it leads no third lineage.
+    """
+    setup = swarm(sources=3, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    script = TermsOfOneNumber()
+    result = play(unhurried(setup, iterations=60), script)
+    assert script.between is not None
+    assert len(lines(result, "TookOver term=2 ")) == 2
+    assert not lines(result, "TookOver", script.between.peer_id.removeprefix("Qm"))
