@@ -1179,6 +1179,13 @@ def state_of_who_was_told_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "was_told_nothing", False)
 
 
+def build_of_another_place(patch: pytest.MonkeyPatch) -> None:
+    """Who has built one stage, and was given another one meanwhile, counts as a holder of that
+    (3.3).
+    """
+    patch.setattr(Participant, "is_to_build", lambda self, stage, number: self.builds == number)
+
+
 def word_of_who_is_called_for(patch: pytest.MonkeyPatch) -> None:
     """Who is called for counts as a holder, though it says hello with what another lineage left
     (3.3).

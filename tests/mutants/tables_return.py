@@ -1792,6 +1792,27 @@ def builder_that_does_not_answer() -> object:
     return [_assignment(partial(story, is_overtaken=is_overtaken)) for is_overtaken in (False, True)]
 
 
+def builder_that_has_another_place() -> object:
+    """A newcomer copies stage 1, and is given stage 2 before its answer comes, or none: whether it
+    counts as a holder of its stage by that.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, place: int) -> bool:
+        newcomer = roster.admit(ME, Hello(False, False, ""), 1)
+
+        def built(to: Endpoint, request: Request) -> Reply:
+            if not isinstance(request, Build):
+                return answer(to, request)
+            newcomer.place(place)
+            return Reply(Built("digest", 1.0, 0, 5))
+
+        alone.line.answer = built
+        await assignment._build(newcomer, Copy(1, (SIBLING,), "copy it"), assignment._lead.present, limit_s=None)
+        return newcomer.built
+
+    return [_assignment(partial(story, place=place)) for place in (1, 2, ABSENT)]
+
+
 def leaver_that_cannot_step() -> object:
     """The last member of a stage is about to leave, and nobody keeps the average that it needs; one
     that has just come is there, too: who is asked, and to do what.

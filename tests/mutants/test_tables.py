@@ -530,6 +530,7 @@ ROWS = (
         tables_return.called_for_that_holds_something_else,
         [False, False, True, True, True, True, True],
     ),
+    Row(removals_return.build_of_another_place, tables_return.builder_that_has_another_place, [True, False, False]),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_lost_stage, (True, False)),

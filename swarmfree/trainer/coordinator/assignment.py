@@ -626,7 +626,7 @@ class Assignment:
             await self._unanswered(participant, number, error)
             self._keep_out_of_reach(stage, cut_off)
             return
-        if built is None or self._roster.get(participant.member) is not participant or participant.builds != number:
+        if built is None or self._roster.get(participant.member) is not participant or not participant.is_to_build(stage, number):
             self._keep_out_of_reach(stage, cut_off)
             return
         if lost and self._roster.holders(

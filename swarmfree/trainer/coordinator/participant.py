@@ -114,6 +114,12 @@ class Participant:
             self.copies, self.is_emptied = copies, told != copies
         return self.builds
 
+    def is_to_build(self, stage: int, number: int) -> bool:
+        """Whether the build of this number is the last that it was told, and of the place that it
+        has by now.
+        """
+        return self.builds == number and self.stage == stage
+
     def fail_build(self) -> None:
         """A build came to nothing."""
         self.failed_builds += 1
