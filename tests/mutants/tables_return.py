@@ -21,6 +21,7 @@ from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
+from swarmfree.protocol.events import Event, StageLost
 from swarmfree.protocol.manifest import RecoverySection
 from swarmfree.protocol.messages import (
     Build,
@@ -101,14 +102,14 @@ def _campaign(
     judge: Callable[[Alone, Election], Awaitable[T]],
     *,
     here: Endpoint = ME,
-    heard: Endpoint | None = None,
+    heard: PlanAnswer | None = None,
 ) -> T:
-    """A candidate of four; the others say this to a claim, or nothing, and may hear somebody."""
+    """A candidate of four; the others say this to a claim, or nothing, and tell whom they hear."""
 
     async def main(alone: Alone) -> T:
         def one(to: Endpoint, request: Request) -> Reply:
             if isinstance(request, GetPlan) and heard is not None:
-                return Reply(PlanAnswer(None, "", heard))
+                return Reply(heard)
             if not isinstance(request, Claim):
                 raise Refused(RefusalKind.GONE, "not here")
             return Reply(signed(promises(to, request), request, to.member))
@@ -185,8 +186,8 @@ def candidate_that_is_refused_in_earnest() -> object:
 def candidate_whose_lineage_counts_more() -> object:
     """All others hear D. How many `split_wait_s` pass until a candidate leads all the same, four at
     most: where nobody has said that it gives way, where D has, or another one has in a term of the
-    same number, or D had before somebody led the candidate. And whether it hopes for a coordinator
-    of its own after that.
+    same number, or D had before somebody led the candidate, or D has, and they hear nobody by now,
+    or do not say whom. And whether it hopes for a coordinator of its own after that.
     """
 
     def led(to: Endpoint, claim: Claim) -> Promise:
@@ -203,8 +204,10 @@ def candidate_whose_lineage_counts_more() -> object:
                 alone.stage_member.heartbeat_count += 1
         return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1, election.hopes
 
-    asked = (None, False), (D, False), (E, False), (D, True)
-    return [_campaign(led, partial(judge, said=said, is_led=is_led), heard=D) for said, is_led in asked]
+    hears = PlanAnswer(None, "", D)
+    asked = (None, False, hears), (D, False, hears), (E, False, hears), (D, True, hears)
+    asked += (D, False, replace(hears, coordinator=None)), (D, False, None)
+    return [_campaign(led, partial(judge, said=said, is_led=is_led), heard=heard) for said, is_led, heard in asked]
 
 
 def hope_of_a_candidate() -> object:
@@ -231,10 +234,11 @@ def hope_of_a_candidate() -> object:
 
 def word_of_who_gives_way() -> object:
     """A peer says hello to a coordinator whose lineage was forced sooner than its own: of whom it
-    knows by then that they stop no claim of its own.
+    knows by then that they stop no claim of its own, and what is said to people: nothing, as it is
+    to lead itself.
     """
 
-    async def judge(alone: Alone, election: Election) -> list[Member]:
+    async def judge(alone: Alone, election: Election) -> tuple[list[Member], list[Event]]:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
@@ -245,7 +249,7 @@ def word_of_who_gives_way() -> object:
         alone.line.answer = lambda to, request: Reply(Coordinator.hello(coordinator, ME, hello))  # type: ignore[arg-type]
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead)
         assert not await membership._ask(A)
-        return sorted(membership._election._outranked)
+        return sorted(membership._election._outranked), alone.line.told
 
     return _campaign(_silent, judge)
 
@@ -1031,14 +1035,16 @@ def stranger_that_says_it_holds() -> object:
 
 def called_for_that_holds_something_else() -> object:
     """A peer is called for as the only holder of stage 1, and says hello: with what another lineage
-    left, or one that was forced, after it has answered a heartbeat, with what belongs here, or is
-    further, without a word of what it holds. Whether it counts as a holder; at last one that is not
-    called for.
+    left, forced or not, or one that was forced and is further, after it has answered a heartbeat,
+    with what belongs here, or is further, without a word of what it holds. Whether it counts as a
+    holder; at last one that is not called for. With that what it holds of this lineage, how often
+    the loss is told (once more where it counts no longer), and whether its own word stands for what
+    was guessed of it.
     """
 
     async def story(
         alone: Alone, assignment: Assignment, roster: Roster, *, hello: Hello, is_heard: bool, is_called: bool = True
-    ) -> bool:
+    ) -> tuple[bool, int, int, bool]:
         roster.fence(SIBLING.member, "it is gone")
         roster.call_for(ME, 1, 5)
         called = roster.get(ME.member)
@@ -1047,13 +1053,15 @@ def called_for_that_holds_something_else() -> object:
             called.hear(replace(beat_answer(1), stage=1, iteration=5), 0.0)
         if not is_called:
             called.miss(None)
-        assignment.hello(ME, hello)
-        return called.built
+        assert assignment.hello(ME, hello) == assignment.hello(ME, hello)
+        losses = sum(isinstance(event, StageLost) for event in alone.line.told)
+        return called.built, called.held(1), losses, called.hello is hello
 
     other, nothing = _hello(1, OTHER_LINEAGE), Hello(False, False, "")
     further = replace(other, iteration=6, forced=())
     asked = (
         (other, False),
+        (replace(other, forced=()), False),
         (replace(further, forced=(3,)), False),
         (other, True),
         (_hello(1), False),
