@@ -101,8 +101,8 @@ class Refused(CallFailed):
     Args:
         kind: which no.
         detail: one sentence for a person.
-        term_number: with `behind` and `fresh`, that of the term that the receiver has promised; 0
-            where it does not matter.
+        term_number: with `behind` and `fresh`, that of the term that the receiver has promised;
+            with `outranked`, that of the term in which it leads; 0 where it does not matter.
 
     Kinds: `not_yet` (receiver has not got there, ask again), `past` (receiver is further), `stale`
     (other base or round), `gone` (no longer kept), `behind` (sender must fetch), `exhausted` (no

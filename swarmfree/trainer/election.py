@@ -89,7 +89,7 @@ class Election:
         self._alone_since_s = 0.0
         self._has_waited = self._has_hoped = self._is_stopped = False
         self._placed_s = -math.inf
-        self._outranked = set[Member]()
+        self._outranked = set[Term]()
         self.announced: Sequence[Announcement] = ()
         self.led: Sequence[Endpoint] = ()
 
@@ -172,11 +172,11 @@ class Election:
         """A coordinator has given this peer a place, and knew what it hopes for."""
         self._placed_s = self._context.now_s()
 
-    def note_outranked(self, coordinator: Member) -> None:
-        """A coordinator has said that it gives way to this peer's lineage: that others hear it
-        stops no claim.
+    def note_outranked(self, term: Term) -> None:
+        """Who leads in this term has said that it gives way to this peer's lineage: that others
+        hear it stops no claim.
         """
-        self._outranked.add(coordinator)
+        self._outranked.add(term)
 
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
@@ -348,7 +348,7 @@ class Election:
             if refusal.kind is RefusalKind.BEHIND:
                 told = believed_number(refusal.term_number, self._next_number())
                 poll.behind = max(poll.behind, told, claim.position.term.number)
-            elif refusal.kind is RefusalKind.FRESH and not await self._hears_who_gives_way(endpoint):
+            elif refusal.kind is RefusalKind.FRESH and not await self._hears_who_gives_way(endpoint, refusal.term_number):
                 poll.fresh.append(endpoint)
                 is_led = endpoint == self._stage_member.replica_state.coordinator or refusal.term_number >= self._next_number()
                 poll.is_led |= is_led and not self._stage_member.is_stalled
@@ -364,16 +364,17 @@ class Election:
             poll.promises[endpoint] = replace(promise, plan=plan_there, sealed=sealed)
             self._context.incarnations.hear(promise.newer_lives)
 
-    async def _hears_who_gives_way(self, endpoint: Endpoint) -> bool:
-        """Whether the coordinator that a peer hears is one that gives way to this lineage. Terms
-        would not say that: two sides may have the same.
+    async def _hears_who_gives_way(self, endpoint: Endpoint, number: int) -> bool:
+        """Whether the coordinator that a peer hears, in a term of this number, is one that gives
+        way to this lineage. The number alone would not say that: two sides may have the same.
         """
-        if not self._outranked or endpoint.member in self._outranked:
-            return bool(self._outranked)
+        outranked = {term.member for term in self._outranked if term.number == number}
+        if not outranked or endpoint.member in outranked:
+            return bool(outranked)
         with suppress(CallFailed):
             reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
             heard = reply.expect(PlanAnswer).coordinator
-            return heard is not None and heard.member in self._outranked
+            return heard is not None and heard.member in outranked
         return False
 
     def _is_signed(self, member: Member, promise: Promise, term: Term) -> bool:

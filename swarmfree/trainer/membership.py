@@ -322,7 +322,7 @@ class Membership:
             self._has_begun = True
         self._are_led |= kind in {RefusalKind.BEHIND, RefusalKind.UNREACHED}  # or may be: later on they may be gone
         if kind is RefusalKind.OUTRANKED:
-            self._election.note_outranked(sender)
+            self._election.note_outranked(Term(refusal.term_number, sender))
         elif kind not in {RefusalKind.WRONG_INCARNATION, RefusalKind.NOT_YET}:
             self._say(refusal.detail)
 

@@ -20,7 +20,7 @@ from swarmfree.protocol.actions import Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, PlanAnswer
-from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Term
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -132,14 +132,14 @@ def claim_over_who_gives_way(patch: pytest.MonkeyPatch) -> None:
 
 def refusal_of_who_gives_way(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that gives way says no more than that it has no place yet (3.4)."""
-    patch.setattr(coordinator, "Refused", lambda _, detail: Refused(RefusalKind.NOT_YET, detail))
+    patch.setattr(coordinator, "Refused", lambda _, detail, number: Refused(RefusalKind.NOT_YET, detail))
 
 
 def coordinator_that_gives_way(patch: pytest.MonkeyPatch) -> None:
     """Who was told once that a coordinator gives way claims over whatever others hear (3.4)."""
 
-    async def careless(self: Election, endpoint: object) -> bool:
-        del endpoint
+    async def careless(self: Election, endpoint: object, number: int) -> bool:
+        del endpoint, number
         return bool(self._outranked)
 
     patch.setattr(Election, "_hears_who_gives_way", careless)
@@ -149,7 +149,7 @@ def word_of_long_ago(patch: pytest.MonkeyPatch) -> None:
     """What was said to a peer before it was led by another one counts after that (3.4)."""
     begin = Election.__init__
 
-    class Kept(set[Member]):
+    class Kept(set[Term]):
         def clear(self) -> None:
             return
 
@@ -158,6 +158,17 @@ def word_of_long_ago(patch: pytest.MonkeyPatch) -> None:
         self._outranked = Kept()
 
     patch.setattr(Election, "__init__", careless)
+
+
+def word_of_an_earlier_term(patch: pytest.MonkeyPatch) -> None:
+    """What a coordinator has said counts in every later term of that one (3.4)."""
+    ask = Election._hears_who_gives_way
+
+    async def careless(self: Election, endpoint: Endpoint, number: int) -> bool:
+        del number
+        return any([await ask(self, endpoint, term.number) for term in self._outranked])
+
+    patch.setattr(Election, "_hears_who_gives_way", careless)
 
 
 def hope_of_who_is_stopped(patch: pytest.MonkeyPatch) -> None:
@@ -1184,6 +1195,25 @@ def build_of_another_place(patch: pytest.MonkeyPatch) -> None:
     (3.3).
     """
     patch.setattr(Participant, "is_to_build", lambda self, stage, number: self.builds == number)
+
+
+def step_after_a_promise(patch: pytest.MonkeyPatch) -> None:
+    """Who may have built unheard, and is called for, loses its state with its first step, also
+    where it has promised a plan before (3.3).
+    """
+
+    def careless(self: Participant, position: Position, builds: int) -> None:
+        if self.built and self.builds == builds:
+            self.opened = position
+
+    patch.setattr(Participant, "promise", careless)
+
+
+def step_after_its_word(patch: pytest.MonkeyPatch) -> None:
+    """Who is called for, and was told to build nothing, loses its state with its first step, also
+    where it has said what it holds before (3.3).
+    """
+    patch.setattr(Participant, "confirm", lambda self, hello: None)
 
 
 def word_of_who_is_called_for(patch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Member, Term
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Term
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
@@ -187,18 +187,21 @@ def candidate_whose_lineage_counts_more() -> object:
     """All others hear D. How many `split_wait_s` pass until a candidate leads all the same, four at
     most: where nobody has said that it gives way, where D has, or another one has in a term of the
     same number, or D had before somebody led the candidate, or D has, and they hear nobody by now,
-    or do not say whom. And whether it hopes for a coordinator of its own after that.
+    or do not say whom, or D has in an earlier term. And whether it hopes for a coordinator of its
+    own after that.
     """
 
     def led(to: Endpoint, claim: Claim) -> Promise:
         raise Refused(RefusalKind.FRESH, "another one is heard", 7)
 
-    async def judge(alone: Alone, election: Election, *, said: Endpoint | None, is_led: bool) -> tuple[int, bool]:
+    async def judge(
+        alone: Alone, election: Election, *, said: Endpoint | None, is_led: bool, number: int = 7
+    ) -> tuple[int, bool]:
         begun_s, leads = alone.context.now_s(), False
         while alone.context.now_s() - begun_s < 4 * alone.context.timing.split_wait_s and not leads:
             leads = await election.campaign() is not None
             if said is not None:
-                election.note_outranked(said.member)
+                election.note_outranked(Term(number, said.member))
             if is_led:
                 said, is_led, begun_s = None, False, alone.context.now_s()
                 alone.stage_member.heartbeat_count += 1
@@ -207,7 +210,8 @@ def candidate_whose_lineage_counts_more() -> object:
     hears = PlanAnswer(None, "", D)
     asked = (None, False, hears), (D, False, hears), (E, False, hears), (D, True, hears)
     asked += (D, False, replace(hears, coordinator=None)), (D, False, None)
-    return [_campaign(led, partial(judge, said=said, is_led=is_led), heard=heard) for said, is_led, heard in asked]
+    found = [_campaign(led, partial(judge, said=said, is_led=is_led), heard=heard) for said, is_led, heard in asked]
+    return [*found, _campaign(led, partial(judge, said=D, is_led=False, number=6), heard=hears)]
 
 
 def hope_of_a_candidate() -> object:
@@ -238,7 +242,7 @@ def word_of_who_gives_way() -> object:
     to lead itself.
     """
 
-    async def judge(alone: Alone, election: Election) -> tuple[list[Member], list[Event]]:
+    async def judge(alone: Alone, election: Election) -> tuple[list[Term], list[Event]]:
         async def lead(inherited: object) -> None:
             raise AssertionError(inherited)
 
@@ -1801,22 +1805,24 @@ def builder_that_does_not_answer() -> object:
 
 
 def builder_that_has_another_place() -> object:
-    """A newcomer copies stage 1, and is given stage 2 before its answer comes, or none: whether it
-    counts as a holder of its stage by that.
+    """A newcomer copies stage 1, and is given stage 2 before its answer comes, or none: which
+    stages it is told to copy, and whether it counts as a holder at the end.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, place: int) -> bool:
-        newcomer = roster.admit(ME, Hello(False, False, ""), 1)
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, place: int) -> tuple[list[int], bool]:
+        newcomer, told = roster.admit(ME, Hello(False, False, ""), 1), list[int]()
 
         def built(to: Endpoint, request: Request) -> Reply:
             if not isinstance(request, Build):
                 return answer(to, request)
+            told.append(request.action.stage)
             newcomer.place(place)
             return Reply(Built("digest", 1.0, 0, 5))
 
         alone.line.answer = built
-        await assignment._build(newcomer, Copy(1, (SIBLING,), "copy it"), assignment._lead.present, limit_s=None)
-        return newcomer.built
+        assignment.start_joins()
+        await asyncio.sleep(5.0)
+        return told, newcomer.built
 
     return [_assignment(partial(story, place=place)) for place in (1, 2, ABSENT)]
 
@@ -2178,6 +2184,35 @@ def newcomer_that_was_told_nothing() -> object:
 
     asked = (False, 3), (True, 3), (False, 5)
     return [_assignment(partial(story, is_told=is_told, iteration=iteration)) for is_told, iteration in asked]
+
+
+def stepping_of_who_is_called_for() -> object:
+    """A peer that was demoted with its state of iteration 5, or was told to build since, is fenced
+    and called for; it says hello with that state, or promises a plan, or does neither, and its next
+    answer tells of iteration 6: whether it counts as a holder still, and of this lineage.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool, says: str) -> tuple[bool, bool]:
+        roster.fence(SIBLING.member, "it is gone")
+        member = roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        roster.admit(SIBLING, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        roster.demote(member, "nobody keeps the average")
+        if is_told:
+            member.begin_build(copies=1)
+        roster._absent.add(member)
+        roster.fence(ME.member, "it does not answer")
+        roster.fence(SIBLING.member, "it does not answer")
+        called = roster.get(ME.member)
+        assert called is not None, "nobody else holds the stage"
+        if says == "hello":
+            assignment.hello(ME, _hello(1))
+        if says == "promise":
+            called.promise(at(2), called.builds)
+        called.hear(replace(beat_answer(2), stage=1, iteration=6), 0.0)
+        return called.built, called.is_ours
+
+    asked = ((False, ""), (False, "hello"), (True, "hello"), (False, "promise"), (True, "promise"))
+    return [_assignment(partial(story, is_told=is_told, says=says)) for is_told, says in asked]
 
 
 def builder_that_is_called_for_again() -> object:

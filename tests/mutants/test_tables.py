@@ -43,7 +43,7 @@ from tests.mutants import (
     tables_return,
     tables_roster,
 )
-from tests.mutants.alone import A
+from tests.mutants.alone import TERM
 from tests.mutants.removals import Removal
 from tests.mutants.test_mutants import MUTANTS
 
@@ -317,18 +317,19 @@ ROWS = (
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
     *(
-        Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True)] + [(-1, True)] * 4)
+        Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True)] + [(-1, True)] * 5)
         for rule in (
             removals_return.claim_over_who_gives_way,
             removals_return.coordinator_that_gives_way,
             removals_return.word_of_long_ago,
+            removals_return.word_of_an_earlier_term,
         )
     ),
     *(
         Row(rule, tables_return.hope_of_a_candidate, [[True, False, False], [True, True, False]])
         for rule in (removals_return.hope_of_who_is_stopped, removals_return.hope_of_who_is_stopped_for_ever)
     ),
-    Row(removals_return.refusal_of_who_gives_way, tables_return.word_of_who_gives_way, ([A.member], [])),
+    Row(removals_return.refusal_of_who_gives_way, tables_return.word_of_who_gives_way, ([TERM], [])),
     Row(removals_return.asking_before_claiming, tables_return.candidate_without_majority, (False, False)),
     Row(removals_member.end_of_a_campaign, tables_return.candidate_that_is_called_elsewhere, 1),
     Row(removals_return.number_above_the_highest, tables_return.number_that_others_have_promised, [2, 10]),
@@ -530,7 +531,19 @@ ROWS = (
         tables_return.called_for_that_holds_something_else,
         [(False, -1, 2, True)] * 3 + [(True, 5, 1, False)] * 5,
     ),
-    Row(removals_return.build_of_another_place, tables_return.builder_that_has_another_place, [True, False, False]),
+    Row(
+        removals_return.build_of_another_place,
+        tables_return.builder_that_has_another_place,
+        [([1], True), ([1, 2], True), ([1], False)],
+    ),
+    *(
+        Row(
+            rule,
+            tables_return.stepping_of_who_is_called_for,
+            [(False, False), (True, True), (False, False), (True, True), (True, True)],
+        )
+        for rule in (removals_return.step_after_a_promise, removals_return.step_after_its_word)
+    ),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.last_holder_on_its_own_side, tables_return.last_holder_of_a_lost_stage, (True, False)),

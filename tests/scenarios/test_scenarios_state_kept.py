@@ -550,3 +550,80 @@ def test_a_copy_counts_though_the_answer_to_it_is_lost() -> None:
     assert len(lines(result, "StageLost")) == 1
     (decided,) = lines(result, "RecoveryDecided", "stage=2", "no step is lost")
     assert "action=Stay" in decided
+
+
+class StepsInDoubt(Script):
+    """A replica of stage 2 sleeps through a commit, cannot have its average, as its sibling is cut
+    off, and holds nothing that counts; then it is not heard for a while, and called for.
+
+    Args:
+        unheard_s: for so long; it says hello as it is back if that is long enough.
+        is_sibling_lost: its sibling dies after that.
+    """
+
+    def __init__(self, unheard_s: float, *, is_sibling_lost: bool) -> None:
+        self._unheard_s, self._is_sibling_lost = unheard_s, is_sibling_lost
+        self._strikes = iter((self._sleep, self._cut_off, self._silence, self._note))
+        self._next = next(self._strikes)
+        self.has_stepped = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """One strike after the other."""
+        if self._next(director, moment):
+            self._next = next(self._strikes, lambda *_: False)
+
+    def _sleep(self, director: Director, moment: Moment) -> bool:
+        if not is_asked(Train, key__iteration=5, key__stage=2)(moment):
+            return False
+        coordinator = director.coordinator
+        assert coordinator is not None
+        self._coordinator = coordinator
+        self._member, self._sibling = director.members(2)
+        director.freeze(self._member, 60.0)
+        return True
+
+    def _cut_off(self, director: Director, moment: Moment) -> bool:
+        if not self._is_of(moment, self._sibling) or not isinstance(moment.outcome, Reply):
+            return False
+        director.cut(self._sibling, self._coordinator)
+        self._way = director.cut(self._sibling, self._member, refused=True)
+        director.after(5.0, lambda: director.thaw(self._member))
+        return True
+
+    def _silence(self, director: Director, moment: Moment) -> bool:
+        if not self._is_of(moment, self._member) or not isinstance(moment.outcome, Refused):
+            return False
+
+        def silence() -> None:
+            director.heal(self._way)
+            director.cut(self._member, self._coordinator, duration_s=self._unheard_s)
+            if self._is_sibling_lost:
+                director.after(self._unheard_s + 6.1, lose)
+
+        def lose() -> None:
+            director.kill(self._sibling)
+            director.heal()
+
+        director.after(0.02, silence)
+        return True
+
+    def _note(self, director: Director, moment: Moment) -> bool:
+        self.has_stepped = self._is_of(moment, self._member) and isinstance(moment.outcome, Reply)
+        if self.has_stepped and not self._is_sibling_lost:
+            director.slow(self._member, 3.0, 60.0)
+        return self.has_stepped
+
+    def _is_of(self, moment: Moment, member: Member) -> bool:
+        return isinstance(moment.request, Commit) and moment.request.record.iteration >= 5 and moment.receiver.member == member
+
+
+@pytest.mark.parametrize(("unheard_s", "is_sibling_lost"), [(2.98, False), (3.05, True)])
+def test_who_is_called_for_and_steps_holds_its_stage(unheard_s: float, *, is_sibling_lost: bool) -> None:
+    """It was told to build nothing, and says what it holds, or promises a plan with it: what it
+    tells of later is a step, and its stage is not made anew beside it.
+    """
+    setup = swarm(replicas=2, standbys=0, faults=NOBODY_COMES)
+    script = StepsInDoubt(unheard_s, is_sibling_lost=is_sibling_lost)
+    result = play(unhurried(setup, iterations=10), script)
+    assert script.has_stepped
+    assert not recoveries(result)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import Commit, Heartbeat, HeartbeatAnswer, Open, Train
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import Commit, Heartbeat, HeartbeatAnswer, Hello, Open, Train
 from swarmfree.protocol.names import Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.script import Director, Moment, Script
@@ -193,3 +194,77 @@ def test_what_one_side_says_is_not_taken_for_another_with_a_term_of_one_number()
     assert script.between is not None
     assert len(lines(result, "TookOver term=2 ")) == 2
     assert not lines(result, "TookOver", script.between.peer_id.removeprefix("Qm"))
+
+
+class GivesWayAndLeadsLater(Once):
+    """Five of twelve are parted, and go on forced under their source, as the first that led them
+    dies. It tells a peer of the others that it gives way, does so, and is elected by them as their
+    coordinator dies. That peer is cut from it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
+        self._far, self._near = list[Member](), list[Member]()
+        self._first: Member | None = None
+        self._leader: Member | None = None
+        self._has_begun = self._has_said = self.is_led = False
+        self.told: Member | None = None
+
+    def _part(self, director: Director, _: Moment) -> None:
+        self._first = director.coordinator
+        self._leader = next(member for member in director.members(0) if member != self._first)
+        self._far = [self._leader, *director.members(1)[:2], *(director.members(stage)[0] for stage in (2, 3))]
+        self._near = [member for member in director.peers() if member not in self._far]
+        self.told = next(member for member in director.members(3) if member in self._near)
+        director.partition(self._far)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever; bring the sides together as that peer has been told, and lose the coordinator
+        that they have by then.
+        """
+        super().see(director, moment)
+        asker, asked = moment.sender.member, moment.receiver.member
+        match moment:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and not self._has_begun:
+                self._begin(director, asker)
+            case Moment(request=Hello(), outcome=Refused(kind=RefusalKind.OUTRANKED)) if not self._has_said and (
+                (asker, asked) == (self.told, self._leader)
+            ):
+                self._has_said = True
+                director.after(0.05, lambda: self._join(director))
+            case Moment(request=Commit(record=record), outcome=Reply()) if (
+                self._has_said and not (self.is_led or record.forced) and (asker, asked) == (self._first, self._leader)
+            ):
+                self.is_led = True
+                director.after(0.1, lambda: director.kill(asker))
+            case _:
+                pass
+
+    def _begin(self, director: Director, leader: Member) -> None:
+        assert self.told is not None
+        assert self._first is not None
+        if leader != self._leader:
+            director.kill(leader)
+            return
+        self._has_begun = True
+        director.heal()
+        director.partition(self._far, [member for member in self._near if member != self.told])
+        director.cut(self.told, self._first)
+
+    def _join(self, director: Director) -> None:
+        assert self.told is not None
+        assert self._leader is not None
+        assert self._first is not None
+        director.heal()
+        director.cut(self.told, self._first)
+        director.cut(self.told, self._leader)
+
+
+def test_what_a_coordinator_said_does_not_count_in_its_next_term() -> None:
+    """The peer that was told leads nobody beside those that hear that one as their own by now."""
+    setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    script = GivesWayAndLeadsLater()
+    result = play(unhurried(setup, iterations=40), script)
+    assert script.is_led
+    assert script.told is not None
+    assert not lines(result, "TookOver", script.told.peer_id.removeprefix("Qm"))

@@ -191,6 +191,8 @@ class Assignment:
             self.start_joins()
         if participant.stage in {ABSENT, hello.stage} and hello.stage != ABSENT and is_ours and not participant.built:
             participant.vouch_again(hello)  # it is no use now, and may be the last one soon
+        elif participant.stage == hello.stage and is_ours:
+            participant.confirm(hello)
         return Place(self._context.here, participant.stage, self._roster.waiting_for, accepted=True)
 
     def _standbys(self) -> int:
@@ -544,7 +546,7 @@ class Assignment:
         if rebuilt and participant.builds == number:
             # Its donors are gone, and the stage was rebuilt with other bytes meanwhile
             participant.lose()
-        if rebuilt or participant.builds != number:
+        if rebuilt or not participant.is_to_build(action.stage, number):
             self.start_joins()  # what it has loaded counts for nothing: it begins again
         self._roster.changed.tell()
 

@@ -147,7 +147,9 @@ class Coordinator:
         if self.partition_merge.counts_less_than(Tip(hello.forced, hello.iteration, hello.lineage)):
             self.partition_merge.note_hope()
             raise Refused(
-                RefusalKind.OUTRANKED, "your lineage counts more than the one that is led here: choose a coordinator of your own"
+                RefusalKind.OUTRANKED,
+                "your lineage counts more than the one that is led here: choose a coordinator of your own",
+                self.lead.term.number,
             )
         return self.assignment.hello(sender, hello)
 

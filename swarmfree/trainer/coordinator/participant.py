@@ -49,6 +49,7 @@ class Participant:
         forbids: this coordinator's words, since it answered last: it was away, or follows another.
         may_have_built: it was fenced while it was told to build its stage, and is called for, for
             what it held before; should it tell of a later iteration, that is what it has built.
+        was_told: it was fenced after this coordinator had told it to build something.
         keeps: it was told last to keep the state that it held, and to build no other.
         copies: the stage that it was told last to copy from others; `ABSENT` where it was told
             something else.
@@ -77,6 +78,7 @@ class Participant:
     cannot_write: bool = False
     forbids: bool = False
     may_have_built: bool = False
+    was_told: bool = False
     keeps: bool = False
     copies: int = ABSENT
     is_emptied: bool = False
@@ -127,14 +129,14 @@ class Participant:
     @property
     def was_told_nothing(self) -> bool:
         """Whether no build was begun at it, by this coordinator."""
-        return self.builds == 0 and not self.may_have_built
+        return self.builds == 0 and not self.was_told
 
     def promise(self, position: Position, builds: int) -> None:
-        """It has promised this claim, with what it held after so many builds; that may have given
-        way since, also to what it holds by now.
+        """It has promised this claim, with what it held after so many builds, and what the plan
+        begins with; that may have given way since, also to what it holds by now.
         """
         if self.built and self.builds == builds:
-            self.opened = position
+            self.opened, self.may_have_built = position, False
 
     def pass_over(self) -> int:
         """A plan is made without it; how many were by now."""
@@ -164,7 +166,7 @@ class Participant:
         """It may have built its stage, or kept what it held, as it was told `before`; nobody has
         heard that.
         """
-        self.may_have_built, self.keeps = True, before.keeps
+        self.may_have_built, self.keeps, self.was_told = True, before.keeps, not before.was_told_nothing
         self.copies, self.is_emptied = before.copies, before.is_emptied
 
     def forbid(self) -> None:
@@ -198,6 +200,13 @@ class Participant:
         self.vouch()
         if self.answer is not None:
             self.answer = replace(self.answer, stage=hello.stage, iteration=hello.iteration)
+
+    def confirm(self, hello: Hello) -> None:
+        """It says itself what it holds of its stage and of this lineage: unless it was told to
+        build another since, what it tells later is what it has stepped to.
+        """
+        if self.may_have_built and self.built and self.was_told_nothing:
+            self.hold(hello.iteration, is_ours=True)
 
     def leave(self) -> None:
         """It has said goodbye."""

@@ -212,7 +212,7 @@ class Roster(Participants):
             return
         for participant, since_s in self._absent.take(stage):
             held, is_ours = participant.iteration, participant.is_ours
-            if not participant.built and participant.was_told_nothing:
+            if not (participant.built or participant.may_have_built) and participant.was_told_nothing:
                 held = participant.held(stage)  # what it said
             hello = replace(participant.hello, stage=stage, iteration=held)
             called = self.admit(
