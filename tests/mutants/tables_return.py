@@ -2189,10 +2189,15 @@ def newcomer_that_was_told_nothing() -> object:
 def stepping_of_who_is_called_for() -> object:
     """A peer that was demoted with its state of iteration 5, or was told to build since, is fenced
     and called for; it says hello with that state, or promises a plan, or does neither, and its next
-    answer tells of iteration 6: whether it counts as a holder still, and of this lineage.
+    answer tells of iteration 6: whether it counts as a holder still, and of this lineage, and since
+    when. Then hellos with an older state, another stage, or one further; at last it is called for
+    twice.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool, says: str) -> tuple[bool, bool]:
+    async def story(
+        alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool, says: str, hello: Hello, times: int = 1
+    ) -> tuple[bool, bool, int]:
+        assignment._lead.past |= {4: "4" * 64}
         roster.fence(SIBLING.member, "it is gone")
         member = roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
         roster.admit(SIBLING, _hello(1), 1, built=True, built_at=5, is_ours=True)
@@ -2203,16 +2208,25 @@ def stepping_of_who_is_called_for() -> object:
         roster.fence(ME.member, "it does not answer")
         roster.fence(SIBLING.member, "it does not answer")
         called = roster.get(ME.member)
+        for _ in range(times - 1):
+            assert called is not None
+            roster._absent.add(called)
+            roster.fence(ME.member, "it does not answer")
+            called = roster.get(ME.member)
         assert called is not None, "nobody else holds the stage"
         if says == "hello":
-            assignment.hello(ME, _hello(1))
+            assignment.hello(ME, hello)
         if says == "promise":
             called.promise(at(2), called.builds)
         called.hear(replace(beat_answer(2), stage=1, iteration=6), 0.0)
-        return called.built, called.is_ours
+        return called.built, called.is_ours, called.built_at
 
     asked = ((False, ""), (False, "hello"), (True, "hello"), (False, "promise"), (True, "promise"))
-    return [_assignment(partial(story, is_told=is_told, says=says)) for is_told, says in asked]
+    found = [_assignment(partial(story, is_told=is_told, says=says, hello=_hello(1))) for is_told, says in asked]
+    older = replace(_hello(1), iteration=4, lineage="4" * 64)
+    further = replace(_hello(1, OTHER_LINEAGE), iteration=6)
+    found += [_assignment(partial(story, is_told=False, says="hello", hello=hello)) for hello in (older, _hello(2), further)]
+    return [*found, _assignment(partial(story, is_told=True, says="hello", hello=_hello(1), times=2))]
 
 
 def builder_that_is_called_for_again() -> object:

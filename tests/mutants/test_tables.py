@@ -540,7 +540,8 @@ ROWS = (
         Row(
             rule,
             tables_return.stepping_of_who_is_called_for,
-            [(False, False), (True, True), (False, False), (True, True), (True, True)],
+            [(False, False, 5), (True, True, 5), (False, False, 5), (True, True, 5), (True, True, 5), (True, True, 4)]
+            + [(False, False, 5)] * 3,
         )
         for rule in (removals_return.step_after_a_promise, removals_return.step_after_its_word)
     ),

@@ -205,7 +205,7 @@ class Participant:
         """It says itself what it holds of its stage and of this lineage: unless it was told to
         build another since, what it tells later is what it has stepped to.
         """
-        if self.may_have_built and self.built and self.was_told_nothing:
+        if self.may_have_built and self.was_told_nothing:
             self.hold(hello.iteration, is_ours=True)
 
     def leave(self) -> None:
