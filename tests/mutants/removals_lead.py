@@ -753,6 +753,28 @@ def leader_of_those_that_split_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "_is_followed", lambda self, leader, by: asyncio.sleep(0, False))
 
 
+def word_of_the_founder(patch: pytest.MonkeyPatch) -> None:
+    """Those that parted before their first record, and whose coordinator has changed since, do not
+    believe the founder, and never give way to whom it follows (3.4).
+    """
+    followed = PartitionMerge._is_followed
+
+    async def careless(self: PartitionMerge, leader: Member, by: Collection[str]) -> bool:
+        return await followed(self, leader, [peer_id for peer_id in by if peer_id in self._lead.named])
+
+    patch.setattr(PartitionMerge, "_is_followed", careless)
+
+
+def word_of_who_is_excluded(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator gives way to whom an excluded peer says that it follows (3.4)."""
+    followed = PartitionMerge._is_followed
+
+    async def careless(self: PartitionMerge, leader: Member, by: Collection[str]) -> bool:
+        return await followed(self, leader, {*by, *self._lead.excluded})
+
+    patch.setattr(PartitionMerge, "_is_followed", careless)
+
+
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     """The swarm that goes on wins, whatever was forced there (3.4)."""
     _meets(

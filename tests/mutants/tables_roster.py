@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -990,14 +990,17 @@ def kin_of_whom_one_is_no_voter() -> object:
     return play(story, A)
 
 
-async def _concerned(alone: Alone, directory: SimpleNamespace, *rivals: Endpoint, tip: Tip | None = None) -> list[bool]:
-    """Whether a coordinator gives way to these, that lead a later term of its lineage, or this one,
-    while a majority follows it.
+async def _concerned(
+    alone: Alone, directory: SimpleNamespace, *rivals: Endpoint, tip: Tip | None = None, excluded: Sequence[str] = ()
+) -> list[bool]:
+    """Whether a coordinator that has excluded some peers gives way to these, that lead a later term
+    of its lineage, or this one, while a majority follows it.
     """
     context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
     mine = merge_of(context, alone.tasks, replace(record(), iteration=3), {})
     for one in (A, ME, D):
         mine._roster.admit(one, Hello(False, False, ""), PLACES[one.member], built=True, opened=at(1))
+    mine._lead.exclude(excluded)
     tip = mine._lead.tip() if tip is None else tip
     return [await mine._concerns(Rival(tip, replace(LATER, member=one.member), one, is_whole=True)) for one in rivals]
 
@@ -1039,6 +1042,31 @@ def rivals_that_others_follow() -> object:
         return await _concerned(alone, directory, endpoint("v"), endpoint("w"))
 
     return play(story, A)
+
+
+def rivals_that_a_founder_follows() -> object:
+    """Two strangers lead another lineage that counts more. One that had a place here follows the
+    first. The second is followed by a peer that never had one: that is no more than any peer, then
+    whom the organiser's node has named as founder, then both followers are excluded. Whether this
+    coordinator gives way to either.
+    """
+
+    async def story(alone: Alone, founder: Founder | None, excluded: Sequence[str] = ()) -> list[bool]:
+        follows = {SIBLING.member: endpoint("v"), endpoint("x").member: endpoint("w")}
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Meet):
+                return Reply(Met(9, "e" * 64, (), follows[to.member], LATER, whole=True))
+            return answer(to, request)
+
+        alone.line.answer = one
+        told = tuple(announced(one, 9) for one in (endpoint("x"), SIBLING))
+        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, founder), announcements=partial(asyncio.sleep, 0, told))
+        return await _concerned(alone, directory, endpoint("v"), endpoint("w"), tip=Tip((), 9, "e" * 64), excluded=excluded)
+
+    founder = Founder(1, "x")
+    everything = ((None, ()), (founder, ()), (founder, ("x", SIBLING.member.peer_id)))
+    return [play(partial(story, founder=named, excluded=out), A) for named, out in everything]
 
 
 def rival_behind_those_that_have_ended() -> object:

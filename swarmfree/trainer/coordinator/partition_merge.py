@@ -264,8 +264,14 @@ class PartitionMerge:
         )
 
     async def _is_shown(self, rival: Rival) -> bool:
-        """Whether others say that it leads: the organiser's node, or a peer that follows it."""
-        return await self._is_founder(rival) or await self._is_followed(rival.coordinator.member, self._lead.named.keys())
+        """Whether others say that it leads: the organiser's node, or a peer that follows it and had
+        a place here, or that the node has named: those who are here may have parted from that one
+        before their first record.
+        """
+        founder = await self._context.ports.directory.founder()
+        founders = {founder.peer_id} if founder is not None else set[str]()
+        leader, known = rival.coordinator.member, (self._lead.named.keys() | founders) - {*self._lead.excluded}
+        return leader.peer_id in founders or await self._is_followed(leader, known)
 
     def _voters(self) -> set[str]:
         """Peer ids of those that may decide what follows the last record: two coordinators of one
@@ -289,11 +295,6 @@ class PartitionMerge:
         is_of_record = Tip.of(rival.record) == rival.tip
         verify = self._context.ports.network.verify
         return leader.peer_id in named or (is_of_record and is_told_by(rival.record, leader, named, self._context.run, verify))
-
-    async def _is_founder(self, rival: Rival) -> bool:
-        """Whether the organiser's node has named it: a later founder had no place here."""
-        founder = await self._context.ports.directory.founder()
-        return founder is not None and founder.peer_id == rival.coordinator.member.peer_id
 
     async def _is_followed(self, leader: Member, by: Collection[str]) -> bool:
         """Whether one of these peers says that it follows this one: whoever split off may have left
