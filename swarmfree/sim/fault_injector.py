@@ -394,11 +394,11 @@ class Mischief:
             case Split(salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._cast.lives.values() if life.is_alive and rng.random() < 0.5]
-                new = partitions.partition(group, refused=refused) if group else None
+                new = partitions.partition(group, refused=refused) if group and self._cast.may_part(group) else None
             case PartitionFault(share=share, salt=salt, refused=refused):
                 rng = random.Random(salt)
                 group = [life.member.peer_id for life in self._breakable() if rng.random() < share]
-                new = partitions.partition(group, refused=refused) if group else None
+                new = partitions.partition(group, refused=refused) if group and self._cast.may_part(group) else None
             case Impair(stage=stage, deaf=is_deaf):
                 found = [life.member.peer_id for life in _picked(fault, self._breakable(stage))]
                 new = (partitions.deaf if is_deaf else partitions.mute)(found[0]) if found else None

@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from swarmfree.policy.halt import is_unspent_halt
@@ -444,11 +444,10 @@ class Cast:
         left = [life for life in self.lives.values() if life.is_alive and life not in falling]
         sound = [life for life in left if not (life.leaving or life.pace.stuck or life.pace.raises)]
         sound = [life for life in sound if not self.looks_stuck(max(life.pace.compute, life.pace.begun))]
-        newest = self._stage.checks.newest
-        if newest is not None and newest.iteration + 2 >= setup.manifest.run.iterations:
+        if self._is_last:
             sound = [life for life in sound if self.hindered_s.get(life.member.peer_id) != math.inf]
         feeders = sum(life.can_feed for life in sound)
-        if newest is None:
+        if self._stage.checks.newest is None:
             if setup.room_share:
                 return False  # nobody adopts before the run begins, and feeders that are left may be sources
             if setup.faults.strikes_ends or setup.opening is not None:
@@ -456,6 +455,21 @@ class Cast:
         # A peer with room serves a stage more
         places = sum(1 + life.has_room for life in sound)
         return places >= setup.manifest.stage_count and feeders > 0
+
+    def may_part(self, group: Collection[str]) -> bool:
+        """Whether peers with these ids may be cut off from all others: in the last iterations only
+        where one of the two sides has enough.
+        """
+        sides: tuple[list[Life], list[Life]] = [], []
+        for life in self.lives.values():
+            sides[life.member.peer_id in group].append(life)
+        return not self._is_last or any(self.leaves_enough(side) for side in sides)
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether whoever is out of reach now may be so when all iterations are done."""
+        newest = self._stage.checks.newest
+        return newest is not None and newest.iteration + 2 >= self._stage.setup.manifest.run.iterations
 
     def looks_stuck(self, factor: float) -> bool:
         """Whether a device that takes so many times as long may count as stuck, so that its peer

@@ -117,3 +117,19 @@ def test_who_stands_still_or_is_cut_off_is_counted_on_until_the_last_iteration(*
         scene.newest = SimpleNamespace(iteration=decided)
         found.append(scene.troupe.leaves_enough([]))
     assert found == [True, is_enough, is_enough]
+
+
+@pytest.mark.parametrize(
+    ("more", "parted", "may_be"), [(0, 1, False), (1, 1, True), (1, 2, False), (1, MANIFEST.stage_count, True)]
+)
+def test_a_partition_at_the_end_leaves_one_side_that_goes_on(*, more: int, parted: int, may_be: bool) -> None:
+    """Until the last iterations anybody may be cut off; then only where one side has a peer for
+    each stage, since nobody comes, and a side that lacks one waits no longer than `join_wait_s`.
+    """
+    scene, last = Scene(MANIFEST.stage_count + more), MANIFEST.run.iterations - 1
+    group = {str(number) for number in range(1, parted + 1)}
+    found = list[bool]()
+    for decided in (last - 2, last - 1, last):
+        scene.newest = SimpleNamespace(iteration=decided)
+        found.append(scene.troupe.may_part(group))
+    assert found == [True, may_be, may_be]
