@@ -1,5 +1,5 @@
 """Who holds the state of which stage, as engines and answers tell, and whether a stage is rebuilt
-without need (N1).
+(N1), or somebody goes on by force (N5), without need.
 
 A state counts as held by a member of a plan, and by a joiner some seconds after it was copied.
 Copies of the ends are known from heartbeats: one that its keeper gives up while nobody else holds
@@ -12,15 +12,17 @@ way, or one that loses no more, makes again.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swarmfree.policy.patience import lost_now_and_later
+from swarmfree.policy.quorum import is_majority
 from swarmfree.protocol.actions import BuildAction, Copy, CopyKept, CopyNeighbour, Fresh, Merge, Stay
 from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member, Term
 from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.records import Record
 from swarmfree.sim import bounds
 from swarmfree.sim.history import History
 
@@ -218,6 +220,23 @@ class Holdings:
                     f"although {member}, {where}, holds {what}"
                 )
         return ""
+
+    def needless_force(self, leader: Member, record: Record, is_kin: Callable[[str], bool]) -> str:
+        """A sentence if `leader` goes on by force though a majority of those who decide what
+        follows this record holds states of its lineage and has been within its reach for long.
+
+        Args:
+            is_kin: whether a lineage goes on from this record's, or is the beginning of it.
+        """
+        history = self._lives.history
+        voters = [voter for voter in record.electorate if voter == leader or history.quiet_s(leader, voter) >= bounds.REACHED_S]
+        there = [voter for voter in voters if self._lives.is_alive(voter) and not self._lives.is_stuck(voter)]
+        there = [voter for voter in there if not history.was_shut(voter, bounds.REACHED_S)]
+        kin = [voter for voter in there if voter in self._held and is_kin(self._held[voter].lineage)]
+        if not is_majority(record.electorate, kin):
+            return ""
+        told = f"{leader} goes on by force from record {record.iteration}, although a majority of its electorate is in reach"
+        return f"{told} for {bounds.REACHED_S:g} s at least: {', '.join(map(str, sorted(kin)))}"
 
     def _better(self, build: Build, now_s: float, past: Collection[str]) -> Iterator[tuple[Member, str]]:
         """Whose state is better than what the action can give, and what it is."""

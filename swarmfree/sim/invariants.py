@@ -4,9 +4,10 @@ says what should have.
 Nothing of the trainer is looked into. A record becomes known from a message, decided by the votes
 of its electorate (`votes`), committed by an event or a message; a step is known from the engine.
 Each check is made as soon as it can be: I1, I3 and I4 at every commit, I2 and I3 at every step, I2
-(`rebuilds`) and N1 (`holdings`) at every rebuild, I3 where a lineage is dropped and at the end, I4
-at every tensor on the ring, I7 at every step and at the end. The first violation is kept, and stops
-the rehearsal. What each invariant says stands in the protocol.
+(`rebuilds`) and N1 (`holdings`) at every rebuild, N5 (`holdings`) at every forced takeover, I3
+where a lineage is dropped and at the end, I4 at every tensor on the ring, I7 at every step and at
+the end. The first violation is kept, and stops the rehearsal. What each invariant says stands in
+the protocol.
 
 What is not here: I6 and N2 (`liveness`), what needs the loop or the network's tables (`rehearsal`),
 sizes of tables (`sizes`), I8 (`seed_pool`), I5 (real processes).
@@ -16,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, assert_never
 
 from swarmfree.policy.batch import fed_before, microbatches_after, microbatches_of, sum_scale
 from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.actions import Stay
-from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, PeerExcluded
+from swarmfree.protocol.events import Event, IterationCommitted, LineageDropped, MemberLeft, PeerExcluded, TookOver
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import (
     Build,
@@ -70,7 +72,7 @@ class Violation:
     """An invariant that did not hold.
 
     Args:
-        invariant: "I1" to "I8", "N1" to "N3".
+        invariant: "I1" to "I8", "N1" to "N5".
         time_s: virtual.
         text: what was found, with iteration, stage, microbatch and count where they apply.
     """
@@ -131,6 +133,7 @@ class Checks:
         self._excluded = set[str]()  # peer ids that a plan has excluded: they have no vote
         self._votes = Votes(self._records, lambda m: self._lives.is_alive(m) and m.peer_id not in self._excluded)
         self._holdings = Holdings(self._lives)
+        self._forces: tuple[Member, float] | None = None  # has taken over by force just now
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
         self._unexplained: list[EngineStep] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
@@ -348,12 +351,15 @@ class Checks:
         """
         self._dismissed.pop(member, None)
 
-    def took_over(self, member: Member) -> None:
-        """A member coordinates from now on."""
-        self._holdings.took_over(member, self._now_s())
-
-    def told(self, event: Event) -> None:
+    def told(self, member: Member, event: Event) -> None:
         """A peer's journal got an event."""
+        if isinstance(event, TookOver):
+            self._holdings.took_over(member, self._now_s())
+            self._forces = (member, self._now_s()) if event.forced else None
+        if isinstance(event, IterationCommitted) and (member, self._now_s()) == self._forces:
+            self._forces = None  # what it tells at once is the record from which it goes on
+            if (record := self._records.get(event.lineage)) is not None:
+                self._found_fault("N5", self._holdings.needless_force(member, record, partial(self._is_kin, event.lineage)))
         if isinstance(event, MemberLeft | PeerExcluded):
             self._holdings.let_go(event.member)
         if isinstance(event, IterationCommitted):
@@ -366,6 +372,10 @@ class Checks:
             dropped = set(loser.values()) - set(winner.values())
             touched = [known for known in self._votes.unforced if dropped & {known, self._records[known].before}]
             self._check_undone(winner, touched, "a coordinator dropped its lineage for another one")
+
+    def _is_kin(self, one: str, other: str) -> bool:
+        """Whether one lineage is the beginning of the other."""
+        return one in self._chain.back_from(other).values() or other in self._chain.back_from(one).values()
 
     # -- records
     def _lineage_of(self, record: Record) -> str:

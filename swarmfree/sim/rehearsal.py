@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
-from swarmfree.protocol.events import Ended, Event, IterationCommitted, Placed, StageBuilt, StageLost, TookOver
+from swarmfree.protocol.events import Ended, Event, IterationCommitted, Placed, StageBuilt, StageLost
 from swarmfree.protocol.manifest import TimingSection
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Build, Commit, Goodbye, Hello, Meet, Open, Request, TakeRoll
@@ -382,12 +382,10 @@ class _Rehearsal:
     def _told(self, member: Member, event: Event) -> None:
         self.transcript.tell_event(str(member), event)
         self.statistics.events[type(event).__name__] += 1
-        self.checks.told(event)
+        self.checks.told(member, event)
         self.liars.told(event)
         if isinstance(event, Placed):
             self._placed(member)
-        if isinstance(event, TookOver):
-            self.checks.took_over(member)
         if isinstance(event, Ended) and event.why.startswith(PAUSED):
             self.checks.paused(member)
         if self._liveness is not None:

@@ -181,7 +181,7 @@ def test_who_has_or_gives_a_place_before_anything_is_committed_may_leave_its_pla
     stage._mischief = cast(
         "Any", SimpleNamespace(placed=lambda member, _: placed.append(member.peer_id), answered=lambda *_: None)
     )
-    stage.checks = checks = cast("Any", SimpleNamespace(committed={}, told=lambda _: None, answered=lambda *_: None))
+    stage.checks = checks = cast("Any", SimpleNamespace(committed={}, told=lambda *_: None, answered=lambda *_: None))
     a, b, c = (Endpoint(Member(name, "1"), ()) for name in "abc")
     for committed in ({}, {0: "1" * 64}):
         checks.committed = committed

@@ -1,5 +1,5 @@
-"""Rebuilds that need not be (N1): who holds the state of the stage, and whether it was in reach, by
-hand-made histories.
+"""Rebuilds (N1) and forced takeovers (N5) that need not be, by hand-made histories: who holds which
+state, and whether it was in reach.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from swarmfree.protocol.messages import Build
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
-from swarmfree.sim import partitions
+from swarmfree.sim import bounds, partitions
 from swarmfree.sim.history import History
 from swarmfree.sim.holdings import Holdings
 from tests.builders import make_record
@@ -403,3 +403,37 @@ def test_who_has_opened_nothing_goes_on_from_the_newest_plan_that_it_knows(base:
     story.holdings.knows(LEADER, Plan(elsewhere, base, LAST.lineage(), stages, (), LAST, 4))
     build = replace(build, position=replace(position, revision=2))
     assert story.holdings.needless(LEADER, build, 100.0, {LAST.lineage()})
+
+
+NEWEST = replace(LAST, electorate=(LEADER, HOLDER, OTHER))
+
+
+@pytest.mark.parametrize("case", ["as it is", "dead", "stuck", "parted", "parted before", "deaf", "elsewhere", "empty"])
+def test_nobody_goes_on_by_force_beside_those_who_decide(case: str) -> None:
+    """Of three voters one is the leader, one cannot be asked, and the third holds the same lineage:
+    that is a majority, unless that one is dead, hangs, is or was just out of reach, cannot be
+    called, stands on another lineage, or holds nothing.
+    """
+    story = Story()
+    story.alive.remove(OTHER)
+    story.hold(LEADER, 1, NEWEST.lineage())
+    apart = partitions.partition([HOLDER.peer_id])
+    match case:
+        case "dead":
+            story.alive.remove(HOLDER)
+        case "stuck":
+            story.stuck.add(HOLDER)
+        case "parted" | "parted before":
+            story.history.broke(apart)
+        case "deaf":
+            story.history.shut(HOLDER)
+        case "empty":
+            story.holdings.lost(HOLDER)
+    if case == "parted before":
+        story.history.mended(apart)
+        story.now_s += bounds.REACHED_S - 0.1
+    found = story.holdings.needless_force(LEADER, NEWEST, lambda _: case != "elsewhere")
+    assert bool(found) == (case == "as it is")
+    if case == "parted before":
+        story.now_s += 0.2
+        assert "holder.1, leader.1" in story.holdings.needless_force(LEADER, NEWEST, lambda _: True)

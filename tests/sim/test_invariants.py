@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.actions import Copy, CopyKept, Fresh, Stay
-from swarmfree.protocol.events import IterationCommitted
+from swarmfree.protocol.events import IterationCommitted, TookOver
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.protocol.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
@@ -129,9 +129,31 @@ def test_a_right_story_holds() -> None:
     for iteration in range(2):
         record = story.whole(iteration)
         event = IterationCommitted(iteration, 0, record.loss, None, record.tokens, 1.0, [], record.lineage())
-        story.checks.told(event)
+        story.checks.told(EVERYONE[0].member, event)
     assert story.found == []
     assert story.checks.committed == {0: story.checks.committed[0], 1: story.lineage}
+
+
+@pytest.mark.parametrize(
+    ("forced", "later_s", "is_found"),
+    [(True, 0.0, True), (False, 0.0, False), (True, 1.0, False)],
+    ids=["forced", "not", "later"],
+)
+def test_who_takes_over_by_force_is_looked_at(forced: bool, later_s: float, is_found: bool) -> None:  # noqa: FBT001 - tables
+    """A member takes over, and tells at once from which record it goes on, though all three that
+    decide what follows stand there; what it tells later is what it has decided itself.
+    """
+    now_s = 10.0
+    story = Story()
+    story.checks = Checks(MANIFEST, None, lambda: now_s, story.found.append)
+    record = story.whole(0)
+    event = IterationCommitted(0, 0, record.loss, None, record.tokens, 0.0, [], record.lineage())
+    story.checks.told(MEMBERS[1], TookOver(2, 1, 1, forced))
+    now_s += later_s
+    story.checks.told(MEMBERS[0], event)
+    assert story.found == []
+    story.checks.told(MEMBERS[1], event)
+    assert [violation.invariant for violation in story.found] == ["N5"] * is_found
 
 
 WRONG: list[tuple[str, str, Callable[[Record], Record]]] = [

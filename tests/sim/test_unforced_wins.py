@@ -57,7 +57,7 @@ def split() -> tuple[Story, Mortals, Record, Record]:
 def drop(story: Story, loser: Record, winner: Record) -> None:
     """A coordinator says that its lineage gave way."""
     told = LineageDropped(loser.iteration + 1, len(loser.forced), loser.lineage(), winner.iteration + 1, winner.lineage())
-    story.checks.told(told)
+    story.checks.told(EVERYONE[0].member, told)
 
 
 def test_a_forced_record_does_not_undo_a_decided_one() -> None:
@@ -78,9 +78,9 @@ def test_a_lineage_may_give_way_to_the_beginning_of_another_one() -> None:
     """
     story, _, record, other = split()
     before = LineageDropped(2, 1, other.lineage(), 1, record.before)
-    story.checks.told(before)
+    story.checks.told(EVERYONE[0].member, before)
     assert story.found == []
-    story.checks.told(replace(before, forced=0, lineage=record.lineage()))
+    story.checks.told(EVERYONE[0].member, replace(before, forced=0, lineage=record.lineage()))
     assert story.the_one().invariant == "I3"
 
 
@@ -167,7 +167,7 @@ def test_a_third_side_may_yet_be_met() -> None:
     """
     story, _, record, other = split()
     before = LineageDropped(1, 0, record.before, 2, other.lineage())
-    story.checks.told(before)
+    story.checks.told(EVERYONE[0].member, before)
     assert story.found == []
 
 
