@@ -366,11 +366,12 @@ class Election:
 
     async def _hears_who_gives_way(self, endpoint: Endpoint, number: int) -> bool:
         """Whether the coordinator that a peer hears, in a term of this number, is one that gives
-        way to this lineage. The number alone would not say that: two sides may have the same.
+        way to this lineage. The number alone would not say that, nor who says it: two sides may
+        have the same, and who led one may have given way to the other.
         """
         outranked = {term.member for term in self._outranked if term.number == number}
-        if not outranked or endpoint.member in outranked:
-            return bool(outranked)
+        if not outranked:
+            return False
         with suppress(CallFailed):
             reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
             heard = reply.expect(PlanAnswer).coordinator

@@ -1245,6 +1245,37 @@ def copy_of_what_may_be_built(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "start_joins", careless)
 
 
+def step_before_its_answer(patch: pytest.MonkeyPatch) -> None:
+    """Who is called for, and was told to build nothing, loses its state where a heartbeat tells of
+    a step before the record is answered that it was sent for it (3.3).
+    """
+    patch.setattr(Participant, "send", lambda self, request: None)
+
+
+def donors_that_are_fenced(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer goes on copying from donors that are all fenced, one of which may hang for ever
+    (3.3).
+    """
+    patch.setattr(Assignment, "_is_left_alone", lambda self, participant: False)
+
+
+def build_that_gave_way(patch: pytest.MonkeyPatch) -> None:
+    """A builder is blamed for a build that it gave up as it was told another one (3.3)."""
+    patch.setattr(Participant, "was_told_else", lambda self, number: False)
+
+
+def word_of_who_follows_another(patch: pytest.MonkeyPatch) -> None:
+    """Who has said that it gives way counts as its own coordinator, also where it follows another
+    one by now, in a term of the same number (3.2).
+    """
+    ask = Election._hears_who_gives_way
+
+    async def careless(self: Election, endpoint: Endpoint, number: int) -> bool:
+        return Term(number, endpoint.member) in self._outranked or await ask(self, endpoint, number)
+
+    patch.setattr(Election, "_hears_who_gives_way", careless)
+
+
 def left_out_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Whom the newest plan does not name leads nobody before the run is over, though all that it
     names have ended (3.2).

@@ -38,6 +38,7 @@ from swarmfree.protocol.messages import (
     KeptShadow,
     Meet,
     Met,
+    Open,
     Place,
     PlanAnswer,
     Promise,
@@ -212,6 +213,20 @@ def candidate_whose_lineage_counts_more() -> object:
     asked += (D, False, replace(hears, coordinator=None)), (D, False, None)
     found = [_campaign(led, partial(judge, said=said, is_led=is_led), heard=heard) for said, is_led, heard in asked]
     return [*found, _campaign(led, partial(judge, said=D, is_led=False, number=6), heard=hears)]
+
+
+def who_is_heard_by_those_that_stop() -> object:
+    """D has said that it gives way; D itself, then another one, says that it hears a coordinator in
+    a term of that number: whether that is D, where it is, and where it is E.
+    """
+
+    async def judge(alone: Alone, election: Election, *, asked: Endpoint) -> bool:
+        del alone
+        election.note_outranked(Term(7, D.member))
+        return await election._hears_who_gives_way(asked, 7)
+
+    cases = ((asked, heard) for asked in (D, SIBLING) for heard in (D, E))
+    return [_campaign(_silent, partial(judge, asked=asked), heard=PlanAnswer(None, "", heard)) for asked, heard in cases]
 
 
 def hope_of_a_candidate() -> object:
@@ -2227,6 +2242,60 @@ def stepping_of_who_is_called_for() -> object:
     further = replace(_hello(1, OTHER_LINEAGE), iteration=6)
     found += [_assignment(partial(story, is_told=False, says="hello", hello=hello)) for hello in (older, _hello(2), further)]
     return [*found, _assignment(partial(story, is_told=True, says="hello", hello=_hello(1), times=2))]
+
+
+def step_that_is_told_before_its_answer() -> object:
+    """A peer that is called for with its state of iteration 5 is sent a record, then a plan, of an
+    iteration, and its next heartbeat tells of iteration 6: whether it counts as a holder still; at
+    last where it was told to build something before.
+    """
+
+    def story(request: Request, *, is_told: bool = False) -> bool:
+        before, called = (Participant(ME, _hello(1), 1, 0, built=True, built_at=5, is_ours=True) for _ in range(2))
+        if is_told:
+            before.begin_build(copies=1)
+        called.doubt(before)
+        called.send(request)
+        called.hear(replace(beat_answer(2), stage=1, iteration=6), 0.0)
+        return called.built
+
+    records = [Commit(replace(record(), iteration=iteration)) for iteration in (4, 5)]
+    plans = [Open(replace(plan(1), position=at(1, iteration=iteration))) for iteration in (5, 6)]
+    return [*map(story, (*records, *plans)), story(records[1], is_told=True)]
+
+
+def newcomer_whose_donors_are_fenced() -> object:
+    """A newcomer copies from the only holder of a stage, another one comes, and the first is
+    fenced, or stays: from whom it was told to copy, and how many builds it is blamed for, where it
+    gives the first up for the second.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_fenced: bool) -> tuple[list[str], int]:
+        told = list[str]()
+
+        async def ask(participant: Participant, request: Build) -> Built:
+            assert isinstance(request.action, Copy)
+            told.extend(donor.member.peer_id for donor in request.action.donors)
+            if participant.builds > 1:
+                return Built("digest", 1.0, 0, 5)
+            await asyncio.sleep(30.0)
+            raise Refused(RefusalKind.SUPERSEDED, "another build was asked for")
+
+        assignment._ask = ask  # type: ignore[method-assign]
+        alone.line.answer = lambda to, request: answer(to if to.member in PLACES else SIBLING, request)
+        newcomer = roster.admit(endpoint("newcomer"), _hello(1), 1)
+        assignment.start_joins()
+        await asyncio.sleep(1.0)
+        roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        if is_fenced:
+            roster.fence(SIBLING.member, "its device hangs")
+        assignment.start_joins()
+        await asyncio.sleep(1.0)
+        assignment.start_joins()
+        await asyncio.sleep(60.0)
+        return told, newcomer.failed_builds
+
+    return [_assignment(partial(story, is_fenced=is_fenced)) for is_fenced in (True, False)]
 
 
 def builder_that_is_called_for_again() -> object:

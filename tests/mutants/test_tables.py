@@ -319,6 +319,7 @@ ROWS = (
     Row(removals_lead.bar_for_arithmetic, tables_roster.state_that_differs_again, True),
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
+    Row(removals_return.word_of_who_follows_another, tables_return.who_is_heard_by_those_that_stop, [True, False, True, False]),
     Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
     *(
         Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True)] + [(-1, True)] * 5)
@@ -548,6 +549,15 @@ ROWS = (
             + [(False, False, 5)] * 3,
         )
         for rule in (removals_return.step_after_a_promise, removals_return.step_after_its_word)
+    ),
+    Row(
+        removals_return.step_before_its_answer,
+        tables_return.step_that_is_told_before_its_answer,
+        [False, True, False, True, False],
+    ),
+    *(
+        Row(rule, tables_return.newcomer_whose_donors_are_fenced, [(["c", "b"], 0), (["c"], 1)])
+        for rule in (removals_return.donors_that_are_fenced, removals_return.build_that_gave_way)
     ),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),

@@ -526,7 +526,8 @@ class Assignment:
             holders = self._roster.holders(participant.stage) if participant.stage != ABSENT else ()
             current = self._choice.current(holders)
             donors = tuple(g.endpoint for g in current if not g.may_make_do(self._lead.iteration))
-            if participant.built or not donors or participant.member in self._joining:
+            is_told = participant.member in self._joining and not self._is_left_alone(participant)
+            if participant.built or not donors or is_told:
                 continue
             if _may_be_the_last(participant, holders):
                 continue
@@ -536,12 +537,21 @@ class Assignment:
                 self._join(participant, action, self._lead.present), f"{participant.member} joins stage {participant.stage}"
             )
 
+    def _is_left_alone(self, participant: Participant) -> bool:
+        """Whether all from whom a newcomer copies are fenced: one whose device hangs, and that
+        hears nobody here, may never answer it.
+        """
+        donors = self._joining[participant.member]
+        return bool(donors) and not any(map(self._roster.get, donors))
+
     async def _join(self, participant: Participant, action: Copy, present: Present) -> None:
         before, number = self._rebuilt.get(participant.stage), participant.builds + 1
+        copies = self._joining.get(participant.member)
         try:
             await self._build(participant, action, present, limit_s=None)
         finally:
-            self._joining.pop(participant.member, None)
+            if self._joining.get(participant.member) is copies:
+                del self._joining[participant.member]
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
         if rebuilt and participant.builds == number:
             # Its donors are gone, and the stage was rebuilt with other bytes meanwhile
@@ -622,7 +632,8 @@ class Assignment:
                 self._keep_out_of_reach(stage, cut_off)  # it was the builder that was silent
             return
         except Refused as refusal:
-            await self._refused(participant, request, refusal)
+            if not (refusal.kind is RefusalKind.SUPERSEDED and participant.was_told_else(number)):
+                await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
             await self._unanswered(participant, number, error)

@@ -50,6 +50,7 @@ class Broadcast:
         for _ in range(ASKS):
             if self._roster.get(participant.member) is not participant or self._roster.is_deposed:
                 return None
+            participant.send(request)
             try:
                 return (await self._roster.calls.call(participant.endpoint, request)).message
             except CallFailed as error:
@@ -73,9 +74,10 @@ class Broadcast:
         """
 
         async def one(participant: Participant) -> None:
-            builds = participant.builds
+            request, builds = Commit(record), participant.builds
+            participant.send(request)
             try:
-                await self._context.call(participant.endpoint, Commit(record), silence_s=self._context.timing.silence_s / 2)
+                await self._context.call(participant.endpoint, request, silence_s=self._context.timing.silence_s / 2)
             except Refused as refusal:
                 is_of_before = _was_told_to_build(participant, builds)  # what it has built is not refused
                 is_unknown = participant.is_only_called_for  # until it says what it holds

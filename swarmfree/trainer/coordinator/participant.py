@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from swarmfree.protocol.messages import HeartbeatAnswer, Hello
+from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open, Request
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 
@@ -48,13 +48,15 @@ class Participant:
             to.
         forbids: this coordinator's words, since it answered last: it was away, or follows another.
         may_have_built: it was fenced while it was told to build its stage, and is called for, for
-            what it held before; should it tell of a later iteration, that is what it has built.
+            what it held before; should it tell of a later iteration than it was sent a record for,
+            that is what it has built.
         was_told: it was fenced after this coordinator had told it to build something.
         keeps: it was told last to keep the state that it held, and to build no other.
         copies: the stage that it was told last to copy from others; `ABSENT` where it was told
             something else.
         is_emptied: it has told since, or just before, that it holds no state of that stage, so that
             the next one of which it tells is the copy.
+        sent_to: the iteration up to which it was sent what it steps with.
         progress: news and microbatches of which its last answer has told.
     """
 
@@ -82,6 +84,7 @@ class Participant:
     keeps: bool = False
     copies: int = ABSENT
     is_emptied: bool = False
+    sent_to: int = ABSENT
     progress: int = 0
 
     def place(self, stage: int) -> None:
@@ -98,6 +101,16 @@ class Participant:
     def reach(self, iteration: int) -> None:
         """It has stepped, and is ready for this iteration at least."""
         self.built_at = max(self.built_at, iteration)
+
+    def send(self, request: Request) -> None:
+        """It is about to be sent this, and steps with the record in it before it answers."""
+        match request:
+            case Commit(record=record):
+                self.sent_to = max(self.sent_to, record.iteration + 1)
+            case Open(plan=plan):
+                self.sent_to = max(self.sent_to, plan.iteration)
+            case _:
+                pass
 
     def lose(self) -> None:
         """It holds its stage's state no more, and has promised nothing with it."""
@@ -121,6 +134,10 @@ class Participant:
         has by now.
         """
         return self.builds == number and self.stage == stage
+
+    def was_told_else(self, number: int) -> bool:
+        """Whether it was told to build something else since the build of this number."""
+        return self.builds > number
 
     def fail_build(self) -> None:
         """A build came to nothing."""
@@ -158,7 +175,8 @@ class Participant:
         self.answer, self.forbids, self.heard_s = answer, False, now_s
         self.progress = answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums)
         self.is_emptied |= answer.stage != self.copies
-        if self.may_have_built and self.built and answer.iteration > self.built_at:
+        has_stepped = self.was_told_nothing and answer.iteration <= self.sent_to  # before it has said so
+        if self.may_have_built and self.built and answer.iteration > self.built_at and not has_stepped:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps
 
