@@ -189,7 +189,9 @@ class Mischief:
         ):
             self._take(plan, leader)
         if self.plan is not None and self.plan.stage_of(member) is not None:
-            self.told[member] = self.told.get(member, frozenset()) | (_named(plan) & _named(self.plan))
+            # Where it follows another side by now, that plan alone counts
+            known = self.told.get(member, frozenset()) if leader == self.plan.position.term.member else frozenset()
+            self.told[member] = known | (_named(plan) & _named(self.plan))
 
     def placed(self, member: Member, geneses: Sequence[Founder]) -> None:
         """A member has a place, or gives one, while nothing is committed: where a later founder is
@@ -207,6 +209,8 @@ class Mischief:
         self.coordinators.setdefault(sender)
         if self.plan is None or (self._goes_on(plan), plan.position) > (self._goes_on(self.plan), self.plan.position):
             self._take(plan, sender)
+        elif sender != self._cast.coordinator and self.told.pop(sender, None) is not None:
+            self.told[sender] = _named(plan) & _named(self.plan)  # it leads another side by now
         if plan.iteration in self._opened_s:
             return
         now_s = self._hub.loop.time()

@@ -105,6 +105,36 @@ def test_a_member_is_told_who_else_there_is_by_a_plan_that_it_promises() -> None
     scene.loop.close()
 
 
+def test_who_leads_or_follows_another_side_knows_whom_that_names() -> None:
+    """The side that goes on names all four. Two of them have gone over to another one, which one of
+    them leads: both may forbid whom that has not got, and know each other still.
+    """
+    scene, (tip, other) = Scene(), ("1" * 64, "2" * 64)
+    silent = SimpleNamespace(tell=lambda who, what: None)
+    mischief = Mischief(
+        Setup(MANIFEST, CALM), (), scene.hub, cast("Cast", scene.troupe), cast("Any", silent), lambda plan: plan.lineage == tip
+    )
+    leader, rival, one, two = (Member(name, "1") for name in ("leader", "rival", "one", "two"))
+
+    def plan(term: Term, lineage: str, *members: Member) -> Plan:
+        return Plan(Position(term, 5, 0, 1), "0" * 16, lineage, tuple((Replica(Endpoint(m, ())),) for m in members), (), None, 4)
+
+    whole = plan(Term(1, leader), tip, leader, rival, one, two)
+    mischief.see(whole, leader)
+    for member in (rival, one, two):
+        mischief.promised(member, whole)
+    part = plan(Term(2, rival), other, rival, one)
+    mischief.see(part, rival)
+    mischief.promised(one, part)
+    assert mischief.told == {
+        leader: {leader, rival, one, two},
+        rival: {rival, one},
+        one: {rival, one},
+        two: {leader, rival, one, two},
+    }
+    scene.loop.close()
+
+
 def test_what_a_member_may_not_forbid() -> None:
     """Nothing of whom it was told; of one that was left out since, all but what that one does while
     it has not heard so: it claims, leads, and sums up. Nor the word of a coordinator that leaves,
