@@ -355,7 +355,7 @@ class Checks:
         """A peer's journal got an event."""
         if isinstance(event, TookOver):
             self._holdings.took_over(member, self._now_s())
-            self._forces = (member, self._now_s()) if event.forced else None
+            self._forces = (member, self._now_s()) if event.forced and not self._votes.has_left(member) else None
         if isinstance(event, IterationCommitted) and (member, self._now_s()) == self._forces:
             self._forces = None  # what it tells at once is the record from which it goes on
             if (record := self._records.get(event.lineage)) is not None:
@@ -367,6 +367,8 @@ class Checks:
                 self._commit(event.lineage)
             else:
                 self._awaited[event.lineage] = event
+        if isinstance(event, LineageDropped):
+            self._votes.left(member)
         if isinstance(event, LineageDropped) and event.by_lineage in self._records:
             winner, loser = self._chain.back_from(event.by_lineage), self._chain.back_from(event.lineage)
             dropped = set(loser.values()) - set(winner.values())

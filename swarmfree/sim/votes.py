@@ -36,6 +36,7 @@ class Votes:
         self._promised: dict[Member, Position] = {}
         self._promised_s: dict[Member, float] = {}
         self._founders: dict[Member, None] = {}
+        self._left = set[Member]()  # only asked for membership
         self.unforced: dict[str, dict[Member, None]] = {}
 
     # -- what members say
@@ -69,6 +70,7 @@ class Votes:
     def stepped(self, member: Member, lineage: str) -> None:
         """A member has applied this record."""
         self._applied.setdefault(lineage, {})[member] = None
+        self._left.discard(member)
         if lineage in self.unforced:
             self.unforced[lineage][member] = None
 
@@ -96,6 +98,17 @@ class Votes:
         """A member gave up its lineage for another one: what it had not applied is gone."""
         self._sealed.pop(member, None)
         self._promised.pop(member, None)
+        self.left(member)
+
+    def left(self, member: Member) -> None:
+        """A member has left its lineage for another one; where that is of no use it may claim by
+        the plan that it has left.
+        """
+        self._left.add(member)
+
+    def has_left(self, member: Member) -> bool:
+        """Whether a member has left its lineage for another one, and has not stepped since."""
+        return member in self._left
 
     def founded(self, term: Term) -> None:
         """A coordinator speaks: one of a founder's term founds, as long as there is no record."""

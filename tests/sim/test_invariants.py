@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.protocol.actions import Copy, CopyKept, Fresh, Stay
-from swarmfree.protocol.events import IterationCommitted, TookOver
+from swarmfree.protocol.events import IterationCommitted, LineageDropped, TookOver
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
 from swarmfree.protocol.messages import Build, Built, Commit, Loss, Seal, Sealed, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term, WorkKey, WorkKind
@@ -135,18 +135,24 @@ def test_a_right_story_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("forced", "later_s", "is_found"),
-    [(True, 0.0, True), (False, 0.0, False), (True, 1.0, False)],
-    ids=["forced", "not", "later"],
+    ("forced", "later_s", "left", "is_found"),
+    [(True, 0.0, 9, True), (False, 0.0, 9, False), (True, 1.0, 9, False), (True, 0.0, 1, False), (True, 0.0, 0, True)],
+    ids=["forced", "not", "later", "left", "left and back"],
 )
-def test_who_takes_over_by_force_is_looked_at(forced: bool, later_s: float, is_found: bool) -> None:  # noqa: FBT001 - tables
+def test_who_takes_over_by_force_is_looked_at(forced: bool, later_s: float, left: int, is_found: bool) -> None:  # noqa: FBT001 - tables
     """A member takes over, and tells at once from which record it goes on, though all three that
-    decide what follows stand there; what it tells later is what it has decided itself.
+    decide what follows stand there; what it tells later is what it has decided itself. One that has
+    left its lineage, and has not stepped since, claims by the plan of before.
     """
     now_s = 10.0
     story = Story()
     story.checks = Checks(MANIFEST, None, lambda: now_s, story.found.append)
+    dropped = LineageDropped(0, 0, GENESIS_LINEAGE, 1, "f" * 64)
+    if left == 0:
+        story.checks.told(MEMBERS[1], dropped)
     record = story.whole(0)
+    if left == 1:
+        story.checks.told(MEMBERS[1], dropped)
     event = IterationCommitted(0, 0, record.loss, None, record.tokens, 0.0, [], record.lineage())
     story.checks.told(MEMBERS[1], TookOver(2, 1, 1, forced))
     now_s += later_s
