@@ -4,6 +4,7 @@ and no network.
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import Annotated
 
@@ -70,10 +71,8 @@ def ticket(
     whom = f"peer {peer}" if peer else f"{count} peers" if count > 1 else "one peer" if count else "any number of peers"
     typer.echo(encode_invite(Invite(decoded.fingerprint, decoded.entry_points, made)))
     until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires_s))
-    typer.echo(
-        f"ticket {made.ticket_id}, for {whom}, until {until}; to revoke it: swarmfree ban INVITE --ticket {made.ticket_id}",
-        err=True,
-    )
+    revoke = f"swarmfree ban INVITE --ticket {made.ticket_id} --organiser {shlex.quote(str(organiser))}"
+    typer.echo(f"ticket {made.ticket_id}, for {whom}, until {until}; to revoke it: {revoke}", err=True)
     if decoded.ticket is None:
         typer.echo("the invite had no ticket, so whether this key is that run's organiser's was not checked", err=True)
     if not peer and (decoded.ticket is None or decoded.ticket.holder):

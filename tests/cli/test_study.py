@@ -121,7 +121,7 @@ def test_a_study_tries_everything_and_goes_on_where_it_was_ended(
 
     again.unlink()
     asyncio.run(ended_early(study(text, out, said), said))
-    assert "the same command goes on" in said[-1]
+    assert "the same command begins with the others" in said[-1]
     base_path(out, 1, swaps=False).write_bytes(b"no arrays")
     with pytest.raises(BaseExceptionGroup) as failed:
         asyncio.run(study(text, out, said).run())

@@ -136,7 +136,8 @@ def test_a_person_makes_tickets(tmp_path: Path) -> None:
         assert made is not None and made.is_signed_by(key.peer_id, RUN)
         assert (made.holder, made.count, made.names_founders) == (holder, count, False)
         assert abs(made.expires_s - time.time() - 2 * DAY_S) < 60
-        assert made.ticket_id in told and words in told
+        revoke = f"swarmfree ban INVITE --ticket {made.ticket_id} --organiser {tmp_path / 'organiser.key'}"
+        assert revoke in told and words in told
         assert "whether this key is that run's organiser's was not checked" in told
         assert ("(run.access = list) it is of no use" in told) is not bool(holder)
 

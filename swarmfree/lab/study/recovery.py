@@ -189,8 +189,10 @@ class RecoveryStudy:
                         waits.create_task(self._end_of(child))
                 shown.cancel()
         except asyncio.CancelledError:
+            self._progress.clear()
             done, count = self._counts()
-            self._say(f"ended at {done:,} of {count:,} iterations; the same command goes on with what is finished in {self._out}")
+            kept = f"{done:,} of {count:,} iterations are in bases and trials that are finished"
+            self._say(f"ended; {kept}, and kept in {self._out}; the same command begins with the others")
             raise
         finally:
             await stop_children(children, 2.0)
