@@ -54,6 +54,7 @@ from swarmfree.sim.peer_ports import MemorySnapshots, Pace
 from swarmfree.trainer import election
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.broadcast import Broadcast
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.leadership import Present
 from swarmfree.trainer.coordinator.participant import Participant
@@ -2262,6 +2263,29 @@ def step_that_is_told_before_its_answer() -> object:
     records = [Commit(replace(record(), iteration=iteration)) for iteration in (4, 5)]
     plans = [Open(replace(plan(1), position=at(1, iteration=iteration))) for iteration in (5, 6)]
     return [*map(story, (*records, *plans)), story(records[1], is_told=True)]
+
+
+def step_whose_answer_is_lost() -> object:
+    """A holder is sent the record of iteration 5, then the plan of iteration 8, and no answer
+    comes: up to which iteration it may step after each.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> list[int]:
+        def silent(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Commit | Open):
+                raise PeerSilent(f"nothing from {to.member}")
+            return answer(to, request)
+
+        del assignment
+        alone.line.answer = silent
+        holder, broadcast, sent = roster.get(SIBLING.member), Broadcast(alone.context, roster), list[int]()
+        assert holder is not None
+        await broadcast.bring_up([holder], replace(record(), iteration=5))
+        sent.append(holder.sent_to)
+        await broadcast.one(holder, Open(replace(plan(1), position=at(1, iteration=8))))
+        return [*sent, holder.sent_to]
+
+    return _assignment(story)
 
 
 def newcomer_whose_donors_are_fenced() -> object:

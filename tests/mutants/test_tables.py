@@ -550,6 +550,7 @@ ROWS = (
         )
         for rule in (removals_return.step_after_a_promise, removals_return.step_after_its_word)
     ),
+    Row(removals_return.step_before_its_answer, tables_return.step_whose_answer_is_lost, [6, 8]),
     Row(
         removals_return.step_before_its_answer,
         tables_return.step_that_is_told_before_its_answer,
