@@ -1029,19 +1029,25 @@ def rivals_that_others_follow() -> object:
     """
 
     async def story(alone: Alone) -> list[bool]:
-        follows = {SIBLING.member: endpoint("v"), endpoint("x").member: endpoint("w")}
-
-        def one(to: Endpoint, request: Request) -> Reply:
-            if isinstance(request, Meet):
-                return Reply(Met(4, "e" * 64, (), follows[to.member], LATER, whole=False))
-            return answer(to, request)
-
-        alone.line.answer = one
-        told = tuple(announced(one, 4) for one in (endpoint("x"), SIBLING, A, D))
-        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, None), announcements=partial(asyncio.sleep, 0, told))
-        return await _concerned(alone, directory, endpoint("v"), endpoint("w"))
+        return await _concerned(alone, _followed(alone, None), endpoint("v"), endpoint("w"))
 
     return play(story, A)
+
+
+def _followed(alone: Alone, founder: Founder | None) -> SimpleNamespace:
+    """A directory that shows who is there, and names this founder; SIBLING says that it follows v,
+    and x, that never had a place here, that it follows w.
+    """
+    follows = {SIBLING.member: endpoint("v"), endpoint("x").member: endpoint("w")}
+
+    def one(to: Endpoint, request: Request) -> Reply:
+        if isinstance(request, Meet):
+            return Reply(Met(4, "e" * 64, (), follows[to.member], LATER, whole=False))
+        return answer(to, request)
+
+    alone.line.answer = one
+    told = tuple(announced(one, 4) for one in (endpoint("x"), SIBLING, A, D))
+    return SimpleNamespace(founder=partial(asyncio.sleep, 0, founder), announcements=partial(asyncio.sleep, 0, told))
 
 
 def rivals_that_a_founder_follows() -> object:
@@ -1052,17 +1058,8 @@ def rivals_that_a_founder_follows() -> object:
     """
 
     async def story(alone: Alone, founder: Founder | None, excluded: Sequence[str] = ()) -> list[bool]:
-        follows = {SIBLING.member: endpoint("v"), endpoint("x").member: endpoint("w")}
-
-        def one(to: Endpoint, request: Request) -> Reply:
-            if isinstance(request, Meet):
-                return Reply(Met(9, "e" * 64, (), follows[to.member], LATER, whole=True))
-            return answer(to, request)
-
-        alone.line.answer = one
-        told = tuple(announced(one, 9) for one in (endpoint("x"), SIBLING))
-        directory = SimpleNamespace(founder=partial(asyncio.sleep, 0, founder), announcements=partial(asyncio.sleep, 0, told))
-        return await _concerned(alone, directory, endpoint("v"), endpoint("w"), tip=Tip((), 9, "e" * 64), excluded=excluded)
+        rivals, tip = (endpoint("v"), endpoint("w")), Tip((), 9, "e" * 64)
+        return await _concerned(alone, _followed(alone, founder), *rivals, tip=tip, excluded=excluded)
 
     founder = Founder(1, "x")
     everything = ((None, ()), (founder, ()), (founder, ("x", SIBLING.member.peer_id)))
