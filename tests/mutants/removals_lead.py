@@ -775,6 +775,23 @@ def word_of_who_is_excluded(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "_is_followed", careless)
 
 
+def founder_that_is_excluded(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator gives way to the founder, though its own swarm has excluded it (3.4)."""
+
+    async def careless(self: PartitionMerge) -> set[str]:
+        founder = await self._context.ports.directory.founder()
+        return set() if founder is None else {founder.peer_id}
+
+    patch.setattr(PartitionMerge, "_founders", careless)
+
+
+def voter_that_is_excluded(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator gives way within its lineage to a voter that its own swarm has excluded
+    (3.4).
+    """
+    patch.setattr(PartitionMerge, "_voters", lambda self: {member.peer_id for member in self._lead.electorate()})
+
+
 def lineages_before_wholeness(patch: pytest.MonkeyPatch) -> None:
     """The swarm that goes on wins, whatever was forced there (3.4)."""
     _meets(

@@ -16,7 +16,7 @@ import pytest
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
-from swarmfree.protocol.actions import Copy, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, Stay, givers_of
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, PlanAnswer
@@ -1253,14 +1253,32 @@ def step_before_its_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def donors_that_are_fenced(patch: pytest.MonkeyPatch) -> None:
-    """A newcomer goes on copying from donors that are all fenced, one of which may hang for ever
+    """A newcomer goes on copying from donors that are fenced, one of which may hang for ever
     (3.3).
     """
-    patch.setattr(Assignment, "_is_left_alone", lambda self, participant: False)
+    patch.setattr(Assignment, "_is_in_vain", lambda self, action, idle_s: False)
 
 
-def build_that_gave_way(patch: pytest.MonkeyPatch) -> None:
-    """A builder is blamed for a build that it gave up as it was told another one (3.3)."""
+def one_donor_of_two(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer begins anew only where all of its donors are fenced (3.3)."""
+    is_in_vain = Assignment._is_in_vain
+
+    def of_all(self: Assignment, action: BuildAction, idle_s: float) -> bool:
+        donors = {donor.member for donor in givers_of(action)}
+        there = {holder.member for holder in self._roster.holders(action.stage)}
+        return donors.isdisjoint(there) and is_in_vain(self, action, idle_s)
+
+    patch.setattr(Assignment, "_is_in_vain", of_all)
+
+
+def copy_that_gets_on(patch: pytest.MonkeyPatch) -> None:
+    """A copy that gets on is thrown away where its donor is fenced (3.3)."""
+    is_in_vain = Assignment._is_in_vain
+    patch.setattr(Assignment, "_is_in_vain", lambda self, action, idle_s: is_in_vain(self, action, math.inf))
+
+
+def join_that_counts_no_more(patch: pytest.MonkeyPatch) -> None:
+    """A joiner's answer is waited for, that counts no more by then (3.3)."""
     patch.setattr(Participant, "was_told_else", lambda self, number: False)
 
 

@@ -18,7 +18,7 @@ from swarmfree.policy import patience, recovery
 from swarmfree.policy.build_time import PIECES
 from swarmfree.policy.permissions import refusal
 from swarmfree.policy.takeover import Takeover
-from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay
+from swarmfree.protocol.actions import BuildAction, Copy, CopyNeighbour, Fresh, Merge, Stay, givers_of
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.events import Event, StageLost
@@ -2289,37 +2289,44 @@ def step_whose_answer_is_lost() -> object:
 
 
 def newcomer_whose_donors_are_fenced() -> object:
-    """A newcomer copies from the only holder of a stage, another one comes, and the first is
-    fenced, or stays: from whom it was told to copy, and how many builds it is blamed for, where it
-    gives the first up for the second.
+    """A newcomer copies from one holder of a stage, and is answered after 30 s if it copies from
+    `c`, fenced or not, and at once if from `b`: from whom it was told to copy, and after how many
+    seconds. At first nobody is fenced, then `c` is, with `b` there since, or from the start; then
+    the copy gets on, or its answer counts no more.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_fenced: bool) -> tuple[list[str], int]:
-        told = list[str]()
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, case: str) -> list[tuple[str, float]]:
+        told, begun_s = dict[str, float](), alone.context.now_s()
 
         async def ask(participant: Participant, request: Build) -> Built:
-            assert isinstance(request.action, Copy)
-            told.extend(donor.member.peer_id for donor in request.action.donors)
-            if participant.builds > 1:
-                return Built("digest", 1.0, 0, 5)
-            await asyncio.sleep(30.0)
-            raise Refused(RefusalKind.SUPERSEDED, "another build was asked for")
+            donors = "".join(donor.member.peer_id for donor in givers_of(request.action))
+            told.setdefault(donors, round(alone.context.now_s() - begun_s))
+            while SIBLING in givers_of(request.action) and alone.context.now_s() - begun_s < 30.0:
+                await asyncio.sleep(1.0)
+            return Built("digest", 1.0, 0, 5)
+
+        def beat(to: Endpoint, request: Request) -> Reply:
+            work_done = int(alone.context.now_s()) if case == "gets on" else 0
+            said = answer(to if to.member in PLACES else SIBLING, request)
+            return Reply(replace(said.message, work_done=work_done)) if isinstance(said.message, HeartbeatAnswer) else said
 
         assignment._ask = ask  # type: ignore[method-assign]
-        alone.line.answer = lambda to, request: answer(to if to.member in PLACES else SIBLING, request)
+        alone.line.answer = beat
         newcomer = roster.admit(endpoint("newcomer"), _hello(1), 1)
+        if case == "two":
+            roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
         assignment.start_joins()
         await asyncio.sleep(1.0)
-        roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
-        if is_fenced:
+        if case != "two":
+            roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        if case == "voided":
+            newcomer.begin_build()
+        elif case != "there":
             roster.fence(SIBLING.member, "its device hangs")
-        assignment.start_joins()
-        await asyncio.sleep(1.0)
-        assignment.start_joins()
         await asyncio.sleep(60.0)
-        return told, newcomer.failed_builds
+        return [*told.items()]
 
-    return [_assignment(partial(story, is_fenced=is_fenced)) for is_fenced in (True, False)]
+    return [_assignment(partial(story, case=case)) for case in ("there", "one", "two", "gets on", "voided")]
 
 
 def builder_that_is_called_for_again() -> object:

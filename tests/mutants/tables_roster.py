@@ -1066,6 +1066,29 @@ def rivals_that_a_founder_follows() -> object:
     return [play(partial(story, founder=named, excluded=out), A) for named, out in everything]
 
 
+def rivals_that_are_excluded() -> object:
+    """The founder, which never had a place here, and a voter each lead another lineage that counts
+    more, and a later term of this one: whether this coordinator gives way to either; then where
+    both are excluded.
+    """
+
+    async def story(alone: Alone, excluded: Sequence[str]) -> list[bool]:
+        rivals = endpoint("x"), D
+
+        def led(to: Endpoint, request: Request) -> Reply:
+            return Reply(Met(9, "e" * 64, (), to, LATER, whole=True)) if isinstance(request, Meet) else answer(to, request)
+
+        alone.line.answer = led
+        told = tuple(announced(one, 9) for one in rivals)
+        directory = SimpleNamespace(
+            founder=partial(asyncio.sleep, 0, Founder(1, "x")), announcements=partial(asyncio.sleep, 0, told)
+        )
+        other = await _concerned(alone, directory, *rivals, tip=Tip((), 9, "e" * 64), excluded=excluded)
+        return [*other, *await _concerned(alone, directory, *rivals, excluded=excluded)]
+
+    return [play(partial(story, excluded=out), A) for out in ((), ("x", D.member.peer_id))]
+
+
 def rival_behind_those_that_have_ended() -> object:
     """Four announced peers have ended, and one follows another coordinator: whether that one is
     found within the first two looks.

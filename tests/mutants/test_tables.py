@@ -293,6 +293,10 @@ ROWS = (
         Row(removed, tables_roster.rivals_that_a_founder_follows, [[True, False], [True, True], [False, False]])
         for removed in (removals_lead.word_of_the_founder, removals_lead.word_of_who_is_excluded)
     ),
+    *(
+        Row(removed, tables_roster.rivals_that_are_excluded, [[True] * 4, [False] * 4])
+        for removed in (removals_lead.founder_that_is_excluded, removals_lead.voter_that_is_excluded)
+    ),
     Row(removals_lead.higher_term_of_a_lineage, tables_roster.two_terms_of_one_lineage, True),
     *(
         Row(removed, tables_roster.kin_of_whom_one_is_no_voter, [False, True, False, True, False, True, True])
@@ -557,8 +561,17 @@ ROWS = (
         [False, True, False, True, False],
     ),
     *(
-        Row(rule, tables_return.newcomer_whose_donors_are_fenced, [(["c", "b"], 0), (["c"], 1)])
-        for rule in (removals_return.donors_that_are_fenced, removals_return.build_that_gave_way)
+        Row(
+            rule,
+            tables_return.newcomer_whose_donors_are_fenced,
+            [[("c", 0)], [("c", 0), ("b", 4)], [("cb", 0), ("b", 4)], [("c", 0)], [("c", 0), ("cb", 4)]],
+        )
+        for rule in (
+            removals_return.donors_that_are_fenced,
+            removals_return.one_donor_of_two,
+            removals_return.copy_that_gets_on,
+            removals_return.join_that_counts_no_more,
+        )
     ),
     Row(removals_return.doubt_that_lasts, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),
     Row(removals_return.copy_of_what_may_be_built, tables_return.builder_that_is_called_for_again, [(0, False), (1, True)]),

@@ -526,8 +526,7 @@ class Assignment:
             holders = self._roster.holders(participant.stage) if participant.stage != ABSENT else ()
             current = self._choice.current(holders)
             donors = tuple(g.endpoint for g in current if not g.may_make_do(self._lead.iteration))
-            is_told = participant.member in self._joining and not self._is_left_alone(participant)
-            if participant.built or not donors or is_told:
+            if participant.built or not donors or participant.member in self._joining:
                 continue
             if _may_be_the_last(participant, holders):
                 continue
@@ -537,21 +536,12 @@ class Assignment:
                 self._join(participant, action, self._lead.present), f"{participant.member} joins stage {participant.stage}"
             )
 
-    def _is_left_alone(self, participant: Participant) -> bool:
-        """Whether all from whom a newcomer copies are fenced: one whose device hangs, and that
-        hears nobody here, may never answer it.
-        """
-        donors = self._joining[participant.member]
-        return bool(donors) and not any(map(self._roster.get, donors))
-
     async def _join(self, participant: Participant, action: Copy, present: Present) -> None:
         before, number = self._rebuilt.get(participant.stage), participant.builds + 1
-        copies = self._joining.get(participant.member)
         try:
             await self._build(participant, action, present, limit_s=None)
         finally:
-            if self._joining.get(participant.member) is copies:
-                del self._joining[participant.member]
+            self._joining.pop(participant.member, None)
         rebuilt = self._rebuilt.get(participant.stage) not in {before, None}
         if rebuilt and participant.builds == number:
             # Its donors are gone, and the stage was rebuilt with other bytes meanwhile
@@ -632,8 +622,7 @@ class Assignment:
                 self._keep_out_of_reach(stage, cut_off)  # it was the builder that was silent
             return
         except Refused as refusal:
-            if not (refusal.kind is RefusalKind.SUPERSEDED and participant.was_told_else(number)):
-                await self._refused(participant, request, refusal)
+            await self._refused(participant, request, refusal)
             return
         except CallFailed as error:
             await self._unanswered(participant, number, error)
@@ -799,15 +788,16 @@ class Assignment:
         joins it; a replay may not: a shadow is at hand.
 
         How long it may take in all, see `policy.build_time`. None where nobody waits for it any
-        more.
+        more, or a joiner, which has no limit, is to begin anew.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
+        timing, number = self._context.timing, participant.builds
         # A look that is shorter than the way there and back would never see the answer
-        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2) if limit_s is not None else None
+        look_s = max(limit_s / LOOKS_IN_TIME, timing.silence_s / 2) if limit_s is not None else timing.coordinator_silence_s
         done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
         if isinstance(request.action, Copy):
@@ -822,11 +812,27 @@ class Assignment:
                 now_s = self._context.now_s()
                 if participant.work_done > done:
                     done, since_s = participant.work_done, now_s
-                if limit_s is None or now_s - (begun_s if is_replay else since_s) < limit_s:
+                if limit_s is None:
+                    if participant.was_told_else(number):
+                        return None
+                    if not self._is_in_vain(request.action, now_s - since_s):
+                        continue
+                    participant.begin_build()
+                    return None
+                if now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue
                 if is_replay and now_s - since_s < limit_s / 2:
                     raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
                 raise
+
+    def _is_in_vain(self, action: BuildAction, idle_s: float) -> bool:
+        """Whether a joiner, to which nothing has come for so long, waits for a donor that gives
+        nothing any more, while somebody else holds the stage: one that was fenced as its device
+        hangs may hear nobody here, and never answer.
+        """
+        there = {holder.member for holder in self._roster.holders(action.stage) if holder.is_heard}
+        is_alone = not there.issuperset(donor.member for donor in givers_of(action))
+        return bool(there) and is_alone and idle_s > self._context.timing.silence_s
 
     def _is_outdated(self, action: BuildAction) -> bool:
         """Whether nobody waits for a build any more: this peer leads no longer, somebody that is

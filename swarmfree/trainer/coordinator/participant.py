@@ -136,7 +136,7 @@ class Participant:
         return self.builds == number and self.stage == stage
 
     def was_told_else(self, number: int) -> bool:
-        """Whether it was told to build something else since the build of this number."""
+        """Whether the build of this number counts no more."""
         return self.builds > number
 
     def fail_build(self) -> None:
