@@ -255,8 +255,7 @@ class PartitionMerge:
         if rival.tip.lineage != self._lead.tip().lineage:
             return self._gives_way_to(rival) and (self._may_lead(rival) or await self._is_shown(rival))
         leader, voters = rival.coordinator.member, self._voters()
-        founder = await self._context.ports.directory.founder()
-        known = {*voters, founder.peer_id} if founder is not None else voters
+        known = voters | await self._founders()
         theirs = leader.peer_id in known or await self._is_followed(leader, voters), rival.term
         mine = self._context.me.peer_id in known or self._has_voters(), self._lead.term
         return self._gives_way_to(rival, is_outranked=theirs > mine) and (
@@ -268,16 +267,20 @@ class PartitionMerge:
         a place here, or that the node has named: those who are here may have parted from that one
         before their first record.
         """
-        founder = await self._context.ports.directory.founder()
-        founders = {founder.peer_id} if founder is not None else set[str]()
-        leader, known = rival.coordinator.member, (self._lead.named.keys() | founders) - {*self._lead.excluded}
+        leader, founders = rival.coordinator.member, await self._founders()
+        known = (self._lead.named.keys() | founders) - {*self._lead.excluded}
         return leader.peer_id in founders or await self._is_followed(leader, known)
+
+    async def _founders(self) -> set[str]:
+        """Peer id of the organiser's node, unless it was excluded."""
+        founder = await self._context.ports.directory.founder()
+        return set() if founder is None else {founder.peer_id} - {*self._lead.excluded}
 
     def _voters(self) -> set[str]:
         """Peer ids of those that may decide what follows the last record: two coordinators of one
-        lineage know the same.
+        lineage know the same. Who was excluded decides nothing.
         """
-        return {member.peer_id for member in self._lead.electorate()}
+        return {member.peer_id for member in self._lead.electorate()} - {*self._lead.excluded}
 
     def _has_voters(self) -> bool:
         """Whether one that may decide follows this peer, at work or on its way: else another
