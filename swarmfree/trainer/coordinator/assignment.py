@@ -830,7 +830,7 @@ class Assignment:
         nothing any more, while somebody else holds the stage: one that was fenced as its device
         hangs may hear nobody here, and never answer.
         """
-        there = {holder.member for holder in self._roster.holders(action.stage) if holder.is_heard}
+        there = {holder.member for holder in self._roster.holders(action.stage)}
         is_alone = not there.issuperset(donor.member for donor in givers_of(action))
         return bool(there) and is_alone and idle_s > self._context.timing.silence_s
 
