@@ -65,6 +65,20 @@ def test_peers_that_agree_violate_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("action", "exact", "is_found"),
+    [("Stay", False, False), ("Restore", False, False), ("Copy", False, True), ("Stay", True, True)],
+)
+def test_who_keeps_an_old_state_steps_from_it_again(*, action: str, exact: bool, is_found: bool) -> None:
+    """With the loss of steps, and with another gradient; chaos with `--wipe-stages --seed 8` met
+    it. A copy, or a stage that is as it was, does not.
+    """
+    built = StageBuilt(step().stage, 7, action, "QmC", 0.1, 0, step().before, exact)
+    again = dataclasses.replace(step(), average="99")
+    found = agreement_of(("a", step()), ("b", built), ("c", again))
+    assert [line[:3] for line in found] == ["I2:"] * is_found
+
+
+@pytest.mark.parametrize(
     ("told", "found"),
     [
         ([("a", Stepped(1, "aa")), ("b", Stepped(1, "bb"))], "I3: two records of iteration 0: aa told by a, bb told by b"),

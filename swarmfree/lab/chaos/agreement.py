@@ -8,7 +8,7 @@ compute them.
 from __future__ import annotations
 
 from swarmfree.cockpit.observed_events import ObservedEvent, PeerEvent
-from swarmfree.protocol.events import EngineStepped, IterationCommitted, Stepped
+from swarmfree.protocol.events import EngineStepped, IterationCommitted, StageBuilt, Stepped
 
 _STEP = tuple[str, str, tuple[int, ...]]
 
@@ -40,6 +40,9 @@ class Agreement:
                     self._same_lineage(observed_event.name, iteration - 1, lineage)
                 case EngineStepped() as event:
                     self._stepped(observed_event.name, event)
+                case StageBuilt(stage=stage, state_digest=digest, action=action, exact=False) if action != "Copy":
+                    # It may hold what it held some steps ago, and goes on from there otherwise
+                    self._steps.pop((stage, digest), None)
                 case _:
                     pass
 
