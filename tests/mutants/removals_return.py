@@ -1277,6 +1277,18 @@ def copy_that_gets_on(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "_is_in_vain", lambda self, action, idle_s: is_in_vain(self, action, math.inf))
 
 
+def copy_that_nobody_else_gives(patch: pytest.MonkeyPatch) -> None:
+    """A joiner is to begin anew where nobody holds its stage any more, so that what it has copied
+    counts for nothing (3.3).
+    """
+    is_in_vain = Assignment._is_in_vain
+
+    def careless(self: Assignment, action: BuildAction, idle_s: float) -> bool:
+        return not self._roster.holders(action.stage) or is_in_vain(self, action, idle_s)
+
+    patch.setattr(Assignment, "_is_in_vain", careless)
+
+
 def join_that_counts_no_more(patch: pytest.MonkeyPatch) -> None:
     """A joiner's answer is waited for, that counts no more by then (3.3)."""
     patch.setattr(Participant, "was_told_else", lambda self, number: False)

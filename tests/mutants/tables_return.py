@@ -2291,11 +2291,12 @@ def step_whose_answer_is_lost() -> object:
 def newcomer_whose_donors_are_fenced() -> object:
     """A newcomer copies from one holder of a stage, and is answered after 30 s if it copies from
     `c`, fenced or not, and at once if from `b`: from whom it was told to copy, and after how many
-    seconds. At first nobody is fenced, then `c` is, with `b` there since, or from the start; then
-    the copy gets on, or its answer counts no more.
+    seconds; and whether it holds the stage at last. At first nobody is fenced, then `c` is, with
+    `b` there since, or from the start; then the copy gets on, or its answer counts no more; then
+    nobody holds the stage any more.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, case: str) -> list[tuple[str, float]]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, case: str) -> tuple[dict[str, float], bool]:
         told, begun_s = dict[str, float](), alone.context.now_s()
 
         async def ask(participant: Participant, request: Build) -> Built:
@@ -2317,16 +2318,20 @@ def newcomer_whose_donors_are_fenced() -> object:
             roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
         assignment.start_joins()
         await asyncio.sleep(1.0)
-        if case != "two":
+        if case not in {"two", "alone"}:
             roster.admit(ME, _hello(1), 1, built=True, built_at=5, is_ours=True)
+        holder = roster.get(SIBLING.member)
+        assert holder is not None
         if case == "voided":
             newcomer.begin_build()
+        elif case == "alone":
+            holder.lose()
         elif case != "there":
             roster.fence(SIBLING.member, "its device hangs")
         await asyncio.sleep(60.0)
-        return [*told.items()]
+        return told, newcomer.built
 
-    return [_assignment(partial(story, case=case)) for case in ("there", "one", "two", "gets on", "voided")]
+    return [_assignment(partial(story, case=case)) for case in ("there", "one", "two", "gets on", "voided", "alone")]
 
 
 def builder_that_is_called_for_again() -> object:

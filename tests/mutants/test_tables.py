@@ -564,12 +564,13 @@ ROWS = (
         Row(
             rule,
             tables_return.newcomer_whose_donors_are_fenced,
-            [[("c", 0)], [("c", 0), ("b", 4)], [("cb", 0), ("b", 4)], [("c", 0)], [("c", 0), ("cb", 4)]],
+            [(told, True) for told in ({"c": 0}, {"c": 0, "b": 4}, {"cb": 0, "b": 4}, {"c": 0}, {"c": 0, "cb": 4}, {"c": 0})],
         )
         for rule in (
             removals_return.donors_that_are_fenced,
             removals_return.one_donor_of_two,
             removals_return.copy_that_gets_on,
+            removals_return.copy_that_nobody_else_gives,
             removals_return.join_that_counts_no_more,
         )
     ),
