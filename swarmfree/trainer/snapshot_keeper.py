@@ -139,7 +139,8 @@ class SnapshotKeeper:
 
     async def load(self, chosen: Sequence[HeldSnapshot]) -> None:
         """Hold the first of these that can be read, unless this peer hears a coordinator and holds
-        nothing from its disk; where none can, nothing is held.
+        nothing from its disk, or works on a plan: then it holds what that begins with. Where none
+        can be read, nothing is held.
         """
         replica_state = self._stage_member.replica_state
         was_from_disk = replica_state.is_from_disk
@@ -147,22 +148,24 @@ class SnapshotKeeper:
             if replica_state.coordinator is not None and self._stage_member.hears_coordinator and not was_from_disk:
                 return
             try:
-                await self._load(held)
+                is_held = await self._load(held)
             except (SwarmfreeError, CallFailed) as error:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
                 if isinstance(error, SwarmfreeError):
                     self._damaged.add(held)
-                await self._stage_member.let_go()
+                await self._stage_member.let_go(unless_at_work=True)
                 continue
-            self._context.tell(Note(f"holds stage {held.stage} as it was before iteration {held.iteration}, from its disk"))
+            if is_held:
+                self._context.tell(Note(f"holds stage {held.stage} as it was before iteration {held.iteration}, from its disk"))
             return
 
-    async def _load(self, held: HeldSnapshot) -> None:
+    async def _load(self, held: HeldSnapshot) -> bool:
         assert self._port is not None, "something is held on a disk"
         engine, device, stage_member = self._context.ports.engine, self._stage_member.device, self._stage_member
         snapshot = await self._port.read(held)
         split = split_after(snapshot.record, self._context.manifest)
-        await stage_member.let_go()
+        if not await stage_member.let_go(unless_at_work=True):
+            return False
 
         def follow() -> None:
             engine.follow(split)
@@ -177,3 +180,4 @@ class SnapshotKeeper:
             data = await self._port.read_part(held, part)
             await device.run(Rank.BOOKS, 0, partial(engine.write_state, part, data, weights_only=False))
         await stage_member.hold_snapshot(snapshot)
+        return True

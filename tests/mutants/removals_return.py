@@ -1245,6 +1245,19 @@ def copy_of_what_may_be_built(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assignment, "start_joins", careless)
 
 
+def plan_that_gives_way_to_a_disk(patch: pytest.MonkeyPatch) -> None:
+    """Who works on a plan drops it, and what it holds, to load a snapshot from its disk
+    (When all have died).
+    """
+    let_go = StageMember.let_go
+
+    async def careless(self: StageMember, *, unless_at_work: bool = False) -> bool:
+        del unless_at_work
+        return await let_go(self)
+
+    patch.setattr(StageMember, "let_go", careless)
+
+
 def step_before_its_answer(patch: pytest.MonkeyPatch) -> None:
     """Who is called for, and was told to build nothing, loses its state where a heartbeat tells of
     a step before the record is answered that it was sent for it (3.3).

@@ -567,6 +567,27 @@ def snapshot_beside_a_later_one() -> object:
     return play(story)
 
 
+def snapshot_while_at_work() -> object:
+    """A peer with a snapshot on its disk is to load it, and works on a plan by then, or not, or the
+    snapshot cannot be read: the stage that it holds afterwards, whether it has the plan still, and
+    whether what it holds is from its disk.
+    """
+
+    async def story(alone: Alone, *, works: bool, is_readable: bool) -> tuple[int, bool, bool]:
+        port = MemorySnapshots({}, lambda: True, Pace())
+        engine, held = alone.engine, alone.replica_state
+        parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(1))]
+        snapshot = Snapshot(1, replace(record(), iteration=8), {}, len(parts) if is_readable else len(parts) + 1)
+        await port.write(snapshot, parts, [])
+        alone.context.ports = replace(alone.context.ports, snapshots=port)
+        held.plan = plan(1) if works else None
+        await SnapshotKeeper(alone.context, alone.stage_member).load(port.held())
+        return held.stage, held.plan is not None, held.is_from_disk
+
+    cases = ((True, True), (False, True), (False, False))
+    return [play(partial(story, works=works, is_readable=readable)) for works, readable in cases]
+
+
 def candidate_that_is_called_elsewhere() -> object:
     """A candidate is told to join another coordinator while it asks: in how many rounds the other
     source is asked.

@@ -554,6 +554,11 @@ ROWS = (
         )
         for rule in (removals_return.step_after_a_promise, removals_return.step_after_its_word)
     ),
+    Row(
+        removals_return.plan_that_gives_way_to_a_disk,
+        tables_return.snapshot_while_at_work,
+        [(1, True, False), (1, False, True), (-1, False, False)],
+    ),
     Row(removals_return.step_before_its_answer, tables_return.step_whose_answer_is_lost, [6, 8]),
     Row(
         removals_return.step_before_its_answer,

@@ -91,8 +91,8 @@ class Loading:
         """Nothing is held."""
         self.disk, self.loaded = Disk(), list[Snapshot]()
 
-        async def let_go() -> None:
-            """Nothing is held."""
+        async def let_go(*, unless_at_work: bool) -> bool:
+            return unless_at_work
 
         async def hold_snapshot(snapshot: Snapshot) -> None:
             self.loaded.append(snapshot)

@@ -39,8 +39,8 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
     """Else the run would go on from there for ever, and never from the older ones."""
     disk, told = Disk(), list[object]()
 
-    async def let_go() -> None:
-        """Nothing is held."""
+    async def let_go(*, unless_at_work: bool) -> bool:
+        return unless_at_work
 
     recovery = SimpleNamespace(snapshot_every=50)
     context = SimpleNamespace(

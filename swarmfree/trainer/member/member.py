@@ -276,10 +276,20 @@ class StageMember:
 
         await self._in_turn(act)
 
-    async def let_go(self) -> None:
-        """Drop the stage that is held, since another state is about to be built here."""
+    async def let_go(self, *, unless_at_work: bool = False) -> bool:
+        """Drop the stage that is held, since another state is about to be built here; whether it
+        was dropped.
+
+        Args:
+            unless_at_work: not where this peer works on a plan by then.
+        """
+        is_kept = False
 
         async def act() -> Reply:
+            nonlocal is_kept
+            is_kept = unless_at_work and self.replica_state.plan is not None
+            if is_kept:
+                return Reply(Committed(self.replica_state.iteration))
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.activation_log.set_aside(self.replica_state.stage)
             self.preparation.drop()
@@ -288,6 +298,7 @@ class StageMember:
             return Reply(Committed(self.replica_state.iteration))
 
         await self._in_turn(act)
+        return not is_kept
 
     @property
     def may_lead_alone(self) -> bool:

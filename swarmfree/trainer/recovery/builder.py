@@ -88,8 +88,8 @@ class Books(Protocol):
             Refused: as `policy.promises.build`.
         """
 
-    async def let_go(self) -> None:
-        """Drop the stage that the member holds."""
+    async def let_go(self) -> bool:
+        """Drop the stage that the member holds; whether it was dropped."""
 
     async def hold_as_recorded(self) -> None:
         """Have what is held cut as the last record says.
