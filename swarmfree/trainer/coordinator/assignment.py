@@ -631,10 +631,8 @@ class Assignment:
         if built is None or self._roster.get(participant.member) is not participant or not participant.is_to_build(stage, number):
             self._keep_out_of_reach(stage, cut_off)
             return
-        if lost and self._roster.holders(
-            stage
-        ):  # a replica that was taken for dead came back: its bytes are better than any merge
-            return
+        if lost and self._roster.holders(stage):
+            return  # a replica that was taken for dead came back: its bytes are better than any merge
         is_ours = not lost or record is None  # first weights are the same, whoever draws them
         participant.hold(built.iteration, "" if lost else built.state_digest, is_ours=is_ours)
         if self._lead.present.record is not None:
@@ -785,19 +783,20 @@ class Assignment:
 
     async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
         """Ask for a build. What makes progress may take longer than `limit_s`, since asking again
-        joins it; a replay may not: a shadow is at hand.
+        joins it; a replay may not: a shadow is at hand. A joiner has no limit.
 
         How long it may take in all, see `policy.build_time`. None where nobody waits for it any
-        more, or a joiner, which has no limit, is to begin anew.
+        more.
 
         Raises:
             TimeoutError: the builder's device has done nothing for `limit_s`, or as it replays for
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
-        timing, number = self._context.timing, participant.builds
+        if limit_s is None:
+            return await self._ask_joiner(participant, request)
         # A look that is shorter than the way there and back would never see the answer
-        look_s = max(limit_s / LOOKS_IN_TIME, timing.silence_s / 2) if limit_s is not None else timing.coordinator_silence_s
+        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2)
         done, begun_s = participant.work_done, self._context.now_s()
         since_s, is_replay = begun_s, isinstance(request.action, Replay)
         if isinstance(request.action, Copy):
@@ -807,23 +806,41 @@ class Assignment:
                 async with asyncio.timeout(look_s):
                     return await self._ask(participant, request)
             except TimeoutError:
-                if limit_s is not None and self._is_outdated(request.action):
+                if self._is_outdated(request.action):
                     return None
                 now_s = self._context.now_s()
                 if participant.work_done > done:
                     done, since_s = participant.work_done, now_s
-                if limit_s is None:
-                    if participant.was_told_else(number):
-                        return None
-                    if not self._is_in_vain(request.action, now_s - since_s):
-                        continue
-                    participant.begin_build()
-                    return None
                 if now_s - (begun_s if is_replay else since_s) < limit_s:
                     continue
                 if is_replay and now_s - since_s < limit_s / 2:
                     raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
                 raise
+
+    async def _ask_joiner(self, participant: Participant, request: Build) -> Built | None:
+        """Ask for a copy that nobody waits for, once, however long it takes; None where it is to
+        begin anew.
+        """
+        giving_up = asyncio.timeout(None)
+        watch = self._tasks.start(self._watch_join(participant, request, giving_up), f"watch over {participant.member}'s copy")
+        try:
+            async with giving_up:
+                return await self._ask(participant, request)
+        except TimeoutError:
+            return None
+        finally:
+            watch.cancel()
+
+    async def _watch_join(self, participant: Participant, request: Build, giving_up: asyncio.Timeout) -> None:
+        """Have a joiner's answer given up where it counts no more, or its copy does not get on."""
+        number, done, since_s = participant.builds, participant.work_done + 1, self._context.now_s()
+        while not participant.was_told_else(number):
+            await asyncio.sleep(self._context.timing.coordinator_silence_s)
+            if participant.work_done > done:
+                done, since_s = participant.work_done, self._context.now_s()
+            if self._is_in_vain(request.action, self._context.now_s() - since_s) and not participant.was_told_else(number):
+                participant.begin_build()
+        giving_up.reschedule(asyncio.get_running_loop().time())
 
     def _is_in_vain(self, action: BuildAction, idle_s: float) -> bool:
         """Whether a joiner, to which nothing has come for so long, waits for a donor that gives
