@@ -47,7 +47,7 @@ def test_a_shadow_that_was_refused_for_good_is_not_tried_again(kind: RefusalKind
         assignment, participant = lead(alone)
         left = []
         for _ in range(2):
-            await assignment._refused(participant, asked(RESTORE), Refused(kind, "it cannot be built"))
+            await assignment._refused(participant, asked(RESTORE), Refused(kind, "it cannot be built"), 0)
             left.append(len(assignment._choice.shadows(assignment._roster)))
         assert left == ([1, 0] if kind is RefusalKind.FAILED else [0, 0])
         assignment.committed()
@@ -102,7 +102,7 @@ def test_a_copy_of_who_is_out_of_reach_says_nothing_of_who_copies() -> None:
         assignment, copier = lead(alone)
         for _ in range(9):
             assignment._timed_out(copier, Copy(1, (SIBLING,), "copy it"), LIMIT_S, is_endless=False)
-        await assignment._refused(copier, asked(RESTORE), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"))
+        await assignment._refused(copier, asked(RESTORE), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"), 0)
         assert not assignment._roster.is_barred(ME.member)
 
     play(story, second_life(A))
@@ -192,7 +192,7 @@ def test_a_replay_that_failed_twice_gives_way_to_the_shadow_and_that_to_the_neig
         for _ in range(5):
             action = choice.choose(1, roster)
             chosen.append(type(action).__name__)
-            await assignment._refused(participant, asked(action), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"))
+            await assignment._refused(participant, asked(action), Refused(RefusalKind.FAILED, "40 bytes; 48 expected"), 0)
         return chosen
 
     assert play(story, second_life(A)) == ["Replay", "Replay", "Restore", "Restore", "CopyNeighbour"]
@@ -221,11 +221,11 @@ def test_signed_norms_are_those_of_one_loss() -> None:
         assignment._roster.hand_over = hand_over
         object.__setattr__(alone.context.ports, "directory", Directory())
         for _ in range(2):
-            await assignment._refused(participant, asked(MERGE), other)
+            await assignment._refused(participant, asked(MERGE), other, 0)
             assignment.committed()
         assert not handed_over
         for _ in range(2):
-            await assignment._refused(participant, asked(MERGE), other)
+            await assignment._refused(participant, asked(MERGE), other, 0)
         assert handed_over == [True]
 
     play(story, second_life(A))

@@ -622,7 +622,7 @@ class Assignment:
                 self._keep_out_of_reach(stage, cut_off)  # it was the builder that was silent
             return
         except Refused as refusal:
-            await self._refused(participant, request, refusal)
+            await self._refused(participant, request, refusal, number)
             return
         except CallFailed as error:
             await self._unanswered(participant, number, error)
@@ -723,10 +723,13 @@ class Assignment:
         else:
             self._roster.fence(participant.member, f"it did nothing for stage {action.stage} within {limit_s:g} s")
 
-    async def _refused(self, participant: Participant, request: Build, refusal: Refused) -> None:
+    async def _refused(self, participant: Participant, request: Build, refusal: Refused, number: int) -> None:
         """A build came to nothing: a donor may have died, and it is decided again with those who
-        are left, or this peer leads no longer.
+        are left, or this peer leads no longer. One that gave way to a later build is nobody's
+        fault.
         """
+        if refusal.kind is RefusalKind.SUPERSEDED and participant.was_told_else(number):
+            return
         if refusal.kind is RefusalKind.BEHIND:
             await self._roster.yield_to(participant.member, refusal)
             return
@@ -843,12 +846,12 @@ class Assignment:
         giving_up.reschedule(asyncio.get_running_loop().time())
 
     def _is_in_vain(self, action: BuildAction, idle_s: float) -> bool:
-        """Whether a joiner, to which nothing has come for so long, waits for a donor that gives
-        nothing any more, while somebody else holds the stage: one that was fenced as its device
-        hangs may hear nobody here, and never answer.
+        """Whether a joiner, to which nothing has come for so long, waits for donors none of which
+        holds the stage any more, while somebody else does: one that was fenced as its device hangs
+        may hear nobody here, and never answer.
         """
         there = {holder.member for holder in self._roster.holders(action.stage)}
-        is_alone = not there.issuperset(donor.member for donor in givers_of(action))
+        is_alone = there.isdisjoint(donor.member for donor in givers_of(action))
         return bool(there) and is_alone and idle_s > self._context.timing.silence_s
 
     def _is_outdated(self, action: BuildAction) -> bool:

@@ -11,7 +11,7 @@ joiner, not pushed by the parts' owners.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
@@ -90,6 +90,7 @@ class StateCopy:
         self.received_bytes = 0
         self.past: dict[int, str] = {}
         self._asked = 0
+        self._patience_s, self._given_up = context.timing.coordinator_silence_s, Counter[Member]()
         self._first: Reply | None = None
         self._is_other = self._is_cut = False
         # The ends are the same however the body is cut
@@ -170,25 +171,44 @@ class StateCopy:
         """
         waits = self._context.backoff_s()
         last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
-        for ask in range(ASKS * len(self.donors)):
-            donor = self.donors[(turn + part + ask) % len(self.donors)]
-            request = GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
-            try:
-                at_hand, self._first = (self._first, None) if part == 0 else (None, self._first)
-                reply = at_hand or await self._context.call(donor, request)
-                iteration = reply.expect(State).iteration
-                if iteration < request.iteration:
-                    raise ProtocolViolation(f"{donor.member} gave its state at iteration {iteration}")
-                await use(reply)
-            except CallFailed as error:
-                last = error
-                if self._is_cut:
-                    break  # nobody has these blocks in this stage any more
-                if ask % len(self.donors) == len(self.donors) - 1:
-                    await asyncio.sleep(next(waits))
-                continue
-            return iteration
+        for _ in range(ASKS):
+            for donor in self._in_turn(turn + part):
+                request = GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
+                try:
+                    at_hand, self._first = (self._first, None) if part == 0 else (None, self._first)
+                    reply = at_hand or await self._call(donor, request)
+                    iteration = reply.expect(State).iteration
+                    if iteration < request.iteration:
+                        raise ProtocolViolation(f"{donor.member} gave its state at iteration {iteration}")
+                    await use(reply)
+                except CallFailed as error:
+                    last = error
+                    if self._is_cut:
+                        raise  # nobody has these blocks in this stage any more
+                    continue
+                return iteration
+            await asyncio.sleep(next(waits))
         raise last
+
+    def _in_turn(self, turn: int) -> list[Endpoint]:
+        """All donors, from this one on; last those that were given up."""
+        first = turn % len(self.donors) if self.donors else 0
+        return sorted((*self.donors[first:], *self.donors[:first]), key=lambda donor: self._given_up[donor.member])
+
+    async def _call(self, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        """Ask one donor. Where there are others, one that gives nothing for long is given up, since
+        its device may hang; each time the next one has twice as long, since a link may be slow.
+
+        Raises:
+            CallFailed: it does not answer, or gives nothing.
+        """
+        try:
+            async with asyncio.timeout(self._patience_s if len(self.donors) > 1 else None):
+                return await self._context.call(donor, request)
+        except TimeoutError:
+            given_s, self._patience_s = self._patience_s, 2 * self._patience_s
+            self._given_up[donor.member] += 1
+            raise PeerSilent(f"{donor.member} gave nothing of stage {self._stage} within {given_s:g} s") from None
 
     async def _advance(self) -> None:
         """Step the parts that are here by what was committed since."""
@@ -235,9 +255,9 @@ class StateCopy:
     async def _step(self, part: int, record: Record) -> None:
         place, entry = self._place, record.stages[self._stage]
         request = GetAverage(record.iteration, entry.sum_digest, part)
-        for turn in range(len(self.donors)):
+        for donor in self._in_turn(part):
             try:
-                average = (await self._context.call(self.donors[(part + turn) % len(self.donors)], request)).payload
+                average = (await self._call(donor, request)).payload
                 await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             except CallFailed:
                 continue
