@@ -139,32 +139,36 @@ class SnapshotKeeper:
 
     async def load(self, chosen: Sequence[HeldSnapshot]) -> None:
         """Hold the first of these that can be read, unless this peer hears a coordinator and holds
-        nothing from its disk, or works on a plan: then it holds what that begins with. Where none
-        can be read, nothing is held.
+        nothing from its disk, or another plan was opened meanwhile: then it holds what that begins
+        with. Where none can be read, nothing is held.
         """
         replica_state = self._stage_member.replica_state
-        was_from_disk = replica_state.is_from_disk
+        was_from_disk, plan = replica_state.is_from_disk, replica_state.plan
+
+        def is_opened() -> bool:
+            return replica_state.plan is not None and replica_state.plan is not plan
+
         for held in chosen:
             if replica_state.coordinator is not None and self._stage_member.hears_coordinator and not was_from_disk:
                 return
             try:
-                is_held = await self._load(held)
+                is_held = await self._load(held, is_opened)
             except (SwarmfreeError, CallFailed) as error:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
                 if isinstance(error, SwarmfreeError):
                     self._damaged.add(held)
-                await self._stage_member.let_go(unless_at_work=True)
+                await self._stage_member.let_go(unless=is_opened)
                 continue
             if is_held:
                 self._context.tell(Note(f"holds stage {held.stage} as it was before iteration {held.iteration}, from its disk"))
             return
 
-    async def _load(self, held: HeldSnapshot) -> bool:
+    async def _load(self, held: HeldSnapshot, is_opened: Callable[[], bool]) -> bool:
         assert self._port is not None, "something is held on a disk"
         engine, device, stage_member = self._context.ports.engine, self._stage_member.device, self._stage_member
         snapshot = await self._port.read(held)
         split = split_after(snapshot.record, self._context.manifest)
-        if not await stage_member.let_go(unless_at_work=True):
+        if not await stage_member.let_go(unless=is_opened):
             return False
 
         def follow() -> None:

@@ -16,10 +16,10 @@ import pytest
 from swarmfree.policy import patience, recovery
 from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
-from swarmfree.protocol.actions import BuildAction, Copy, Stay, givers_of
+from swarmfree.protocol.actions import BuildAction, Copy, Stay
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
-from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, PlanAnswer
+from swarmfree.protocol.messages import Build, Built, Claim, GetAverage, GetPlan, GetState, HeldSnapshot, Hello, Open, PlanAnswer
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -1246,16 +1246,31 @@ def copy_of_what_may_be_built(patch: pytest.MonkeyPatch) -> None:
 
 
 def plan_that_gives_way_to_a_disk(patch: pytest.MonkeyPatch) -> None:
-    """Who works on a plan drops it, and what it holds, to load a snapshot from its disk
-    (When all have died).
+    """A plan that is opened as a peer is about to load a snapshot is dropped for that, and what it
+    holds (When all have died).
     """
     let_go = StageMember.let_go
 
-    async def careless(self: StageMember, *, unless_at_work: bool = False) -> bool:
-        del unless_at_work
+    async def careless(self: StageMember, *, unless: object = None) -> bool:
+        del unless
         return await let_go(self)
 
     patch.setattr(StageMember, "let_go", careless)
+
+
+def open_without_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """A peer that is opened with what lay on its disk hears nobody before the next heartbeat (When
+    all have died).
+    """
+    opened = StageMember._open
+
+    async def deaf(self: StageMember, sender: Endpoint, request: Open) -> Reply:
+        before = self.silent_ticks
+        reply = await opened(self, sender, request)
+        self.silent_ticks = before
+        return reply
+
+    patch.setattr(StageMember, "_open", deaf)
 
 
 def step_before_its_answer(patch: pytest.MonkeyPatch) -> None:
@@ -1266,22 +1281,10 @@ def step_before_its_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def donors_that_are_fenced(patch: pytest.MonkeyPatch) -> None:
-    """A newcomer goes on copying from donors that are fenced, one of which may hang for ever
+    """A newcomer goes on copying from donors that are all fenced, one of which may hang for ever
     (3.3).
     """
     patch.setattr(Assignment, "_is_in_vain", lambda self, action, idle_s: False)
-
-
-def one_donor_of_two(patch: pytest.MonkeyPatch) -> None:
-    """A newcomer begins anew only where all of its donors are fenced (3.3)."""
-    is_in_vain = Assignment._is_in_vain
-
-    def of_all(self: Assignment, action: BuildAction, idle_s: float) -> bool:
-        donors = {donor.member for donor in givers_of(action)}
-        there = {holder.member for holder in self._roster.holders(action.stage)}
-        return donors.isdisjoint(there) and is_in_vain(self, action, idle_s)
-
-    patch.setattr(Assignment, "_is_in_vain", of_all)
 
 
 def copy_that_gets_on(patch: pytest.MonkeyPatch) -> None:
@@ -1305,6 +1308,17 @@ def copy_that_nobody_else_gives(patch: pytest.MonkeyPatch) -> None:
 def join_that_counts_no_more(patch: pytest.MonkeyPatch) -> None:
     """A joiner's answer is waited for, that counts no more by then (3.3)."""
     patch.setattr(Participant, "was_told_else", lambda self, number: False)
+
+
+def build_that_gave_way(patch: pytest.MonkeyPatch) -> None:
+    """A builder is blamed for a build that gave way to a later one (3.3)."""
+    refused = Assignment._refused
+
+    async def blaming(self: Assignment, participant: Participant, request: Build, refusal: Refused, number: int) -> None:
+        del number
+        await refused(self, participant, request, refusal, participant.builds)
+
+    patch.setattr(Assignment, "_refused", blaming)
 
 
 def word_of_who_follows_another(patch: pytest.MonkeyPatch) -> None:
@@ -1452,9 +1466,9 @@ def state_of_one_that_is_past(patch: pytest.MonkeyPatch) -> None:
     """What a newcomer holds that has stepped since it was asked counts for nothing (3.2)."""
     refused = Assignment._refused
 
-    async def careless(self: Assignment, participant: Participant, request: Build, refusal: Refused) -> None:
+    async def careless(self: Assignment, participant: Participant, request: Build, refusal: Refused, number: int) -> None:
         is_ours = participant.is_ours
-        await refused(self, participant, request, refusal)
+        await refused(self, participant, request, refusal, number)
         participant.is_ours = is_ours
 
     patch.setattr(Assignment, "_refused", careless)
@@ -1640,6 +1654,37 @@ def norms_in_a_replay(patch: pytest.MonkeyPatch) -> None:
 def record_that_fits(patch: pytest.MonkeyPatch) -> None:
     """Whoever copies steps with any record that a donor gives (3.10)."""
     patch.setattr(state_copy, "fitting_record", lambda record, iteration, stage_count: record)
+
+
+def donor_that_is_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Who copies from several donors waits for one whose device hangs for as long as it hangs
+    (3.10).
+    """
+    patch.setattr(StateCopy, "_call", lambda self, donor, request: self._context.call(donor, request))
+
+
+def donor_that_gave_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor again in its turn, though it has given nothing for long (3.10)."""
+    in_turn = StateCopy._in_turn
+
+    def careless(self: StateCopy, turn: int) -> list[Endpoint]:
+        self._given_up.clear()
+        return in_turn(self, turn)
+
+    patch.setattr(StateCopy, "_in_turn", careless)
+
+
+def donor_on_a_slow_link(patch: pytest.MonkeyPatch) -> None:
+    """Who copies from several donors gives each the same time, however slow their links are
+    (3.10).
+    """
+    call = StateCopy._call
+
+    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        self._patience_s = self._context.timing.coordinator_silence_s
+        return await call(self, donor, request)
+
+    patch.setattr(StateCopy, "_call", hasty)
 
 
 def part_again(patch: pytest.MonkeyPatch) -> None:

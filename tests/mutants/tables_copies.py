@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Replay, Restore, Stay
-from swarmfree.protocol.errors import CallFailed, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
 from swarmfree.protocol.messages import (
     Build,
     Built,
@@ -511,6 +511,38 @@ def part_that_fell_behind() -> object:
     donors = Hasty()
     donors.trains_after = 1
     return _copied(donors)
+
+
+def donor_that_hangs() -> object:
+    """Of two donors the first gives records alone for a thousand seconds, from the beginning, or
+    once an iteration has been committed meanwhile, or both are slow, and give a part in six
+    seconds: whether a joiner comes to their state, after how many seconds, and how often the first
+    one was asked for a part or an average.
+    """
+
+    class Hanging(test_state_copy.Donors):
+        def __init__(self, *, hangs_from: int, gives_s: float) -> None:
+            super().__init__()
+            self.hangs_from, self.gives_s, self.asked, self.now_s = hangs_from, gives_s, 0, 0.0
+
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            is_bulk = not isinstance(request, GetRecord)
+            if to == test_state_copy.BAD and is_bulk:
+                self.asked += 1
+                if len(self.records) >= self.hangs_from:
+                    await asyncio.sleep(1000.0)
+                    raise PeerSilent("its device hangs")
+            if is_bulk:
+                await asyncio.sleep(self.gives_s)
+            self.now_s = asyncio.get_running_loop().time()
+            return await super().call(to, request, payload, **how)
+
+    found = list[tuple[bool, int, int]]()
+    for hangs_from, gives_s in ((1, 0.0), (2, 0.0), (9, 6.0)):
+        donors = Hanging(hangs_from=hangs_from, gives_s=gives_s)
+        donors.trains_after = 1
+        found.append((_copied(donors), round(donors.now_s), donors.asked))
+    return found
 
 
 def _keeper(story: Callable[[test_ends_copy.World], Awaitable[T]]) -> T:

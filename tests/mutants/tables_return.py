@@ -567,25 +567,43 @@ def snapshot_beside_a_later_one() -> object:
     return play(story)
 
 
-def snapshot_while_at_work() -> object:
-    """A peer with a snapshot on its disk is to load it, and works on a plan by then, or not, or the
-    snapshot cannot be read: the stage that it holds afterwards, whether it has the plan still, and
+def plan_opened_before_a_snapshot() -> object:
+    """A peer with a snapshot on its disk is to load it, and a plan is opened as it reads that, or
+    was opened before, or none is: the stage that it holds afterwards, whether it has a plan, and
     whether what it holds is from its disk.
     """
 
-    async def story(alone: Alone, *, works: bool, is_readable: bool) -> tuple[int, bool, bool]:
-        port = MemorySnapshots({}, lambda: True, Pace())
-        engine, held = alone.engine, alone.replica_state
+    async def story(alone: Alone, *, before: Plan | None, meanwhile: Plan | None) -> tuple[int, bool, bool]:
+        class Shelf(MemorySnapshots):
+            async def read(self, held: HeldSnapshot) -> Snapshot:
+                alone.replica_state.plan = meanwhile
+                return await super().read(held)
+
+        port, engine, held = Shelf({}, lambda: True, Pace()), alone.engine, alone.replica_state
         parts = [engine.read_state(part, weights_only=False) for part in range(engine.part_count(1))]
-        snapshot = Snapshot(1, replace(record(), iteration=8), {}, len(parts) if is_readable else len(parts) + 1)
-        await port.write(snapshot, parts, [])
+        await port.write(Snapshot(1, replace(record(), iteration=8), {}, len(parts)), parts, [])
         alone.context.ports = replace(alone.context.ports, snapshots=port)
-        held.plan = plan(1) if works else None
+        held.plan = before
         await SnapshotKeeper(alone.context, alone.stage_member).load(port.held())
         return held.stage, held.plan is not None, held.is_from_disk
 
-    cases = ((True, True), (False, True), (False, False))
-    return [play(partial(story, works=works, is_readable=readable)) for works, readable in cases]
+    opened = plan(1)
+    cases = ((None, opened), (opened, opened), (None, None))
+    return [play(partial(story, before=before, meanwhile=meanwhile)) for before, meanwhile in cases]
+
+
+def open_that_is_heard() -> object:
+    """A peer that has heard no heartbeat for long is opened with what it holds from its disk, or
+    with another state: whether it hears its coordinator then.
+    """
+
+    async def story(alone: Alone, *, is_from_disk: bool) -> bool:
+        alone.stage_member.silent_ticks, alone.replica_state.is_from_disk = 500, is_from_disk
+        alone.replica_state.promises = replace(alone.replica_state.promises, promised=at(1), coordinator=A)
+        await alone.stage_member.open(A, Open(plan(1)))
+        return alone.stage_member.hears_coordinator
+
+    return [play(partial(story, is_from_disk=is_from_disk)) for is_from_disk in (True, False)]
 
 
 def candidate_that_is_called_elsewhere() -> object:
@@ -1812,7 +1830,7 @@ def copies_that_come_to_nothing() -> object:
         elif how != "heard":
             roster.holders(1)[0].silent_since_s = alone.context.now_s()
         for _ in range(9):
-            await assignment._refused(newcomer, Build(at(2), copy, 5, LINEAGE, record()), Refused(kind, "x"))
+            await assignment._refused(newcomer, Build(at(2), copy, 5, LINEAGE, record()), Refused(kind, "x"), newcomer.builds)
         return roster.is_barred(ME.member)
 
     ways = ("heard", "silent", "not yet", "gone", "own", "another")
@@ -2353,6 +2371,30 @@ def newcomer_whose_donors_are_fenced() -> object:
         return told, newcomer.built
 
     return [_assignment(partial(story, case=case)) for case in ("there", "one", "two", "gets on", "voided", "alone")]
+
+
+def copy_that_gives_way() -> object:
+    """A newcomer refuses to go on copying, as another build was asked for, and was told to build
+    something else, or not: how many builds it is blamed for.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster, *, is_told: bool) -> int:
+        del alone
+
+        async def ask(participant: Participant, request: Build) -> Built:
+            del request
+            if is_told:
+                participant.begin_build()
+            assignment._joining[participant.member] = (SIBLING.member,)  # it is told nothing more
+            raise Refused(RefusalKind.SUPERSEDED, "another build was asked for")
+
+        assignment._ask = ask  # type: ignore[method-assign]
+        newcomer = roster.admit(endpoint("newcomer"), _hello(1), 1)
+        action = Copy(1, (SIBLING,), "a live replica")
+        await assignment._build(newcomer, action, assignment._lead.present, limit_s=None)
+        return newcomer.failed_builds
+
+    return [_assignment(partial(story, is_told=is_told)) for is_told in (True, False)]
 
 
 def builder_that_is_called_for_again() -> object:

@@ -556,9 +556,10 @@ ROWS = (
     ),
     Row(
         removals_return.plan_that_gives_way_to_a_disk,
-        tables_return.snapshot_while_at_work,
-        [(1, True, False), (1, False, True), (-1, False, False)],
+        tables_return.plan_opened_before_a_snapshot,
+        [(1, True, False), (1, False, True), (1, False, True)],
     ),
+    Row(removals_return.open_without_a_heartbeat, tables_return.open_that_is_heard, [True, False]),
     Row(removals_return.step_before_its_answer, tables_return.step_whose_answer_is_lost, [6, 8]),
     Row(
         removals_return.step_before_its_answer,
@@ -569,11 +570,10 @@ ROWS = (
         Row(
             rule,
             tables_return.newcomer_whose_donors_are_fenced,
-            [(told, True) for told in ({"c": 0}, {"c": 0, "b": 4}, {"cb": 0, "b": 4}, {"c": 0}, {"c": 0, "cb": 4}, {"c": 0})],
+            [(told, True) for told in ({"c": 0}, {"c": 0, "b": 4}, {"cb": 0}, {"c": 0}, {"c": 0, "cb": 4}, {"c": 0})],
         )
         for rule in (
             removals_return.donors_that_are_fenced,
-            removals_return.one_donor_of_two,
             removals_return.copy_that_gets_on,
             removals_return.copy_that_nobody_else_gives,
             removals_return.join_that_counts_no_more,
@@ -666,6 +666,15 @@ ROWS = (
     Row(removals_return.sums_in_a_replay, tables_copies.replay_with_another_sum, [False, "disputed"]),
     Row(removals_return.norms_in_a_replay, tables_copies.replay_with_another_sum, [False, "disputed"]),
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
+    *(
+        Row(rule, tables_copies.donor_that_hangs, [(True, 4, 1), (True, 4, 3), (True, 22, 1)])
+        for rule in (
+            removals_return.donor_that_is_waited_for,
+            removals_return.donor_that_gave_nothing,
+            removals_return.donor_on_a_slow_link,
+        )
+    ),
+    Row(removals_return.build_that_gave_way, tables_return.copy_that_gives_way, [0, 1]),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
     Row(removals_return.spares_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),

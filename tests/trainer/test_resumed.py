@@ -4,6 +4,7 @@ one changed line could drop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -91,8 +92,8 @@ class Loading:
         """Nothing is held."""
         self.disk, self.loaded = Disk(), list[Snapshot]()
 
-        async def let_go(*, unless_at_work: bool) -> bool:
-            return unless_at_work
+        async def let_go(*, unless: Callable[[], bool]) -> bool:
+            return not unless()
 
         async def hold_snapshot(snapshot: Snapshot) -> None:
             self.loaded.append(snapshot)
@@ -106,7 +107,7 @@ class Loading:
         context = SimpleNamespace(
             ports=SimpleNamespace(snapshots=self.disk, engine=engine), manifest=manifest, tell=lambda _: None
         )
-        state = SimpleNamespace(coordinator=coordinator, is_from_disk=is_from_disk, split=split)
+        state = SimpleNamespace(coordinator=coordinator, is_from_disk=is_from_disk, split=split, plan=None)
         member = SimpleNamespace(
             replica_state=state,
             hears_coordinator=hears,

@@ -39,14 +39,16 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
     """Else the run would go on from there for ever, and never from the older ones."""
     disk, told = Disk(), list[object]()
 
-    async def let_go(*, unless_at_work: bool) -> bool:
-        return unless_at_work
+    async def let_go(*, unless: Callable[[], bool]) -> bool:
+        return not unless()
 
     recovery = SimpleNamespace(snapshot_every=50)
     context = SimpleNamespace(
         ports=SimpleNamespace(snapshots=disk, engine=None), manifest=SimpleNamespace(recovery=recovery), tell=told.append
     )
-    member = SimpleNamespace(replica_state=SimpleNamespace(coordinator=None, is_from_disk=False), device=None, let_go=let_go)
+    member = SimpleNamespace(
+        replica_state=SimpleNamespace(coordinator=None, is_from_disk=False, plan=None), device=None, let_go=let_go
+    )
     keeper = SnapshotKeeper(cast("Any", context), cast("Any", member))
     assert keeper.held() == (NEWER, OLDER)
     await keeper.load((NEWER,))

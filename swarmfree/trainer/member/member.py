@@ -276,18 +276,18 @@ class StageMember:
 
         await self._in_turn(act)
 
-    async def let_go(self, *, unless_at_work: bool = False) -> bool:
+    async def let_go(self, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Drop the stage that is held, since another state is about to be built here; whether it
         was dropped.
 
         Args:
-            unless_at_work: not where this peer works on a plan by then.
+            unless: asked in this member's turn; nothing is dropped where it is so.
         """
         is_kept = False
 
         async def act() -> Reply:
             nonlocal is_kept
-            is_kept = unless_at_work and self.replica_state.plan is not None
+            is_kept = unless()
             if is_kept:
                 return Reply(Committed(self.replica_state.iteration))
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
@@ -509,6 +509,8 @@ class StageMember:
                 plan,
                 plan.base,
             )
+            if replica_state.is_from_disk:
+                self.silent_ticks = 0  # it is not left over, whatever becomes of the heartbeats
             replica_state.known_in, replica_state.kept_from = plan.position.term, None
             replica_state.is_from_disk = replica_state.is_paused = False
             replica_state.is_committed_state |= replica_state.stage not in {
