@@ -1025,13 +1025,13 @@ def rivals_that_had_a_place_and_not() -> object:
 def rivals_that_others_follow() -> object:
     """Two strangers lead a later term of this lineage, and say so. One that had a place here, and
     has split off, follows the first, and another stranger the second: whether this coordinator
-    gives way to either while a majority follows it.
+    gives way to either while a majority follows it; then where that one was excluded.
     """
 
-    async def story(alone: Alone) -> list[bool]:
-        return await _concerned(alone, _followed(alone, None), endpoint("v"), endpoint("w"))
+    async def story(alone: Alone, excluded: Sequence[str]) -> list[bool]:
+        return await _concerned(alone, _followed(alone, None), endpoint("v"), endpoint("w"), excluded=excluded)
 
-    return play(story, A)
+    return [play(partial(story, excluded=out), A) for out in ((), (SIBLING.member.peer_id,))]
 
 
 def _followed(alone: Alone, founder: Founder | None) -> SimpleNamespace:

@@ -288,7 +288,7 @@ ROWS = (
     ),
     Row(removals_lead.nothing_anew_before_giving_way, tables_lead.stage_lost_before_giving_way, [False, True]),
     Row(removals_lead.lead_of_a_stranger, tables_roster.rivals_that_had_a_place_and_not, [True, False, True] * 2),
-    Row(removals_lead.leader_of_those_that_split_off, tables_roster.rivals_that_others_follow, [True, False]),
+    Row(removals_lead.leader_of_those_that_split_off, tables_roster.rivals_that_others_follow, [[True, False], [False] * 2]),
     *(
         Row(removed, tables_roster.rivals_that_a_founder_follows, [[True, False], [True, True], [False, False]])
         for removed in (removals_lead.word_of_the_founder, removals_lead.word_of_who_is_excluded)
