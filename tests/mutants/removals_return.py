@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import BuildAction, Copy, Stay
 from swarmfree.protocol.announcement import Announcement
-from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Claim, GetAverage, GetPlan, GetState, HeldSnapshot, Hello, Open, PlanAnswer
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan
@@ -1681,10 +1682,69 @@ def donor_on_a_slow_link(patch: pytest.MonkeyPatch) -> None:
     call = StateCopy._call
 
     async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        self._patience_s = self._context.timing.coordinator_silence_s
+        self._hung.clear()
         return await call(self, donor, request)
 
     patch.setattr(StateCopy, "_call", hasty)
+
+
+def donor_that_is_silent(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor whose machine is gone again in its turn (3.10)."""
+    call = StateCopy._call
+
+    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        given_up = self._given_up[donor.member]
+        try:
+            return await call(self, donor, request)
+        except (PeerSilent, PeerUnreachable):
+            self._given_up[donor.member] = given_up
+            raise
+
+    patch.setattr(StateCopy, "_call", careless)
+
+
+def donor_that_gives_again(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor that was out of reach for a while no earlier than one that hangs
+    (3.10).
+    """
+    call = StateCopy._call
+
+    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        given_up = self._given_up[donor.member]
+        reply = await call(self, donor, request)
+        self._given_up[donor.member] = given_up
+        return reply
+
+    patch.setattr(StateCopy, "_call", careless)
+
+
+def patience_of_each_lane(patch: pytest.MonkeyPatch) -> None:
+    """Who copies several parts at a time doubles a donor's time once for each of them (3.10)."""
+    call, hung = StateCopy._call, Counter[tuple[StateCopy, Member]]()
+
+    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        before = self._hung[donor.member]
+        try:
+            return await call(self, donor, request)
+        except PeerSilent:
+            hung[self, donor.member] += self._hung[donor.member] > before
+            self._hung[donor.member] = hung[self, donor.member]
+            raise
+
+    patch.setattr(StateCopy, "_call", hasty)
+
+
+def patience_of_each(patch: pytest.MonkeyPatch) -> None:
+    """Who copies from several donors gives each of them the time that another one was found to
+    need (3.10).
+    """
+    call = StateCopy._call
+
+    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        self._hung[donor.member] = sum(self._hung.values())
+        return await call(self, donor, request)
+
+    patch.setattr(StateCopy, "_call", careless)
 
 
 def part_again(patch: pytest.MonkeyPatch) -> None:

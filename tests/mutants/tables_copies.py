@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Replay, Restore, Stay
-from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
 from swarmfree.protocol.messages import (
     Build,
     Built,
@@ -513,36 +513,62 @@ def part_that_fell_behind() -> object:
     return _copied(donors)
 
 
-def donor_that_hangs() -> object:
-    """Of two donors the first gives records alone for a thousand seconds, from the beginning, or
-    once an iteration has been committed meanwhile, or both are slow, and give a part in six
-    seconds: whether a joiner comes to their state, after how many seconds, and how often the first
-    one was asked for a part or an average.
+class _Hanging(test_state_copy.Donors):
+    """Two donors, the first of which gives records alone from some iteration on, for a thousand
+    seconds; `gives_s` is how long each takes for a part. `silent_s`: the first one's machine is
+    gone instead. `back_s`: the second one is out of reach until then.
     """
 
-    class Hanging(test_state_copy.Donors):
-        def __init__(self, *, hangs_from: int, gives_s: float) -> None:
-            super().__init__()
-            self.hangs_from, self.gives_s, self.asked, self.now_s = hangs_from, gives_s, 0, 0.0
+    def __init__(
+        self, hangs_from: int, gives_s: float = 0.0, *, silent_s: float = 0.0, back_s: float = 0.0, lanes: int = 1
+    ) -> None:
+        super().__init__()
+        self.lanes = lanes
+        self.hangs_from, self.gives_s, self.silent_s, self.back_s = hangs_from, gives_s, silent_s, back_s
+        self.asked, self.now_s = 0, 0.0
+        self.trains_after = 1
 
-        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
-            is_bulk = not isinstance(request, GetRecord)
-            if to == test_state_copy.BAD and is_bulk:
-                self.asked += 1
-                if len(self.records) >= self.hangs_from:
-                    await asyncio.sleep(1000.0)
-                    raise PeerSilent("its device hangs")
-            if is_bulk:
-                await asyncio.sleep(self.gives_s)
-            self.now_s = asyncio.get_running_loop().time()
-            return await super().call(to, request, payload, **how)
+    async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+        now_s = asyncio.get_running_loop().time
+        is_first, is_bulk = to == test_state_copy.BAD, not isinstance(request, GetRecord)
+        if is_first and (is_bulk or self.silent_s):
+            self.asked += 1
+            if len(self.records) >= self.hangs_from:
+                await asyncio.sleep(self.silent_s or 1000.0)
+                raise PeerSilent("its device hangs")
+        if not is_first and now_s() < self.back_s:
+            await asyncio.sleep(2.0)
+            raise PeerUnreachable("it is cut off")
+        if is_bulk:
+            await asyncio.sleep(self.gives_s)
+        self.now_s = now_s()
+        return await super().call(to, request, payload, **how)
 
-    found = list[tuple[bool, int, int]]()
-    for hangs_from, gives_s in ((1, 0.0), (2, 0.0), (9, 6.0)):
-        donors = Hanging(hangs_from=hangs_from, gives_s=gives_s)
-        donors.trains_after = 1
-        found.append((_copied(donors), round(donors.now_s), donors.asked))
-    return found
+
+def _asked(*stories: _Hanging) -> list[tuple[bool, int, int]]:
+    """Whether a joiner comes to the donors' state, after how many seconds, and how often the first
+    one was asked for a part or an average.
+    """
+    return [(_copied(donors), round(donors.now_s), donors.asked) for donors in stories]
+
+
+def donor_that_hangs() -> object:
+    """The first donor hangs from the beginning, or once an iteration has been committed meanwhile,
+    or both are slow, and give a part in six seconds.
+    """
+    return _asked(_Hanging(1), _Hanging(2), _Hanging(9, 6.0))
+
+
+def donor_that_is_gone() -> object:
+    """The first donor's machine is gone, which is seen after two seconds each time."""
+    return _asked(_Hanging(1, silent_s=2.0))
+
+
+def donor_that_is_back() -> object:
+    """The first donor hangs, from the beginning or later, and the second one is out of reach for 30
+    seconds.
+    """
+    return _asked(_Hanging(1, back_s=30.0), _Hanging(2, 0.1, back_s=30.0), _Hanging(1, back_s=30.0, lanes=2))
 
 
 def _keeper(story: Callable[[test_ends_copy.World], Awaitable[T]]) -> T:

@@ -667,11 +667,20 @@ ROWS = (
     Row(removals_return.norms_in_a_replay, tables_copies.replay_with_another_sum, [False, "disputed"]),
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
     *(
-        Row(rule, tables_copies.donor_that_hangs, [(True, 4, 1), (True, 4, 3), (True, 22, 1)])
+        Row(rule, tables_copies.donor_that_hangs, [(True, 4, 1), (True, 4, 3), (True, 26, 5)])
         for rule in (
             removals_return.donor_that_is_waited_for,
             removals_return.donor_that_gave_nothing,
             removals_return.donor_on_a_slow_link,
+        )
+    ),
+    Row(removals_return.donor_that_is_silent, tables_copies.donor_that_is_gone, [(True, 2, 2)]),
+    *(
+        Row(rule, tables_copies.donor_that_is_back, [(True, 32, 3), (True, 35, 5), (True, 32, 6)])
+        for rule in (
+            removals_return.donor_that_gives_again,
+            removals_return.patience_of_each_lane,
+            removals_return.patience_of_each,
         )
     ),
     Row(removals_return.build_that_gave_way, tables_return.copy_that_gives_way, [0, 1]),

@@ -36,6 +36,7 @@ class Donors(Source):
         trains_after: so many parts of the state are given before the next iteration commits; None =
             it never does.
         dies: they answer nothing from then on.
+        lanes: parts that whoever copies asks for at a time.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Donors(Source):
         self.wrong, self.dies = "", False
         self.trains_after: int | None = None
         self.given = 0
+        self.lanes = 1
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
@@ -90,7 +92,7 @@ def _copy(
     ports = make_ports(network=donors, clock=machine, executor=machine, engine=engine)
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
     device = Device(machine, machine)
-    copying = StateCopy(context, CopyTarget(engine, device, lanes=1), 0, (BAD, GOOD), 1, record or donors.first)
+    copying = StateCopy(context, CopyTarget(engine, device, lanes=donors.lanes), 0, (BAD, GOOD), 1, record or donors.first)
     copying.past = {} if past is None else past
 
     async def main() -> None:

@@ -90,7 +90,7 @@ class StateCopy:
         self.received_bytes = 0
         self.past: dict[int, str] = {}
         self._asked = 0
-        self._patience_s, self._given_up = context.timing.coordinator_silence_s, Counter[Member]()
+        self._given_up, self._hung = Counter[Member](), Counter[Member]()
         self._first: Reply | None = None
         self._is_other = self._is_cut = False
         # The ends are the same however the body is cut
@@ -196,19 +196,27 @@ class StateCopy:
         return sorted((*self.donors[first:], *self.donors[:first]), key=lambda donor: self._given_up[donor.member])
 
     async def _call(self, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        """Ask one donor. Where there are others, one that gives nothing for long is given up, since
-        its device may hang; each time the next one has twice as long, since a link may be slow.
+        """Ask one donor. One that is silent is given up until it gives something, and where there
+        are others also one that gives nothing for long: its device may hang. It has twice as long
+        the next time, since its link may be slow.
 
         Raises:
             CallFailed: it does not answer, or gives nothing.
         """
+        member, hung = donor.member, self._hung[donor.member]
+        patience_s = self._context.timing.coordinator_silence_s * 2**hung
         try:
-            async with asyncio.timeout(self._patience_s if len(self.donors) > 1 else None):
-                return await self._context.call(donor, request)
+            async with asyncio.timeout(patience_s if len(self.donors) > 1 else None):
+                reply = await self._context.call(donor, request)
+        except (PeerSilent, PeerUnreachable):
+            self._given_up[member] += 1
+            raise
         except TimeoutError:
-            given_s, self._patience_s = self._patience_s, 2 * self._patience_s
-            self._given_up[donor.member] += 1
-            raise PeerSilent(f"{donor.member} gave nothing of stage {self._stage} within {given_s:g} s") from None
+            self._given_up[member] += 1
+            self._hung[member] = max(self._hung[member], hung + 1)  # once for all lanes
+            raise PeerSilent(f"{member} gave nothing of stage {self._stage} within {patience_s:g} s") from None
+        self._given_up[member] = 0
+        return reply
 
     async def _advance(self) -> None:
         """Step the parts that are here by what was committed since."""
@@ -275,16 +283,15 @@ class StateCopy:
         """From one donor at a time, in turn: one that is behind is asked less often than those that
         are not.
         """
-        for _ in self.donors:
-            donor = self.donors[self._asked % len(self.donors)]
-            self._asked += 1
+        self._asked += 1
+        for donor in self._in_turn(self._asked):
             record = await record_at(self._context, donor, ABSENT)
             if record is not None:
                 return record
         return None
 
     async def _record(self, iteration: int) -> Record | None:
-        for donor in self.donors:
+        for donor in self._in_turn(0):
             record = await record_at(self._context, donor, iteration)
             if record is not None:
                 return record
