@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from swarmfree.protocol.actions import Copy
 from swarmfree.protocol.errors import Refused
 from swarmfree.protocol.manifest import TimingSection
-from swarmfree.protocol.messages import Claim, Commit, Open, TakeRoll, Train
+from swarmfree.protocol.messages import Build, Claim, Commit, GetState, Open, TakeRoll, Train
 from swarmfree.protocol.names import Member
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
-from tests.scenarios.scenario_world import Once, is_asked, lines, play, swarm
+from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
 STAGE = 2
 SILENCE_S = TimingSection().silence_s
@@ -184,3 +185,41 @@ def test_a_stage_that_hangs_before_it_has_promised_stops_no_other_one(count: int
     begun_s, ended_s = (float(lines(result, words)[0].split()[0]) for words in ("killed: by the script", "Ended code=1"))
     opened = [line for line in lines(result, "Opened", "iteration=13 ") if begun_s + SLACK_S < float(line.split()[0]) < ended_s]
     assert len(opened) == count
+
+
+class GoneAsItGives(Script):
+    """A peer joins a stage with two replicas, and one of them, the first or the second donor, is
+    frozen for good as the newcomer asks for the first part.
+    """
+
+    def __init__(self, which: int) -> None:
+        self._which = which
+        self._join = Once(is_asked(Train, key__iteration=2, key__stage=1), lambda director, _: director.after(0.8, director.join))
+        self._donors: list[Member] = []
+        self.newcomer: Member | None = None
+        self.gone_s = 0.0
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The newcomer's first Build from two donors, and its first question."""
+        self._join.see(director, moment)
+        request, newcomer = moment.request, moment.receiver.member
+        if isinstance(request, Build) and isinstance(request.action, Copy):
+            if self.newcomer is None and self._join.struck and len(request.action.donors) > 1:
+                self.newcomer, self._donors = newcomer, [donor.member for donor in request.action.donors]
+                director.slow(newcomer, 40.0, 4.0)  # so that its copy takes several iterations
+        elif isinstance(request, GetState) and moment.sender.member == self.newcomer and not self.gone_s:
+            self.gone_s = director.now_s
+            director.freeze(self._donors[self._which], 5000.0)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_donor_whose_machine_is_gone_costs_a_newcomer_seconds(which: int) -> None:
+    """The other donor gives it everything, and the newcomer does not go on asking who is silent."""
+    setup = swarm(replicas=3, replicas_min=2, standbys=0, sources=2, faults=replace(STEADY, replaced_share=0.0))
+    model = replace(setup.manifest.model, blocks=24)
+    setup = unhurried(replace(setup, manifest=replace(setup.manifest, model=model), bodies=6), iterations=16)
+    script = GoneAsItGives(which)
+    result = play(replace(setup, work_min_s=0.03, work_max_s=0.06), script)
+    assert script.newcomer is not None
+    built = [float(line.split()[0]) for line in lines(result, "StageBuilt", "action=Copy", f"member={script.newcomer.peer_id} ")]
+    assert built[0] - script.gone_s < 3 * SILENCE_S
