@@ -1718,6 +1718,45 @@ def donor_that_gives_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateCopy, "_call", careless)
 
 
+def average_from_who_is_silent(patch: pytest.MonkeyPatch) -> None:
+    """Who copies waits for a donor that was given up where another one has answered that it keeps
+    an average no more (3.10).
+    """
+
+    async def careless(self: StateCopy, part: int, record: Record) -> None:
+        request = GetAverage(record.iteration, record.stages[self._stage].sum_digest, part)
+        for donor in self._in_turn(part):
+            try:
+                average = (await self._call(donor, request)).payload
+            except CallFailed:
+                continue
+            self._place.engine.step_part(part, average, record.stages[self._stage].scalars)
+            self._versions[part] += 1
+            return
+        self._again(part)
+
+    patch.setattr(StateCopy, "_step", careless)
+
+
+def time_for_a_record(patch: pytest.MonkeyPatch) -> None:
+    """Who copies waits for the record of a donor that is silent as for any other (3.10)."""
+
+    async def patient(self: StateCopy, donor: Endpoint, iteration: int) -> Record | None:
+        return await state_copy.record_at(self._context, donor, iteration)
+
+    patch.setattr(StateCopy, "_record_of", patient)
+
+
+def record_of_who_was_silent(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor that was silent once for no record any more (3.10)."""
+    record_of = StateCopy._record_of
+
+    async def hasty(self: StateCopy, donor: Endpoint, iteration: int) -> Record | None:
+        return None if self._given_up[donor.member] else await record_of(self, donor, iteration)
+
+    patch.setattr(StateCopy, "_record_of", hasty)
+
+
 def patience_of_each_lane(patch: pytest.MonkeyPatch) -> None:
     """Who copies several parts at a time doubles a donor's time once for each of them (3.10)."""
     call, hung = StateCopy._call, Counter[tuple[StateCopy, Member]]()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from swarmfree.protocol.actions import Copy, CopyNeighbour, Fresh, Replay, Restore, Stay
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
     Built,
@@ -21,6 +21,7 @@ from swarmfree.protocol.messages import (
     Committed,
     GetRecord,
     GetShadow,
+    GetState,
     Heartbeat,
     Hello,
     Open,
@@ -28,6 +29,7 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
     ShadowPart,
+    State,
 )
 from swarmfree.protocol.names import Endpoint, Term, base_of
 from swarmfree.protocol.plan import Rebuilt
@@ -569,6 +571,47 @@ def donor_that_is_back() -> object:
     seconds.
     """
     return _asked(_Hanging(1, back_s=30.0), _Hanging(2, 0.1, back_s=30.0), _Hanging(1, back_s=30.0, lanes=2))
+
+
+def average_that_is_missed() -> object:
+    """The second donor keeps an average no more that a part needs, and the first one hangs, or its
+    machine is gone.
+    """
+
+    class Hasty(_Hanging):
+        def train(self) -> Record:
+            newest = super().train()
+            return super().train() if len(self.records) == 2 else newest
+
+    return _asked(Hasty(1), Hasty(1, silent_s=2.0))
+
+
+def donor_that_is_behind() -> object:
+    """The first donor never gets past the first iteration, and gives that; the second one, which
+    does, does not answer in the first second: whether a joiner comes to the second one's state.
+    """
+
+    class Behind(test_state_copy.Donors):
+        def __init__(self) -> None:
+            super().__init__()
+            self.old = [self.engine.read_state(part, weights_only=False) for part in range(self.engine.part_count(0))]
+            self.train()
+
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            if to != test_state_copy.BAD:
+                if asyncio.get_running_loop().time() < 1.0:
+                    await asyncio.sleep(2.0)
+                    raise PeerSilent("a link that broke")
+                return await super().call(to, request, payload, **how)
+            await asyncio.sleep(0.1)
+            match request:
+                case GetState(part=part):
+                    return Reply(State(len(self.old), 1), self.old[part])
+                case GetRecord(iteration=iteration) if iteration < 1:
+                    return Reply(RecordAnswer(self.first))
+            raise Refused(RefusalKind.NOT_YET, "it is behind")
+
+    return _copied(Behind())
 
 
 def _keeper(story: Callable[[test_ends_copy.World], Awaitable[T]]) -> T:

@@ -674,7 +674,10 @@ ROWS = (
             removals_return.donor_on_a_slow_link,
         )
     ),
-    Row(removals_return.donor_that_is_silent, tables_copies.donor_that_is_gone, [(True, 2, 2)]),
+    Row(removals_return.donor_that_is_silent, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
+    Row(removals_return.time_for_a_record, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
+    Row(removals_return.average_from_who_is_silent, tables_copies.average_that_is_missed, [(True, 4, 1), (True, 3, 5)]),
+    Row(removals_return.record_of_who_was_silent, tables_copies.donor_that_is_behind, True),
     *(
         Row(rule, tables_copies.donor_that_is_back, [(True, 32, 3), (True, 35, 5), (True, 32, 6)])
         for rule in (

@@ -30,6 +30,7 @@ from swarmfree.trainer.device import Device, Rank
 
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
+BRIEF_S = 0.2
 ASKS = 6
 IDLE_SILENCES = 4
 """A copy that nobody brings further for so many times `silence_s` has come to nothing."""
@@ -263,11 +264,15 @@ class StateCopy:
     async def _step(self, part: int, record: Record) -> None:
         place, entry = self._place, record.stages[self._stage]
         request = GetAverage(record.iteration, entry.sum_digest, part)
+        is_answered = False
         for donor in self._in_turn(part):
+            if is_answered and self._given_up[donor.member]:
+                break  # a second download costs less than its silence, in which all parts fall behind
             try:
                 average = (await self._call(donor, request)).payload
                 await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
-            except CallFailed:
+            except CallFailed as error:
+                is_answered |= not isinstance(error, (PeerSilent, PeerUnreachable))
                 continue
             self._versions[part] += 1
             self.received_bytes += len(average)
@@ -283,19 +288,30 @@ class StateCopy:
         """From one donor at a time, in turn: one that is behind is asked less often than those that
         are not.
         """
-        self._asked += 1
-        for donor in self._in_turn(self._asked):
-            record = await record_at(self._context, donor, ABSENT)
+        for _ in self.donors:
+            donor = self.donors[self._asked % len(self.donors)]
+            self._asked += 1
+            record = await self._record_of(donor, ABSENT)
             if record is not None:
                 return record
         return None
 
     async def _record(self, iteration: int) -> Record | None:
         for donor in self._in_turn(0):
-            record = await record_at(self._context, donor, iteration)
+            record = await self._record_of(donor, iteration)
             if record is not None:
                 return record
         return None
+
+    async def _record_of(self, donor: Endpoint, iteration: int) -> Record | None:
+        """One that was given up has a moment for it: it may be the only one that is not behind, and
+        all parts wait.
+        """
+        try:
+            async with asyncio.timeout(BRIEF_S if self._given_up[donor.member] else None):
+                return await record_at(self._context, donor, iteration)
+        except TimeoutError:
+            return None
 
 
 async def record_at(context: Context, donor: Endpoint, iteration: int) -> Record | None:
