@@ -113,9 +113,10 @@ class DhtKeeper:
         ) as fault:
             _log.info("p2pd is started again: %s", fault)
             self._node = await self._open(None)
-        self._up.set()
         if self._closing.is_set():  # a close that passed this by found no node
             await self._node.close()
+        else:
+            self._up.set()
 
     async def live(self) -> None:
         """Keep the node alive until `close`; begins after `open`."""

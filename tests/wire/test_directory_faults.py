@@ -255,6 +255,34 @@ async def test_one_that_answers_in_between_is_not_frozen(world: World, tmp_path:
     keeper._sockets.close()
 
 
+async def test_a_node_that_opens_as_its_keeper_is_closed_is_closed(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Close finds no node yet, and the one that opens a moment later is not left running."""
+    closed = list[str]()
+
+    class Node:
+        """Opened."""
+
+        port, daemon_pid = 1, 1
+
+        async def close(self) -> None:
+            """It ends."""
+            closed.append("node")
+
+    async def open_node(*_: object) -> Node:
+        await keeper.close()
+        closed.append("keeper")
+        return Node()
+
+    listening, sockets = Listening("127.0.0.1", 0, beyond_nat=False), SocketFolder(str(tmp_path))
+    keeper = dht_keeper.DhtKeeper(world.node, listening, sockets, time.time, lambda _: None)
+    monkeypatch.setattr(dht_keeper, "open_node", open_node)
+    await keeper.open()
+    assert (closed, keeper.daemon_pid) == (["keeper", "node"], None)
+    sockets.close()
+
+
 async def test_who_is_alone_meets_somebody_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that has just met somebody, and knows nobody any more, waits for no later turn."""
     monkeypatch.setattr(dht_keeper, "REMEET_S", 600.0)
