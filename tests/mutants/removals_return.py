@@ -1738,6 +1738,20 @@ def average_from_who_is_silent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateCopy, "_step", careless)
 
 
+def average_of_who_was_silent(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor that was silent once for no average that another one does not give
+    (3.10).
+    """
+    call = StateCopy._call
+
+    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
+        if isinstance(request, GetAverage) and self._given_up[donor.member]:
+            raise PeerSilent("given up")
+        return await call(self, donor, request)
+
+    patch.setattr(StateCopy, "_call", hasty)
+
+
 def time_for_a_record(patch: pytest.MonkeyPatch) -> None:
     """Who copies waits for the record of a donor that is silent as for any other (3.10)."""
 

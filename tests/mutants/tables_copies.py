@@ -19,6 +19,7 @@ from swarmfree.protocol.messages import (
     Built,
     Claim,
     Committed,
+    GetAverage,
     GetRecord,
     GetShadow,
     GetState,
@@ -584,6 +585,29 @@ def average_that_is_missed() -> object:
             return super().train() if len(self.records) == 2 else newest
 
     return _asked(Hasty(1), Hasty(1, silent_s=2.0))
+
+
+def donor_that_keeps_no_average() -> object:
+    """The first donor gives all parts and no average, and the second one was silent in the first
+    second: whether a joiner comes to their state, and whether it asked the second one for an
+    average.
+    """
+
+    class Silent(test_state_copy.Donors):
+        is_asked = False
+
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            if to == test_state_copy.BAD and isinstance(request, GetAverage):
+                raise Refused(RefusalKind.GONE, "it keeps none")
+            if to != test_state_copy.BAD and asyncio.get_running_loop().time() < 1.0:
+                await asyncio.sleep(2.0)
+                raise PeerSilent("a link that broke")
+            self.is_asked |= isinstance(request, GetAverage)
+            return await super().call(to, request, payload, **how)
+
+    donors = Silent()
+    donors.trains_after = 2
+    return _copied(donors), donors.is_asked
 
 
 def donor_that_is_behind() -> object:

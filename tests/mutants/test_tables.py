@@ -676,7 +676,8 @@ ROWS = (
     ),
     Row(removals_return.donor_that_is_silent, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
     Row(removals_return.time_for_a_record, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
-    Row(removals_return.average_from_who_is_silent, tables_copies.average_that_is_missed, [(True, 4, 1), (True, 3, 5)]),
+    Row(removals_return.average_from_who_is_silent, tables_copies.average_that_is_missed, [(True, 4, 2), (True, 3, 6)]),
+    Row(removals_return.average_of_who_was_silent, tables_copies.donor_that_keeps_no_average, (True, True)),
     Row(removals_return.record_of_who_was_silent, tables_copies.donor_that_is_behind, True),
     *(
         Row(rule, tables_copies.donor_that_is_back, [(True, 32, 3), (True, 35, 5), (True, 32, 6)])

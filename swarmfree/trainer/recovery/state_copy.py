@@ -266,11 +266,14 @@ class StateCopy:
         request = GetAverage(record.iteration, entry.sum_digest, part)
         is_answered = False
         for donor in self._in_turn(part):
-            if is_answered and self._given_up[donor.member]:
-                break  # a second download costs less than its silence, in which all parts fall behind
+            # A second download costs less than its silence, in which all parts fall behind
+            patience_s = BRIEF_S if is_answered and self._given_up[donor.member] else None
             try:
-                average = (await self._call(donor, request)).payload
+                async with asyncio.timeout(patience_s):
+                    average = (await self._call(donor, request)).payload
                 await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
+            except TimeoutError:
+                continue
             except CallFailed as error:
                 is_answered |= not isinstance(error, (PeerSilent, PeerUnreachable))
                 continue
