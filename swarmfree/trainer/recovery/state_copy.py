@@ -214,7 +214,7 @@ class StateCopy:
             raise
         except TimeoutError:
             self._given_up[member] += 1
-            self._hung[member] = max(self._hung[member], hung + 1)  # once for all lanes
+            self._hung[member] = hung + 1  # once for all lanes
             raise PeerSilent(f"{member} gave nothing of stage {self._stage} within {patience_s:g} s") from None
         self._given_up[member] = 0
         return reply
