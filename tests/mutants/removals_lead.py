@@ -446,6 +446,13 @@ def silent_copier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Absent, "add", careless)
 
 
+def refused_before_it_knew(patch: pytest.MonkeyPatch) -> None:
+    """Who refuses what it is told as it does not know yet who leads, or what proves it, is
+    forgotten, with the state that it holds (3.3).
+    """
+    patch.setattr(rosters, "may_live_on", lambda error: not absent.is_over(error))
+
+
 def copiers_go_first(patch: pytest.MonkeyPatch) -> None:
     """Of many that fell silent those that went first are forgotten, also where they held a stage
     and later ones only began to copy it (3.3).

@@ -407,6 +407,23 @@ def silence_of_one_that_makes_do() -> object:
     return [_roster(partial(story, is_told=is_told, behind=behind), ME, D) for is_told, behind in cases]
 
 
+def refusal_beside_a_sibling() -> object:
+    """A replica refuses what it is told, as it does not know this coordinator yet, or whose
+    signatures prove a record, or as it has failed, and its sibling dies later: whether it is called
+    for.
+    """
+
+    async def story(alone: Alone, roster: Roster, kind: RefusalKind) -> bool:
+        found = roster.get(ME.member)
+        assert found is not None
+        await roster.judge(found, Refused(kind, "no"))
+        roster.fence(SIBLING.member, "nobody listens")
+        return roster.get(ME.member) is not None
+
+    kinds = (RefusalKind.NOT_YET, RefusalKind.UNPROVEN, RefusalKind.FAILED)
+    return [_roster(partial(story, kind=kind), ME, SIBLING, D) for kind in kinds]
+
+
 def holder_beside_many_copiers() -> object:
     """A replica falls silent, then as many newcomers that began to copy its stage as are remembered
     in all, then its sibling dies: whether the replica is called for.

@@ -236,6 +236,7 @@ ROWS = (
     ),
     Row(removals_lead.called_once, tables_roster.silence_of_one_that_makes_do, [(False, False), (True, False), (True, False)]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
+    Row(removals_lead.refused_before_it_knew, tables_roster.refusal_beside_a_sibling, [True, True, False]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(

@@ -17,10 +17,12 @@ from swarmfree.protocol.messages import (
     Commit,
     Heartbeat,
     HeartbeatAnswer,
+    Hello,
     Open,
     Reduce,
     Report,
     Request,
+    Seal,
     TakeRoll,
     Train,
 )
@@ -33,6 +35,7 @@ from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment, Script
 from swarmfree.sim.setup import Setup
 from swarmfree.trainer.access_control import AccessControl
+from swarmfree.trainer.member.member import StageMember
 from tests.scenarios.scenario_world import STEADY, Once, is_answered, is_asked, lines, play, reaching, swarm, unhurried
 
 NOBODY_COMES = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
@@ -626,4 +629,39 @@ def test_who_is_called_for_and_steps_holds_its_stage(unheard_s: float, *, is_sib
     script = StepsInDoubt(unheard_s, is_sibling_lost=is_sibling_lost)
     result = play(unhurried(setup, iterations=10), script)
     assert script.has_stepped
+    assert not recoveries(result)
+
+
+# ---- who was not there yet is not gone (seed 2904837) --------------------------------------------
+
+
+def test_a_replica_that_refused_a_seal_too_early_is_called_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did not know yet that its coordinator leads, and was fenced; its sibling dies a moment
+    later, and what it holds is not made anew beside it.
+    """
+    chosen = list[Member]()
+    seal = StageMember.seal
+
+    async def not_knowing(self: StageMember, request: Seal) -> Reply:
+        if self.context.me in chosen and request.record.iteration == 3:
+            raise Refused(RefusalKind.NOT_YET, "this term was not promised")
+        return await seal(self, request)
+
+    def choose(director: Director, _: Moment) -> None:
+        chosen.append(next(member for member in director.members(2) if member != director.coordinator))
+
+    class SiblingDies(Once):
+        def see(self, director: Director, moment: Moment) -> None:
+            super().see(director, moment)
+            if chosen and is_asked(Train, key__iteration=4, key__stage=2)(moment) and len(director.members(2)) == 1:
+                (sibling,) = director.members(2)
+                if sibling not in chosen:
+                    director.kill(sibling)
+
+        def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+            return Fate(0.0, 0.0, 0.0, request_lost=True) if isinstance(request, Hello) and sender.member in chosen else None
+
+    monkeypatch.setattr(StageMember, "seal", not_knowing)
+    result = play(unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=6), SiblingDies(ROUND, choose))
+    assert lines(result, "MemberLost", f"member={chosen[0]}", "not promised")
     assert not recoveries(result)

@@ -28,6 +28,13 @@ def is_over(error: CallFailed) -> bool:
     return is_answer or (isinstance(error, PeerUnreachable) and error.refused)
 
 
+def may_live_on(error: CallFailed) -> bool:
+    """Whether a peer that is fenced for this may still come to where the others are: it is silent,
+    or does not know yet who leads, what was decided before, or whose signatures prove it.
+    """
+    return not is_over(error) or (isinstance(error, Refused) and error.kind in {RefusalKind.NOT_YET, RefusalKind.UNPROVEN})
+
+
 class Absent:
     """Them by peer, and since when each has been missing; those that went first are forgotten
     first, and before all who only began to copy.

@@ -24,7 +24,7 @@ from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Posit
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.absent import Absent, is_over
+from swarmfree.trainer.coordinator.absent import Absent, is_over, may_live_on
 from swarmfree.trainer.coordinator.bars import Bars
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import has_left
@@ -430,10 +430,10 @@ class Roster(Participants):
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
         elif not self._is_worth_waiting_for(participant, error):
-            if not is_over(error) and participant not in self.given_up:  # else it was called for in vain
+            if (may_hold_on := may_live_on(error)) and participant not in self.given_up:  # else it was called for in vain
                 self._absent.add(participant)
             self.fence(participant.member, str(error))
-            if not is_over(error):
+            if may_hold_on:
                 self._remember_standby(participant)
 
     def _note_rivalry(self, participant: Participant, refusal: Refused) -> None:
