@@ -568,3 +568,18 @@ def vote_under_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
     newcomer (evidence).
     """
     patch.setattr(ReplicaState, "records_held", property(lambda self: self.iteration))
+
+
+def record_that_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """Who has stored a record believes it no sooner than any other from whom it follows (3.1)."""
+    require = StageMember._require_proven
+
+    def careless(self: StageMember, record: Record, sender: Endpoint | None) -> None:
+        state, kept = self.replica_state, self.replica_state.promises
+        state.promises = dataclasses.replace(kept, sealed=None, sealed_at=None)
+        try:
+            require(self, record, sender)
+        finally:
+            state.promises = kept
+
+    patch.setattr(StageMember, "_require_proven", careless)

@@ -1065,6 +1065,25 @@ def first_record_of_a_later_founder() -> object:
     return [play(partial(story, founder=one, number=number, votes=votes)) for one, number, votes in stories]
 
 
+def first_record_of_two_sides() -> object:
+    """A member has stored a founder's first record, and follows a coordinator of the other side by
+    now, whose one vote it has never met: the answer to the same record with that vote, to another
+    record, and to the same one while it follows its founder.
+    """
+
+    async def story(alone: Alone, loss: float, leader: Endpoint) -> str:
+        begun, other = Term(1, D.member), endpoint("f")
+        await alone.stage_member.open(D, Open(plan(1, begun)))
+        await alone.stage_member.seal(Seal(at(1, begun), replace(record(forced=(0,)), term=begun, electorate=(other.member,))))
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=leader)
+        first = replace(record(forced=(0,), loss=loss), electorate=(other.member,))
+        decided = voted(first, other.member, term=Term(2, other.member))
+        return await word(alone.stage_member.commit(Commit(decided), other))
+
+    other = endpoint("f")
+    return [play(partial(story, loss=loss, leader=leader)) for loss, leader in ((1.0, other), (2.0, other), (1.0, D))]
+
+
 def base_after_a_lineage() -> object:
     """A plan names a member that has copied its state, or has it rebuilt, and its coordinator gives
     way: which base the next one is told.

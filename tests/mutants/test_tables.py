@@ -365,6 +365,7 @@ ROWS = (
     Row(
         removals_member.plan_of_another_coordinator, tables_member.first_record_beside_another_plan, ["gone", "gone", "unproven"]
     ),
+    Row(removals_member.record_that_is_stored, tables_member.first_record_of_two_sides, ["gone", "unproven", "unproven"]),
     Row(
         removals_member.plan_of_a_founder_passed_over,
         tables_member.first_record_of_a_later_founder,

@@ -631,8 +631,11 @@ class StageMember:
             decides = plan = None
         # Another side's plan than of the one that had this built may name nobody who decides there
         is_newcomer = last is None and (plan is None or self.replica_state.known_in != plan.position.term)
+        # Two coordinators may have had the same record stored, each by its own voters
+        sealed = self.replica_state.sealed
+        is_stored = sealed is not None and sealed.lineage() == record.lineage()
         electorate = electorate_of(last, decides)
-        voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
+        voters = Voters(self.context.run, me, electorate, None if is_newcomer or is_stored else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
             raise Refused(RefusalKind.UNPROVEN, why)
 
