@@ -5,6 +5,7 @@ long.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -148,14 +149,15 @@ def test_a_stage_that_was_there_in_between_is_put_off_again() -> None:
 @pytest.mark.parametrize(("action", "is_replay"), [(REPLAY, True), (RESTORE, False), (MERGE, False)])
 def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *, is_replay: bool) -> None:
     """The builder's device does one piece after the other, and the build takes three times the
-    bound; for a replay there is a shadow.
+    bound; for a replay there is a shadow. It is asked once: each call stays open at the builder.
     """
 
     async def story(alone: Alone) -> None:
         assignment, participant = lead(alone)
-        begun_s = alone.context.now_s()
+        begun_s, calls = alone.context.now_s(), Counter[str]()
 
         async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            calls[type(request).__name__] += 1
             while (spent_s := alone.context.now_s() - begun_s) < 3 * LIMIT_S:
                 participant.answer = replace(beat_answer(1), work_done=int(10 * spent_s))
                 await asyncio.sleep(0.5)
@@ -169,6 +171,7 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
         else:
             assert (await assignment._ask_in_time(participant, asked(action), LIMIT_S)).state_digest == "digest"
         assert alone.context.now_s() - begun_s == pytest.approx(LIMIT_S if is_replay else 3 * LIMIT_S, abs=0.6)
+        assert calls["Build"] == 1
 
     play(story, second_life(A))
 

@@ -9,10 +9,10 @@ Source: protocol sections 3.3 and 3.10; design section 6.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from swarmfree.policy.block_split import split_after
@@ -66,8 +66,8 @@ ASKED_AT_ONCE = 64
 MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
 LOOKS_IN_TIME = 8
-"""So often, in what a builder may take without progress, it is asked again: members depose a
-coordinator after half as long again.
+"""So often, in what a builder may take without progress, it is looked whether it makes any: members
+depose a coordinator after half as long again.
 """
 COPIES_MEASURED = 16
 OF_A_DONOR = frozenset({RefusalKind.FAILED, RefusalKind.NOT_YET})
@@ -131,7 +131,7 @@ class Assignment:
             known = Rebuilt(
                 stage, state_digest, rate_scaled=False, steps=ABSENT, disputes=known.disputes if known is not None else 0
             )
-        self._rebuilt[stage] = dataclasses.replace(known, disputes=known.disputes + 1)
+        self._rebuilt[stage] = replace(known, disputes=known.disputes + 1)
 
     @property
     def _split(self) -> BlockSplit:
@@ -410,7 +410,7 @@ class Assignment:
         for participant in self._roster.participants():
             if participant.member in feeders:
                 corpus_hash = self._context.manifest.data.corpus_hash
-                participant.greet(dataclasses.replace(participant.hello, can_feed=True, corpus_hash=corpus_hash))
+                participant.greet(replace(participant.hello, can_feed=True, corpus_hash=corpus_hash))
 
     def _move_to(self, stage: int) -> None:
         """Take a standby, else the youngest replica of the stage that has most of them; this peer,
@@ -785,8 +785,8 @@ class Assignment:
                 other.begin_build()
 
     async def _ask_in_time(self, participant: Participant, request: Build, limit_s: float | None) -> Built | None:
-        """Ask for a build. What makes progress may take longer than `limit_s`, since asking again
-        joins it; a replay may not: a shadow is at hand. A joiner has no limit.
+        """Ask for a build. What makes progress may take longer than `limit_s`; a replay may not: a
+        shadow is at hand. A joiner has no limit.
 
         How long it may take in all, see `policy.build_time`. None where nobody waits for it any
         more.
@@ -796,54 +796,48 @@ class Assignment:
                 the last half of it.
             Refused: `too_slow`, a replay has taken that long.
         """
-        if limit_s is None:
-            return await self._ask_joiner(participant, request)
-        # A look that is shorter than the way there and back would never see the answer
-        look_s = max(limit_s / LOOKS_IN_TIME, self._context.timing.silence_s / 2)
-        done, begun_s = participant.work_done, self._context.now_s()
-        since_s, is_replay = begun_s, isinstance(request.action, Replay)
-        if isinstance(request.action, Copy):
-            done += 1  # that it makes room does not say that anything comes
-        while True:
-            try:
-                async with asyncio.timeout(look_s):
-                    return await self._ask(participant, request)
-            except TimeoutError:
-                if self._is_outdated(request.action):
-                    return None
-                now_s = self._context.now_s()
-                if participant.work_done > done:
-                    done, since_s = participant.work_done, now_s
-                if now_s - (begun_s if is_replay else since_s) < limit_s:
-                    continue
-                if is_replay and now_s - since_s < limit_s / 2:
-                    raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s") from None
-                raise
+        number, action, begun_s = participant.builds, request.action, self._context.now_s()
+        # That a copy makes room does not say that anything comes
+        idle = _Idle(participant.work_done + isinstance(action, Copy), begun_s)
+        is_replay = isinstance(action, Replay)
 
-    async def _ask_joiner(self, participant: Participant, request: Build) -> Built | None:
-        """Ask for a copy that nobody waits for, once, however long it takes; None where it is to
-        begin anew.
-        """
+        def is_given_up(now_s: float) -> bool:
+            idle.look(participant.work_done, now_s)
+            if limit_s is not None:
+                return self._is_outdated(action) or now_s - (begun_s if is_replay else idle.since_s) >= limit_s
+            if self._is_in_vain(action, now_s - idle.since_s) and not participant.was_told_else(number):
+                participant.begin_build()
+            return participant.was_told_else(number)
+
+        look_s = self._context.timing.coordinator_silence_s if limit_s is None else limit_s / LOOKS_IN_TIME
+        built = await self._ask_until(participant, request, look_s, is_given_up)
+        if built is not None or limit_s is None or self._is_outdated(action):
+            return built
+        if is_replay and self._context.now_s() - idle.since_s < limit_s / 2:
+            raise Refused(RefusalKind.TOO_SLOW, f"a replay takes longer than {limit_s:g} s")
+        raise TimeoutError
+
+    async def _ask_until(
+        self, participant: Participant, request: Build, look_s: float, is_given_up: Callable[[float], bool]
+    ) -> Built | None:
+        """Ask once, and look all the while whether the answer is given up; None where it is."""
         giving_up = asyncio.timeout(None)
-        watch = self._tasks.start(self._watch_join(participant, request, giving_up), f"watch over {participant.member}'s copy")
+
+        async def watch() -> None:
+            while True:
+                await asyncio.sleep(look_s)
+                if is_given_up(self._context.now_s()):
+                    giving_up.reschedule(asyncio.get_running_loop().time())
+                    return
+
+        watching = self._tasks.start(watch(), f"watch over the build of {participant.member}")
         try:
             async with giving_up:
                 return await self._ask(participant, request)
         except TimeoutError:
             return None
         finally:
-            watch.cancel()
-
-    async def _watch_join(self, participant: Participant, request: Build, giving_up: asyncio.Timeout) -> None:
-        """Have a joiner's answer given up where it counts no more, or its copy does not get on."""
-        number, done, since_s = participant.builds, participant.work_done + 1, self._context.now_s()
-        while not participant.was_told_else(number):
-            await asyncio.sleep(self._context.timing.coordinator_silence_s)
-            if participant.work_done > done:
-                done, since_s = participant.work_done, self._context.now_s()
-            if self._is_in_vain(request.action, self._context.now_s() - since_s) and not participant.was_told_else(number):
-                participant.begin_build()
-        giving_up.reschedule(asyncio.get_running_loop().time())
+            watching.cancel()
 
     def _is_in_vain(self, action: BuildAction, idle_s: float) -> bool:
         """Whether a joiner, to which nothing has come for so long, waits for donors none of which
@@ -873,6 +867,24 @@ class Assignment:
                     raise
             await asyncio.sleep(next(waits))
         raise AssertionError("unreachable")
+
+
+@dataclass(slots=True)
+class _Idle:
+    """Since when a builder has done nothing, as looks at it tell.
+
+    Args:
+        done: by its device and its downloads, at the last look.
+        since_s: when that was more than before.
+    """
+
+    done: int
+    since_s: float
+
+    def look(self, done: int, now_s: float) -> None:
+        """It has done so much by now."""
+        if done > self.done:
+            self.done, self.since_s = done, now_s
 
 
 def _may_build(participant: Participant, stage: int) -> bool:
