@@ -1809,6 +1809,41 @@ def part_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateCopy, "_again", careless)
 
 
+def copy_that_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """Who is told once more to copy its stage begins anew (3.10)."""
+    patch.setattr(Building, "copies_what", lambda self, request, past: False)
+
+
+def copy_on_the_same_lineage(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy its stage on another lineage goes on with what it copies (3.10)."""
+    copies_what = Building.copies_what
+    patch.setattr(Building, "copies_what", lambda self, request, past: copies_what(self, request, self.past))
+
+
+def copy_from_the_same_donors(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy its stage from others goes on with what it copies, though the one that it
+    asks may hang (3.10).
+    """
+    copies_what = Building.copies_what
+
+    def careless(self: Building, request: Build, past: Mapping[int, str]) -> bool:
+        assert isinstance(request.action, Copy)
+        donors = request.action.donors + (self.copying.donors if self.copying is not None else ())
+        return copies_what(self, dataclasses.replace(request, action=dataclasses.replace(request.action, donors=donors)), past)
+
+    patch.setattr(Building, "copies_what", careless)
+
+
+def copy_of_the_same_stage(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy another stage goes on with what it copies (3.10)."""
+    copies_what = Building.copies_what
+
+    def careless(self: Building, request: Build, past: Mapping[int, str]) -> bool:
+        return copies_what(self, self.request, past)
+
+    patch.setattr(Building, "copies_what", careless)
+
+
 def digest_of_a_copy(patch: pytest.MonkeyPatch) -> None:
     """A keeper offers what it has loaded, whatever its digest is (3.10)."""
 

@@ -5,6 +5,7 @@ there for.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -37,12 +38,14 @@ from swarmfree.protocol.plan import Rebuilt
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
+from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
     LATER,
     OTHER_LINEAGE,
+    SIBLING,
     TERM,
     A,
     Alone,
@@ -89,6 +92,41 @@ def copy_of_nobody() -> object:
     """
     builds = [Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None) for stage in (2, 1)]
     return [_build(build, was_told_to_rejoin=told) for build, told in ((builds[0], True), (builds[1], True), (builds[0], False))]
+
+
+def copy_that_is_asked_for_again() -> object:
+    """A newcomer has a first part of its stage as it is told to copy that by a later claim, an
+    iteration later in the same lineage, or in another one, or from others, or to copy another
+    stage: the answer to the first claim, and whether it asks for a first part again.
+    """
+
+    async def story(alone: Alone, stage: int, before: str, *donors: Endpoint) -> tuple[str, bool]:
+        told, asked, goes_on = list[str](), Counter[int](), asyncio.Event()
+        donor = IntegerEngine(alone.context.manifest)
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            if not isinstance(request, GetState):
+                raise Refused(RefusalKind.GONE, "nothing newer")
+            donor.draw(request.stage, 0)
+            asked[request.part] += 1
+            if request.part:
+                await goes_on.wait()
+            return Reply(State(donor.part_count(request.stage), 5), donor.read_state(request.part, weights_only=False))
+
+        async def one(build: Build) -> None:
+            told.append(await word(alone.builder.build(A, build)))
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        async with asyncio.TaskGroup() as group:
+            group.create_task(one(Build(at(2), Copy(1, (D,), "copy it"), 5, LED, None)))
+            await asyncio.sleep(0.5)
+            group.create_task(one(Build(at(3), Copy(stage, donors, "copy it"), 6, "6" * 64, None, (before,))))
+            await asyncio.sleep(0.5)
+            goes_on.set()
+        return told[0], asked[0] > 1
+
+    cases = ((1, LED, D, SIBLING), (1, OTHER_LINEAGE, D), (1, LED, SIBLING), (2, LED, D))
+    return [play(lambda alone, case=case: story(alone, *case)) for case in cases]  # type: ignore[misc]
 
 
 def newer_state_than_asked() -> object:

@@ -691,6 +691,15 @@ ROWS = (
     ),
     Row(removals_return.build_that_gave_way, tables_return.copy_that_gives_way, [0, 1]),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
+    *(
+        Row(removal, tables_copies.copy_that_is_asked_for_again, [("Built", False), *[("superseded", True)] * 3])
+        for removal in (
+            removals_return.copy_that_goes_on,
+            removals_return.copy_on_the_same_lineage,
+            removals_return.copy_from_the_same_donors,
+            removals_return.copy_of_the_same_stage,
+        )
+    ),
     Row(removals_return.digest_of_a_copy, tables_copies.copy_with_wrong_bytes, -1),
     Row(removals_return.spares_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),
     Row(removals_return.replicas_of_a_beginning, tables_return.spare_before_the_first_plan, [2, 1]),

@@ -65,6 +65,29 @@ class Building:
     exact: bool = False
     copying: StateCopy | None = None
 
+    def copies_what(self, request: Build, past: Mapping[int, str]) -> bool:
+        """Whether this is a copy under way of the stage that another request has copied, too, on
+        the same lineage and also from its donors: its link to the coordinator may have broken, or
+        another one leads.
+
+        Args:
+            past: iteration -> lineage, of that request.
+        """
+        if self.copying is None or self.done.done() or not isinstance(request.action, Copy):
+            return False
+        named = {donor.member for donor in request.action.donors}
+        known = past.keys() & self.past.keys()
+        is_ours = bool(known) and all(past[iteration] == self.past[iteration] for iteration in known)
+        are_there = all(donor.member in named for donor in self.copying.donors)  # any other one may hang
+        return is_ours and are_there and self.request.action.stage == request.action.stage
+
+    def join(self, request: Build, past: Mapping[int, str]) -> None:
+        """Answer this request with the copy under way, which goes on with its donors."""
+        assert self.copying is not None, "a copy is under way"
+        assert isinstance(request.action, Copy), "a copy is asked for"
+        self.request, self.copying.donors = request, request.action.donors
+        self.past |= past
+
     def goes_back_to(self, iteration: int, lineage: str) -> bool:
         """Whether a state ready for `iteration`, after the record of `lineage`, lies in the build's
         own past.
@@ -142,7 +165,7 @@ class Builder:
 
     async def build(self, sender: Endpoint, request: Build) -> Reply:
         """Make the stage's state, or join the same build under way or done, whose answer may have
-        been lost.
+        been lost; a copy under way of the same stage and lineage is joined, too.
 
         Raises:
             Refused: as `policy.promises.build`; `past`, what is held here goes on from there, so
@@ -159,14 +182,22 @@ class Builder:
         if current is None or current.request != request:
             forced = request.record.forced if request.record is not None else ()
             replica_state.require_following(request.iteration, request.lineage, forced)
-            self._tasks.cancel_all()
-            if current is not None and not current.done.done():
-                current.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
-                current.done.exception()
-            current = self._building = Building(request, past, asyncio.get_running_loop().create_future())
             replica_state.promise(promises)
-            self._tasks.start(self._run(current), f"build stage {request.action.stage}")
+            if current is not None and current.copies_what(request, past):
+                current.join(request, past)
+            else:
+                current = self._begin_anew(request, past)
         return Reply(await asyncio.shield(current.done))
+
+    def _begin_anew(self, request: Build, past: dict[int, str]) -> Building:
+        """Begin a build, in place of the one under way."""
+        self._tasks.cancel_all()
+        if self._building is not None and not self._building.done.done():
+            self._building.done.set_exception(Refused(RefusalKind.SUPERSEDED, "another build was asked for"))
+            self._building.done.exception()
+        self._building = building = Building(request, past, asyncio.get_running_loop().create_future())
+        self._tasks.start(self._run(building), f"build stage {request.action.stage}")
+        return building
 
     async def load(self, load: Callable[[], Awaitable[None]]) -> None:
         """Have a state loaded from this peer's disk, unless one is being built; a Build that comes
@@ -210,6 +241,7 @@ class Builder:
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
             await self._follow(split_after(record, self._context.manifest))  # a copy may have gone through a cut of others
+            request = building.request  # others may have joined
             held = request.action.stage, level, lineage, record, building.past
             is_copy = isinstance(request.action, Copy)
             await self._stage_member.install(request.position.term, *held, is_copy=is_copy)
