@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from swarmfree.protocol.actions import BuildAction, Copy, Merge, Replay, Restore
 from swarmfree.protocol.announcement import Announcement, PeerState
-from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import Build, Built, Hello, KeptShadow, Request
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
@@ -172,6 +173,32 @@ def test_progress_gains_time_for_everything_but_a_replay(action: BuildAction, *,
             assert (await assignment._ask_in_time(participant, asked(action), LIMIT_S)).state_digest == "digest"
         assert alone.context.now_s() - begun_s == pytest.approx(LIMIT_S if is_replay else 3 * LIMIT_S, abs=0.6)
         assert calls["Build"] == 1
+
+    play(story, second_life(A))
+
+
+@pytest.mark.parametrize(("lasts_s", "calls", "is_built"), [(10.0, 7, True), (0.1, 4, False)])
+def test_a_link_that_breaks_now_and_then_costs_no_build(lasts_s: float, calls: int, *, is_built: bool) -> None:
+    """Six times in a long build; one that breaks at once each time is not there."""
+
+    async def story(alone: Alone) -> None:
+        assignment, participant = lead(alone)
+        calls_made = list[Request]()
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            if not isinstance(request, Build):
+                await asyncio.sleep(1.0)
+                return Reply(replace(beat_answer(1), work_done=len(calls_made)))
+            calls_made.append(request)
+            await asyncio.sleep(lasts_s)
+            if len(calls_made) <= 6:
+                raise PeerUnreachable("the link broke")
+            return Reply(Built("digest", 1.0, 0, 1))
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        with nullcontext() if is_built else pytest.raises(PeerUnreachable):
+            assert (await assignment._ask_in_time(participant, asked(MERGE), 4 * LIMIT_S)) is not None
+        assert len(calls_made) == calls
 
     play(story, second_life(A))
 

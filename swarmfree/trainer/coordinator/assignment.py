@@ -65,6 +65,7 @@ COPIERS_MAX = 4
 ASKED_AT_ONCE = 64
 MINORITY_WAIT_S = 0.2
 PASSED_OVER_MAX = 4
+ASKS = 4
 LOOKS_IN_TIME = 8
 """So often, in what a builder may take without progress, it is looked whether it makes any: members
 depose a coordinator after half as long again.
@@ -858,15 +859,20 @@ class Assignment:
         return is_there or self._roster.is_deposed
 
     async def _ask(self, participant: Participant, request: Build) -> Built:
-        waits = self._context.backoff_s()
-        for last in (False, False, False, True):
+        """Ask for a build, and once more where the link breaks: that joins it. One that breaks at
+        once again and again is given up.
+        """
+        waits, failures = self._context.backoff_s(), 0
+        while True:
+            asked_s = self._context.now_s()
             try:
                 return (await self._context.call(participant.endpoint, request)).expect(Built)
             except (PeerUnreachable, PeerSilent):
-                if last or self._roster.get(participant.member) is not participant:
+                lasted_s = self._context.now_s() - asked_s
+                failures = 1 if lasted_s > 2 * self._context.timing.silence_s else failures + 1
+                if failures == ASKS or self._roster.get(participant.member) is not participant:
                     raise
             await asyncio.sleep(next(waits))
-        raise AssertionError("unreachable")
 
 
 @dataclass(slots=True)
