@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
 from swarmfree.policy.planner.measured_fleet import MeasuredCopy
 from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes
@@ -77,7 +77,7 @@ class World:
         stays = "ac" if self.host else "abc"
         block_s = {name: 0.3 * (3 if name == self.slow else 1) for name in stays} | {"s": 1e-6}
         peers = tuple(PeerProfile(n, s / 3, 2 * s / 3, 1 << 60, math.inf, failures_per_hour=0.1) for n, s in block_s.items())
-        outlook = MoveOutlook((), ReplicaLimits(8, 1), self.rate, 0.05, StageRecovery(30.0), 600.0)
+        outlook = MoveOutlook((), ReplicaLimits(8, 1), Link(0.0, self.rate).seconds, 0.05, StageRecovery(30.0), 600.0)
         served = (("s",), ("a",), () if self.host else ("b",), ("c",))
         return Fleet(peers), ExecutionPlan((0, *self.split), served), outlook
 
@@ -179,7 +179,9 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
     waits for less than a sixth of it, and a cut rests as ever once one has been prepared.
     """
     world, waits_s = World("b"), list[float]()
-    better = best_split(*world.outlook()[:2], MANIFEST, SplitOutlook({}, 1e9, 0.05, StageRecovery(30.0), 600.0))
+    better = best_split(
+        *world.outlook()[:2], MANIFEST, SplitOutlook({}, Link(0.0, 1e9).seconds, 0.05, StageRecovery(30.0), 600.0)
+    )
     monkeypatch.setattr(model_cuts, "best_split", lambda *_: better)
     answers: list[dict[int, str] | None] = []
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from swarmfree.lab.study.cluster_model import ClusterModel
 from swarmfree.policy.planner.allocation import ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import PLAYED_MAX, PlanBounds, Uplink, averaging_s, chains, commit_s, stage_work
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
 from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
 from swarmfree.policy.planner.measured_fleet import UNBOUNDED, MeasuredPeer, horizon_s, measured_fleet
@@ -208,7 +208,7 @@ class SwarmTimes:
         return MoveOutlook(
             movable=fleet.by_name.keys(),
             limits=self.limits,
-            copy_bytes_per_s=self.shape.cluster.bytes_per_s,
+            copy_s=Link(0.0, self.shape.cluster.bytes_per_s).seconds,
             unexplained_s=beside_s,
             recovery=self.shape.recovery,
             horizon_s=horizon_s(fleet),

@@ -16,7 +16,7 @@ from swarmfree.policy.planner.estimator import (
     memory_bytes,
     stage_work,
 )
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link
 from swarmfree.policy.planner.list_schedule import list_schedule
 from swarmfree.policy.planner.measured_fleet import horizon_s
 from swarmfree.policy.planner.moves import stage_loads
@@ -78,7 +78,7 @@ def chosen_plan(fleet: Fleet, manifest: Manifest) -> ExecutionPlan:
     outlook = MoveOutlook(
         movable=fleet.by_name.keys(),
         limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
-        copy_bytes_per_s=statistics.median(peer.bytes_per_s for peer in fleet.peers),
+        copy_s=Link(0.0, statistics.median(peer.bytes_per_s for peer in fleet.peers)).seconds,
         unexplained_s=0.0,
         recovery=StageRecovery(manifest.timing.join_wait_s),
         horizon_s=horizon_s(fleet),

@@ -7,6 +7,7 @@ taken to be the same with every plan: `single_moves.unexplained_s`.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -132,14 +133,19 @@ class MeasuredCopy:
     is_first: bool = False
 
 
-def copy_bytes_per_s(copies: Sequence[MeasuredCopy]) -> float:
-    """How fast the next copy is expected to be: as the median of those made since the first commit.
+def copy_s(copies: Sequence[MeasuredCopy], size_bytes: float) -> float:
+    """Seconds that the next copy is expected to take: by the median rate of those made since the
+    first commit that are nearest to it in size, since a small one takes more for each byte.
 
-    Before that all peers load at once, so that their copies count only while there are no others.
+    Before that commit all peers load at once, so that their copies count only while there are no
+    others.
     """
-    later = [copy for copy in copies if not copy.is_first]
-    rates = [copy.size_bytes / copy.seconds for copy in later or copies]
-    return statistics.median(rates) if rates else COPY_BYTES_S
+    if not size_bytes:
+        return 0.0
+    counted = [copy for copy in copies if not copy.is_first] or copies
+    off = [abs(math.log(copy.size_bytes / size_bytes)) for copy in counted]
+    rates = [copy.size_bytes / copy.seconds for copy, each in zip(counted, off, strict=True) if each == min(off)]
+    return size_bytes / (statistics.median(rates) if rates else COPY_BYTES_S)
 
 
 def failure_rate(lost: int, peer_hours: float) -> float:

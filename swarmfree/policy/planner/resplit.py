@@ -10,7 +10,7 @@ Source: decision 24; Odyssey (arXiv 2508.21613), section IV and equation 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.estimator import iteration_estimate, stage_bytes
@@ -54,7 +54,7 @@ class SplitOutlook:
 
     Args:
         held: name -> the blocks that this peer holds now; who is not named holds none.
-        copy_bytes_per_s: that a state is copied at.
+        copy_s: seconds that a copy of so many bytes takes.
         unexplained_s: of an iteration, beyond what devices compute; the same with every split.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
@@ -62,7 +62,7 @@ class SplitOutlook:
     """
 
     held: Mapping[str, range]
-    copy_bytes_per_s: float
+    copy_s: Callable[[float], float]
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
@@ -78,7 +78,8 @@ class RatedSplit:
         plan: who serves what then, index = stage; nobody in one that is to be vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
-        transition_s: that the largest copy takes.
+        copied_most: of the peer that copies most.
+        transition_s: that this one's copy takes.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
         gain: its score against that of changing nothing.
@@ -88,6 +89,7 @@ class RatedSplit:
     plan: ExecutionPlan
     moves: tuple[BlockMove, ...]
     copied_bytes: int
+    copied_most: int
     transition_s: float
     before_s: float
     after_s: float
@@ -285,10 +287,11 @@ def _rated(
         for stage, names in enumerate(after.replicas)
         for name in names
     ]
-    transition_s = max(copies, default=0) / outlook.copy_bytes_per_s
+    most = max(copies, default=0)
+    transition_s = outlook.copy_s(most)
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
-    return RatedSplit(split, after, block_moves(old, split), sum(copies), transition_s, before_s, after_s, value)
+    return RatedSplit(split, after, block_moves(old, split), sum(copies), most, transition_s, before_s, after_s, value)
 
 
 @dataclass(frozen=True, slots=True)

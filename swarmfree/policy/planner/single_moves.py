@@ -38,7 +38,7 @@ class MoveOutlook:
     Args:
         movable: names of peers that may move.
         limits: on replicas.
-        copy_bytes_per_s: that a state is copied at.
+        copy_s: seconds that a copy of so many bytes takes.
         unexplained_s: of an iteration, beyond what devices compute: messages, averaging, the
             commit; taken to be the same with every plan.
         recovery: of a stage that has no replica left.
@@ -47,7 +47,7 @@ class MoveOutlook:
 
     movable: Collection[str]
     limits: ReplicaLimits
-    copy_bytes_per_s: float
+    copy_s: Callable[[float], float]
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
@@ -183,7 +183,7 @@ def _rated(
     after = moved(plan, move.peer, move.giver, move.taker)
     meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
     after_s, meanwhile_s = (estimate(p).seconds + outlook.unexplained_s for p in (after, meanwhile))
-    transition_s = state_bytes(manifest, move.taker, plan.blocks[move.taker]) / outlook.copy_bytes_per_s
+    transition_s = outlook.copy_s(state_bytes(manifest, move.taker, plan.blocks[move.taker]))
     # The next failure may come while the peer copies, and the stage that it has left hangs on one
     share = min(1.0, transition_s / outlook.horizon_s)
     risk = share * expected_loss(fleet, meanwhile, outlook.recovery, meanwhile_s)

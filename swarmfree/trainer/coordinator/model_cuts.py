@@ -83,9 +83,7 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        known = SplitOutlook(
-            held, outlook.copy_bytes_per_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True
-        )
+        known = SplitOutlook(held, outlook.copy_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -93,8 +91,7 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        copied_bytes = best.transition_s * outlook.copy_bytes_per_s
-        return _Wish(best.split, best.reason, copied_bytes, best.transition_s, best.before_s, best.after_s)
+        return _Wish(best.split, best.reason, best.copied_most, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""

@@ -15,12 +15,13 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from swarmfree.policy.block_split import split_after, split_of_plan
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.measured_fleet import copy_bytes_per_s, failure_rate, horizon_s
+from swarmfree.policy.planner.measured_fleet import copy_s, failure_rate, horizon_s
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
@@ -235,7 +236,7 @@ class MoveWatch:
             MoveOutlook(
                 movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
                 limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
-                copy_bytes_per_s=copy_bytes_per_s(self._assignment.copies),
+                copy_s=partial(copy_s, tuple(self._assignment.copies)),
                 unexplained_s=statistics.median(self._unexplained_s),
                 recovery=StageRecovery(self._context.timing.join_wait_s),
                 horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),

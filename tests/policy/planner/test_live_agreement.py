@@ -14,7 +14,7 @@ from swarmfree.lab.fleet_file import read_fleet
 from swarmfree.policy.placement import choose_stage
 from swarmfree.policy.planner.allocation import ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import iteration_estimate, stage_work
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link
 from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, horizon_s, measured_fleet
 from swarmfree.policy.planner.scores import StageRecovery
@@ -61,7 +61,9 @@ def moved_on(plan: ExecutionPlan, real: Fleet = FLEET) -> ExecutionPlan:
     fleet = as_measured(plan)
     beside_s = unexplained_s(iteration_estimate(real, plan, MANIFEST).seconds, fleet, plan, MANIFEST)
     limits = ReplicaLimits(MANIFEST.stages.replicas_max, MANIFEST.stages.sources_max)
-    outlook = MoveOutlook({p.name for p in fleet.peers}, limits, 25e6, beside_s, StageRecovery(20.0), horizon_s(fleet))
+    outlook = MoveOutlook(
+        {p.name for p in fleet.peers}, limits, Link(0.0, 25e6).seconds, beside_s, StageRecovery(20.0), horizon_s(fleet)
+    )
     return settled(fleet, plan, MANIFEST, outlook)
 
 

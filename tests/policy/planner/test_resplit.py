@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmfree.policy.planner.estimator import stage_bytes
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
 from swarmfree.policy.planner.resplit import (
     RatedSplit,
     SplitOutlook,
@@ -63,7 +63,7 @@ def outlook_of(plan: ExecutionPlan, *, rate: float = 1e6, guests: str = "") -> S
     """Everybody holds the blocks of its stage; a host none of those of its guest."""
     split = BlockSplit(plan.blocks[1:])
     held = {n: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for n in names if f"{n}{stage}" not in guests}
-    return SplitOutlook(held, rate, 0.05, StageRecovery(30.0), 600.0)
+    return SplitOutlook(held, Link(0.0, rate).seconds, 0.05, StageRecovery(30.0), 600.0)
 
 
 def counts_of(found: RatedSplit | None) -> tuple[int, ...]:

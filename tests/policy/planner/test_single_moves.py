@@ -11,7 +11,7 @@ import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.estimator import is_played, iteration_bound, iteration_estimate, iteration_time, stage_work
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, failure_rate, horizon_s, measured_fleet
 from swarmfree.policy.planner.model_size import head_blocks
 from swarmfree.policy.planner.moves import MovePeer, stage_loads
@@ -69,7 +69,7 @@ def fleet_of(plan: ExecutionPlan, slow: str = "", factor: float = 3.0, failures_
 def outlook(fleet: Fleet, *, without: str = "", **changes: object) -> MoveOutlook:
     """Everybody may move but those named; copies take no time, and nothing is unexplained."""
     movable = {peer.name for peer in fleet.peers} - set(without)
-    usual = MoveOutlook(movable, ReplicaLimits(8, 1), 1e12, 0.0, StageRecovery(20.0), 3600.0)
+    usual = MoveOutlook(movable, ReplicaLimits(8, 1), Link(0.0, 1e12).seconds, 0.0, StageRecovery(20.0), 3600.0)
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
@@ -293,7 +293,7 @@ def test_what_may_happen_while_the_peer_copies_makes_a_gain_smaller() -> None:
     """
     size = state_bytes(MANIFEST, 1)
     at_once, later = (
-        found("s|a|bcd|efg", unexplained_s=1000.0, recovery=StageRecovery(20.0, 5.0), copy_bytes_per_s=size / seconds)
+        found("s|a|bcd|efg", unexplained_s=1000.0, recovery=StageRecovery(20.0, 5.0), copy_s=Link(0.0, size / seconds).seconds)
         for seconds in (1.0, 1800.0)
     )
     assert at_once is not None
@@ -309,7 +309,7 @@ def test_a_copy_that_takes_longer_than_the_plan_lasts_is_not_worth_it() -> None:
     """
     size = state_bytes(MANIFEST, 2)
     quick, slow, late = (
-        found("s|abc|def|ghi", "def", copy_bytes_per_s=size / seconds, horizon_s=left_s)
+        found("s|abc|def|ghi", "def", copy_s=Link(0.0, size / seconds).seconds, horizon_s=left_s)
         for seconds, left_s in ((1.0, 3600.0), (1800.0, 3600.0), (100.0, 50.0))
     )
     assert quick is not None
