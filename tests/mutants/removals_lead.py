@@ -450,7 +450,14 @@ def refused_before_it_knew(patch: pytest.MonkeyPatch) -> None:
     """Who refuses what it is told as it does not know yet who leads, or what proves it, is
     forgotten, with the state that it holds (3.3).
     """
-    patch.setattr(rosters, "may_live_on", lambda error: not absent.is_over(error))
+    patch.setattr(rosters, "knows_too_little", lambda error: False)
+
+
+def refused_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    """Who refuses what it is told, and is called for, is called for each time that it refuses
+    (3.3).
+    """
+    patch.setattr(Participant, "recall", lambda self: None)
 
 
 def copiers_go_first(patch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -572,14 +572,16 @@ def vote_under_a_founder_passed_over(patch: pytest.MonkeyPatch) -> None:
 
 def record_that_is_stored(patch: pytest.MonkeyPatch) -> None:
     """Who has stored a record believes it no sooner than any other from whom it follows (3.1)."""
-    require = StageMember._require_proven
+    patch.setattr(StageMember, "_is_stored_too", lambda self, record, sender, known: False)
 
-    def careless(self: StageMember, record: Record, sender: Endpoint | None) -> None:
-        state, kept = self.replica_state, self.replica_state.promises
-        state.promises = dataclasses.replace(kept, sealed=None, sealed_at=None)
-        try:
-            require(self, record, sender)
-        finally:
-            state.promises = kept
 
-    patch.setattr(StageMember, "_require_proven", careless)
+def stored_record_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
+    """Who has stored a record believes that it was decided from a coordinator that never had a
+    place here (3.1).
+    """
+    is_stored_too = StageMember._is_stored_too
+
+    def careless(self: StageMember, record: Record, sender: Endpoint | None, known: Collection[str]) -> bool:
+        return is_stored_too(self, record, sender, known if sender is None else {sender.member.peer_id})
+
+    patch.setattr(StageMember, "_is_stored_too", careless)

@@ -1066,22 +1066,34 @@ def first_record_of_a_later_founder() -> object:
 
 
 def first_record_of_two_sides() -> object:
-    """A member has stored a founder's first record, and follows a coordinator of the other side by
-    now, whose one vote it has never met: the answer to the same record with that vote, to another
-    record, and to the same one while it follows its founder.
+    """A member has stored a founder's first record, and follows a sibling by now, by which it was
+    decided on the other side, with one vote of a peer that it has never met: the answer to the same
+    record with that vote, with a vote that somebody else has signed, to another record, to the same
+    one from a coordinator that it does not know, and while it follows its founder.
     """
 
-    async def story(alone: Alone, loss: float, leader: Endpoint) -> str:
-        begun, other = Term(1, D.member), endpoint("f")
+    async def story(alone: Alone, sender: Endpoint, leader: Endpoint, loss: float, signer: Endpoint) -> str:
+        begun = Term(1, D.member)
         await alone.stage_member.open(D, Open(plan(1, begun)))
         await alone.stage_member.seal(Seal(at(1, begun), replace(record(forced=(0,)), term=begun, electorate=(other.member,))))
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=leader)
         first = replace(record(forced=(0,), loss=loss), electorate=(other.member,))
-        decided = voted(first, other.member, term=Term(2, other.member))
-        return await word(alone.stage_member.commit(Commit(decided), other))
+        term = Term(2, other.member)
+        decided = voted(first, signer.member, term=term)
+        assert decided.evidence is not None
+        (vote,) = decided.evidence.votes
+        decided = replace(first, evidence=Evidence(term, (replace(vote, member=other.member),)))
+        return await word(alone.stage_member.commit(Commit(decided), sender))
 
-    other = endpoint("f")
-    return [play(partial(story, loss=loss, leader=leader)) for loss, leader in ((1.0, other), (2.0, other), (1.0, D))]
+    other, stranger = endpoint("f"), endpoint("g")
+    cases = (
+        (SIBLING, SIBLING, 1.0, other),
+        (SIBLING, SIBLING, 1.0, stranger),
+        (SIBLING, SIBLING, 2.0, other),
+        (stranger, stranger, 1.0, other),
+        (SIBLING, D, 1.0, other),
+    )
+    return [play(lambda alone, case=case: story(alone, *case)) for case in cases]  # type: ignore[misc]
 
 
 def base_after_a_lineage() -> object:

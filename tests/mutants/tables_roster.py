@@ -410,15 +410,18 @@ def silence_of_one_that_makes_do() -> object:
 def refusal_beside_a_sibling() -> object:
     """A replica refuses what it is told, as it does not know this coordinator yet, or whose
     signatures prove a record, or as it has failed, and its sibling dies later: whether it is called
-    for.
+    for, and once more where it refuses then.
     """
 
-    async def story(alone: Alone, roster: Roster, kind: RefusalKind) -> bool:
+    async def story(alone: Alone, roster: Roster, kind: RefusalKind) -> tuple[bool, bool]:
         found = roster.get(ME.member)
         assert found is not None
         await roster.judge(found, Refused(kind, "no"))
         roster.fence(SIBLING.member, "nobody listens")
-        return roster.get(ME.member) is not None
+        called = roster.get(ME.member)
+        if called is not None:
+            await roster.judge(called, Refused(kind, "no"))
+        return called is not None, roster.get(ME.member) is not None
 
     kinds = (RefusalKind.NOT_YET, RefusalKind.UNPROVEN, RefusalKind.FAILED)
     return [_roster(partial(story, kind=kind), ME, SIBLING, D) for kind in kinds]

@@ -236,7 +236,10 @@ ROWS = (
     ),
     Row(removals_lead.called_once, tables_roster.silence_of_one_that_makes_do, [(False, False), (True, False), (True, False)]),
     Row(removals_lead.silent_copier, tables_roster.silence_of_one_that_copies, [(True, 3), (False, -1)]),
-    Row(removals_lead.refused_before_it_knew, tables_roster.refusal_beside_a_sibling, [True, True, False]),
+    *(
+        Row(removal, tables_roster.refusal_beside_a_sibling, [(True, False), (True, False), (False, False)])
+        for removal in (removals_lead.refused_before_it_knew, removals_lead.refused_again_and_again)
+    ),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),
     Row(
@@ -365,7 +368,10 @@ ROWS = (
     Row(
         removals_member.plan_of_another_coordinator, tables_member.first_record_beside_another_plan, ["gone", "gone", "unproven"]
     ),
-    Row(removals_member.record_that_is_stored, tables_member.first_record_of_two_sides, ["gone", "unproven", "unproven"]),
+    *(
+        Row(removal, tables_member.first_record_of_two_sides, ["gone", *["unproven"] * 4])
+        for removal in (removals_member.record_that_is_stored, removals_member.stored_record_of_a_stranger)
+    ),
     Row(
         removals_member.plan_of_a_founder_passed_over,
         tables_member.first_record_of_a_later_founder,

@@ -28,11 +28,11 @@ def is_over(error: CallFailed) -> bool:
     return is_answer or (isinstance(error, PeerUnreachable) and error.refused)
 
 
-def may_live_on(error: CallFailed) -> bool:
-    """Whether a peer that is fenced for this may still come to where the others are: it is silent,
-    or does not know yet who leads, what was decided before, or whose signatures prove it.
+def knows_too_little(error: CallFailed) -> bool:
+    """Whether a peer refuses as it does not know yet who leads, what was decided before, or whose
+    signatures prove it: it may still come to where the others are.
     """
-    return not is_over(error) or (isinstance(error, Refused) and error.kind in {RefusalKind.NOT_YET, RefusalKind.UNPROVEN})
+    return isinstance(error, Refused) and error.kind in {RefusalKind.NOT_YET, RefusalKind.UNPROVEN}
 
 
 class Absent:

@@ -859,17 +859,15 @@ class Assignment:
         return is_there or self._roster.is_deposed
 
     async def _ask(self, participant: Participant, request: Build) -> Built:
-        """Ask for a build, and once more where the link breaks: that joins it. One that breaks at
-        once again and again is given up.
+        """Ask for a build, and once more where the link breaks: that joins it. Given up where it
+        breaks again and again while the builder does nothing.
         """
-        waits, failures = self._context.backoff_s(), 0
+        waits, failures, done = self._context.backoff_s(), 0, participant.work_done
         while True:
-            asked_s = self._context.now_s()
             try:
                 return (await self._context.call(participant.endpoint, request)).expect(Built)
             except (PeerUnreachable, PeerSilent):
-                lasted_s = self._context.now_s() - asked_s
-                failures = 1 if lasted_s > 2 * self._context.timing.silence_s else failures + 1
+                failures, done = (1 if participant.work_done > done else failures + 1), participant.work_done
                 if failures == ASKS or self._roster.get(participant.member) is not participant:
                     raise
             await asyncio.sleep(next(waits))

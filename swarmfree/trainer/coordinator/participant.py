@@ -57,6 +57,7 @@ class Participant:
         is_emptied: it has told since, or just before, that it holds no state of that stage, so that
             the next one of which it tells is the copy.
         sent_to: the iteration up to which it was sent what it steps with.
+        was_recalled: it was fenced before, and is called for.
         progress: news and microbatches of which its last answer has told.
     """
 
@@ -85,6 +86,7 @@ class Participant:
     copies: int = ABSENT
     is_emptied: bool = False
     sent_to: int = ABSENT
+    was_recalled: bool = False
     progress: int = 0
 
     def place(self, stage: int) -> None:
@@ -186,6 +188,10 @@ class Participant:
         """
         self.may_have_built, self.keeps, self.was_told = True, before.keeps, not before.was_told_nothing
         self.copies, self.is_emptied = before.copies, before.is_emptied
+
+    def recall(self) -> None:
+        """It was fenced, and is called for."""
+        self.was_recalled = True
 
     def forbid(self) -> None:
         """It forbids what this coordinator says."""

@@ -24,7 +24,7 @@ from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member, Posit
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.calls import Calls
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.absent import Absent, is_over, may_live_on
+from swarmfree.trainer.coordinator.absent import Absent, is_over, knows_too_little
 from swarmfree.trainer.coordinator.bars import Bars
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import has_left
@@ -218,6 +218,7 @@ class Roster(Participants):
             called = self.admit(
                 participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
             )
+            called.recall()
             if participant.may_have_built or not participant.built:
                 called.doubt(participant)
 
@@ -430,7 +431,8 @@ class Roster(Participants):
         elif isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.held(participant.stage) >= 0:
             self.demote(participant, str(error))
         elif not self._is_worth_waiting_for(participant, error):
-            if (may_hold_on := may_live_on(error)) and participant not in self.given_up:  # else it was called for in vain
+            may_hold_on = not is_over(error) or (knows_too_little(error) and not participant.was_recalled)
+            if may_hold_on and participant not in self.given_up:  # else it was called for in vain
                 self._absent.add(participant)
             self.fence(participant.member, str(error))
             if may_hold_on:

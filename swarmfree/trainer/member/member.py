@@ -10,7 +10,7 @@ Source: protocol sections 3.1 to 3.4.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -631,13 +631,20 @@ class StageMember:
             decides = plan = None
         # Another side's plan than of the one that had this built may name nobody who decides there
         is_newcomer = last is None and (plan is None or self.replica_state.known_in != plan.position.term)
-        # Two coordinators may have had the same record stored, each by its own voters
-        sealed = self.replica_state.sealed
-        is_stored = sealed is not None and sealed.lineage() == record.lineage()
+        if record.evidence is not None and self._is_stored_too(record, sender, known):
+            known |= {record.evidence.term.member.peer_id}
         electorate = electorate_of(last, decides)
-        voters = Voters(self.context.run, me, electorate, None if is_newcomer or is_stored else known, is_led)
+        voters = Voters(self.context.run, me, electorate, None if is_newcomer else known, is_led)
         if why := why_unproven(record, voters, self.context.ports.network.verify):
             raise Refused(RefusalKind.UNPROVEN, why)
+
+    def _is_stored_too(self, record: Record, sender: Endpoint | None, known: Collection[str]) -> bool:
+        """Whether this peer has stored the same record itself, perhaps for another coordinator, and
+        one that had a place gives it, and so could have signed it.
+        """
+        sealed = self.replica_state.sealed
+        is_known = sender is not None and sender.member.peer_id in known
+        return is_known and sealed is not None and sealed.lineage() == record.lineage()
 
     def _is_passed_over(self, record: Record) -> bool:
         """Whether the plan that is known here, without a record or a vote, is of an earlier founder

@@ -238,10 +238,10 @@ class Builder:
                 await self._stage_member.let_go()
                 await self._follow(self._split_of(request))
             level, record = await self._make(request, building)
+            request, building.copying = building.request, None  # others may have joined, and no more do
             digest = await self._stage_member.device.run(Rank.BOOKS, 0, engine.state_digest)
             lineage = request.lineage if record is None else record.lineage()
             await self._follow(split_after(record, self._context.manifest))  # a copy may have gone through a cut of others
-            request = building.request  # others may have joined
             held = request.action.stage, level, lineage, record, building.past
             is_copy = isinstance(request.action, Copy)
             await self._stage_member.install(request.position.term, *held, is_copy=is_copy)
