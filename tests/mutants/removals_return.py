@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,8 +18,8 @@ from swarmfree.policy.retention import KeptCopy
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import BuildAction, Copy, Stay
 from swarmfree.protocol.announcement import Announcement
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.messages import Build, Built, Claim, GetAverage, GetPlan, GetState, HeldSnapshot, Hello, Open, PlanAnswer
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused
+from swarmfree.protocol.messages import Build, Built, Claim, GetPlan, GetState, HeldSnapshot, Hello, Open, PlanAnswer
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -1657,149 +1656,6 @@ def record_that_fits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(state_copy, "fitting_record", lambda record, iteration, stage_count: record)
 
 
-def donor_that_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-    """Who copies from several donors waits for one whose device hangs for as long as it hangs
-    (3.10).
-    """
-    patch.setattr(StateCopy, "_call", lambda self, donor, request: self._context.call(donor, request))
-
-
-def donor_that_gave_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Who copies asks a donor again in its turn, though it has given nothing for long (3.10)."""
-    in_turn = StateCopy._in_turn
-
-    def careless(self: StateCopy, turn: int) -> list[Endpoint]:
-        self._given_up.clear()
-        return in_turn(self, turn)
-
-    patch.setattr(StateCopy, "_in_turn", careless)
-
-
-def donor_on_a_slow_link(patch: pytest.MonkeyPatch) -> None:
-    """Who copies from several donors gives each the same time, however slow their links are
-    (3.10).
-    """
-    call = StateCopy._call
-
-    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        self._hung.clear()
-        return await call(self, donor, request)
-
-    patch.setattr(StateCopy, "_call", hasty)
-
-
-def donor_that_is_silent(patch: pytest.MonkeyPatch) -> None:
-    """Who copies asks a donor whose machine is gone again in its turn (3.10)."""
-    call = StateCopy._call
-
-    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        given_up = self._given_up[donor.member]
-        try:
-            return await call(self, donor, request)
-        except (PeerSilent, PeerUnreachable):
-            self._given_up[donor.member] = given_up
-            raise
-
-    patch.setattr(StateCopy, "_call", careless)
-
-
-def donor_that_gives_again(patch: pytest.MonkeyPatch) -> None:
-    """Who copies asks a donor that was out of reach for a while no earlier than one that hangs
-    (3.10).
-    """
-    call = StateCopy._call
-
-    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        given_up = self._given_up[donor.member]
-        reply = await call(self, donor, request)
-        self._given_up[donor.member] = given_up
-        return reply
-
-    patch.setattr(StateCopy, "_call", careless)
-
-
-def average_from_who_is_silent(patch: pytest.MonkeyPatch) -> None:
-    """Who copies waits for a donor that was given up where another one has answered that it keeps
-    an average no more (3.10).
-    """
-
-    async def careless(self: StateCopy, part: int, record: Record) -> None:
-        request = GetAverage(record.iteration, record.stages[self._stage].sum_digest, part)
-        for donor in self._in_turn(part):
-            try:
-                average = (await self._call(donor, request)).payload
-            except CallFailed:
-                continue
-            self._place.engine.step_part(part, average, record.stages[self._stage].scalars)
-            self._versions[part] += 1
-            return
-        self._again(part)
-
-    patch.setattr(StateCopy, "_step", careless)
-
-
-def average_of_who_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """Who copies asks a donor that was silent once for no average that another one does not give
-    (3.10).
-    """
-    call = StateCopy._call
-
-    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        if isinstance(request, GetAverage) and self._given_up[donor.member]:
-            raise PeerSilent("given up")
-        return await call(self, donor, request)
-
-    patch.setattr(StateCopy, "_call", hasty)
-
-
-def time_for_a_record(patch: pytest.MonkeyPatch) -> None:
-    """Who copies waits for the record of a donor that is silent as for any other (3.10)."""
-
-    async def patient(self: StateCopy, donor: Endpoint, iteration: int) -> Record | None:
-        return await state_copy.record_at(self._context, donor, iteration)
-
-    patch.setattr(StateCopy, "_record_of", patient)
-
-
-def record_of_who_was_silent(patch: pytest.MonkeyPatch) -> None:
-    """Who copies asks a donor that was silent once for no record any more (3.10)."""
-    record_of = StateCopy._record_of
-
-    async def hasty(self: StateCopy, donor: Endpoint, iteration: int) -> Record | None:
-        return None if self._given_up[donor.member] else await record_of(self, donor, iteration)
-
-    patch.setattr(StateCopy, "_record_of", hasty)
-
-
-def patience_of_each_lane(patch: pytest.MonkeyPatch) -> None:
-    """Who copies several parts at a time doubles a donor's time once for each of them (3.10)."""
-    call, hung = StateCopy._call, Counter[tuple[StateCopy, Member]]()
-
-    async def hasty(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        before = self._hung[donor.member]
-        try:
-            return await call(self, donor, request)
-        except PeerSilent:
-            hung[self, donor.member] += self._hung[donor.member] > before
-            self._hung[donor.member] = hung[self, donor.member]
-            raise
-
-    patch.setattr(StateCopy, "_call", hasty)
-
-
-def patience_of_each(patch: pytest.MonkeyPatch) -> None:
-    """Who copies from several donors gives each of them the time that another one was found to
-    need (3.10).
-    """
-    call = StateCopy._call
-
-    async def careless(self: StateCopy, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        self._hung[donor.member] = sum(self._hung.values())
-        return await call(self, donor, request)
-
-    patch.setattr(StateCopy, "_call", careless)
-
-
 def part_again(patch: pytest.MonkeyPatch) -> None:
     """A part of a copy that has missed an average is left as it is (3.10)."""
 
@@ -1820,18 +1676,29 @@ def copy_on_the_same_lineage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Building, "copies_what", lambda self, request, past: copies_what(self, request, self.past))
 
 
-def copy_from_the_same_donors(patch: pytest.MonkeyPatch) -> None:
-    """Who is told to copy its stage from others goes on with what it copies, though the one that it
-    asks may hang (3.10).
+def copy_on_a_lineage_that_is_unknown(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy its stage on a lineage of which it knows nothing goes on with what it
+    copies (3.10).
     """
     copies_what = Building.copies_what
 
     def careless(self: Building, request: Build, past: Mapping[int, str]) -> bool:
-        assert isinstance(request.action, Copy)
-        donors = request.action.donors + (self.copying.donors if self.copying is not None else ())
-        return copies_what(self, dataclasses.replace(request, action=dataclasses.replace(request.action, donors=donors)), past)
+        return copies_what(self, request, past if past.keys() & self.past.keys() else self.past)
 
     patch.setattr(Building, "copies_what", careless)
+
+
+def donors_that_are_named_later(patch: pytest.MonkeyPatch) -> None:
+    """Who goes on with a copy does not ask the donors that are named last (3.10)."""
+    join = Building.join
+
+    def careless(self: Building, request: Build, past: Mapping[int, str]) -> None:
+        assert self.copying is not None
+        donors = self.copying.donors
+        join(self, request, past)
+        self.copying.donors = donors
+
+    patch.setattr(Building, "join", careless)
 
 
 def copy_of_the_same_stage(patch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tests.mutants import (
     removals_cuts,
     removals_data,
     removals_directory,
+    removals_donors,
     removals_end,
     removals_evidence,
     removals_lead,
@@ -34,6 +35,7 @@ from tests.mutants import (
     tables_cuts,
     tables_data,
     tables_directory,
+    tables_donors,
     tables_end,
     tables_evidence,
     tables_kin,
@@ -56,6 +58,7 @@ REMOVALS = (
     removals_cuts,
     removals_data,
     removals_directory,
+    removals_donors,
     removals_end,
     removals_evidence,
     removals_member,
@@ -674,27 +677,52 @@ ROWS = (
     Row(removals_return.sums_in_a_replay, tables_copies.replay_with_another_sum, [False, "disputed"]),
     Row(removals_return.norms_in_a_replay, tables_copies.replay_with_another_sum, [False, "disputed"]),
     Row(removals_return.record_that_fits, tables_copies.record_of_another_run, True),
+    # whom a copy asks for what
     *(
-        Row(rule, tables_copies.donor_that_hangs, [(True, 4, 1), (True, 4, 3), (True, 26, 5)])
+        Row(rule, tables_donors.donor_that_hangs, [(True, 6, 2), (True, 4, 3), (True, 18, 3)])
         for rule in (
-            removals_return.donor_that_is_waited_for,
-            removals_return.donor_that_gave_nothing,
-            removals_return.donor_on_a_slow_link,
+            removals_donors.donor_that_is_waited_for,
+            removals_donors.donor_that_gave_nothing,
+            removals_donors.donor_on_a_slow_link,
+            removals_donors.donor_late_with_one_thing,
         )
     ),
-    Row(removals_return.donor_that_is_silent, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
-    Row(removals_return.time_for_a_record, tables_copies.donor_that_is_gone, [(True, 2, 3)]),
-    Row(removals_return.average_from_who_is_silent, tables_copies.average_that_is_missed, [(True, 4, 2), (True, 3, 6)]),
-    Row(removals_return.average_of_who_was_silent, tables_copies.donor_that_keeps_no_average, (True, True)),
-    Row(removals_return.record_of_who_was_silent, tables_copies.donor_that_is_behind, True),
+    Row(removals_donors.donor_that_is_silent, tables_donors.donor_that_is_gone, [(True, 2, 6)]),
+    Row(removals_donors.moment_of_who_was_late, tables_donors.donor_that_is_gone, [(True, 2, 6)]),
+    Row(removals_donors.donor_late_with_parts, tables_donors.average_that_is_missed, [(True, 4, 2), (True, 3, 8)]),
+    Row(removals_donors.average_of_who_was_silent, tables_donors.donor_that_keeps_no_average, (True, True)),
     *(
-        Row(rule, tables_copies.donor_that_is_back, [(True, 32, 3), (True, 35, 5), (True, 32, 6)])
-        for rule in (
-            removals_return.donor_that_gives_again,
-            removals_return.patience_of_each_lane,
-            removals_return.patience_of_each,
-        )
+        Row(rule, tables_donors.donor_that_is_behind, [True, True])
+        for rule in (removals_donors.record_of_who_was_silent, removals_donors.record_on_a_slow_link)
     ),
+    Row(
+        removals_donors.donor_that_gives_again,
+        tables_donors.donor_that_is_back,
+        [(True, 32, 1), (True, 32, 3), (True, 32, 2)],
+    ),
+    Row(removals_donors.donor_that_is_asked_again, tables_donors.donor_out_of_reach_for_long, ([("second", 30.3)], 42)),
+    Row(
+        removals_donors.usual_time_of_donors,
+        tables_donors.donors_that_are_all_slow,
+        ([("first", 0.5), ("first", 0.5), ("first", 0.5)], 4),
+    ),
+    Row(removals_donors.calls_that_are_not_needed, tables_donors.donor_that_hangs_beside_another, ([("second", 0.3)], 2)),
+    Row(
+        removals_donors.donor_that_gives_late,
+        tables_donors.donor_that_is_slow_beside_another,
+        ([("second", 0.3), ("first", 0.6), ("second", 0.1)], 7),
+    ),
+    *(
+        Row(rule, tables_donors.donors_without_it, ([("nobody", 4.0), ("nobody", 0.2)], 4))
+        for rule in (removals_donors.average_of_who_hangs, removals_donors.average_from_who_is_silent)
+    ),
+    Row(removals_donors.average_that_all_give_slowly, tables_donors.average_that_takes_long, ([("first", 5.0)], 2)),
+    Row(
+        removals_donors.moment_by_what_it_took,
+        tables_donors.donor_that_was_silent_on_a_slow_link,
+        ([("first", 0.3), ("nobody", 2.0), ("first", 0.3)], 6),
+    ),
+    Row(removals_donors.donor_named_meanwhile, tables_donors.donors_of_the_next_plan, ([("second", 1.3)], 2)),
     Row(removals_return.build_that_gave_way, tables_return.copy_that_gives_way, [0, 1]),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
     *(
@@ -702,7 +730,8 @@ ROWS = (
         for removal in (
             removals_return.copy_that_goes_on,
             removals_return.copy_on_the_same_lineage,
-            removals_return.copy_from_the_same_donors,
+            removals_return.copy_on_a_lineage_that_is_unknown,
+            removals_return.donors_that_are_named_later,
             removals_return.copy_of_the_same_stage,
         )
     ),

@@ -147,6 +147,15 @@ def test_a_state_of_another_lineage_is_not_copied() -> None:
     assert failure.group_contains(Refused, match="disputed.*another lineage")
 
 
+def test_a_copy_whose_donors_part_from_who_joined_it_fails() -> None:
+    """Who ordered it once more knows a later lineage, and the donors step to another one."""
+    donors = Donors()
+    donors.trains_after = 2
+    with pytest.raises(ExceptionGroup) as failure:
+        _copy(donors, {1: donors.first.lineage(), 2: "another"})
+    assert failure.group_contains(Refused, match="disputed.*another lineage")
+
+
 def test_a_copy_whose_donors_have_died_between_two_iterations_fails() -> None:
     """Its parts are of two iterations, and nobody has the average between them any more: it does
     not wait for ever.

@@ -11,27 +11,30 @@ joiner, not pushed by the parts' owners.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.answer_checks import fitting_record
 from swarmfree.policy.block_split import split_after
 from swarmfree.protocol.engine_port import Engine
-from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
+from swarmfree.protocol.errors import CallFailed, PeerSilent, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.messages import GetAverage, GetRecord, GetState, RecordAnswer, State
-from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint, Member
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.recovery.hedged_calls import BRIEF_S, Asked, HedgedCalls
 
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
-BRIEF_S = 0.2
-ASKS = 6
+RECORD_S = 1.0
+"""A record of another donor is of less use, where that is behind."""
+CUT_ANEW = "the model was cut anew meanwhile"
 IDLE_SILENCES = 4
 """A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
@@ -90,8 +93,10 @@ class StateCopy:
         self.record = record
         self.received_bytes = 0
         self.past: dict[int, str] = {}
-        self._asked = 0
-        self._given_up, self._hung = Counter[Member](), Counter[Member]()
+        self._turn = 0
+        self._parts = HedgedCalls(context, context.timing.coordinator_silence_s, is_needed=True)
+        self._averages = HedgedCalls(context, BRIEF_S, larger=self._parts)
+        self._records = HedgedCalls(context, RECORD_S, late_last=False)
         self._first: Reply | None = None
         self._is_other = self._is_cut = False
         # The ends are the same however the body is cut
@@ -104,10 +109,10 @@ class StateCopy:
             CallFailed: no donor answers.
         """
 
-        async def keep(reply: Reply) -> None:
+        async def keep(_: Asked, reply: Reply) -> None:
             self._first = reply
 
-        await self._ask(0, 0, keep)
+        await self._parts.ask(partial(self._in_turn, 0), partial(self._of_part, 0), keep)
 
     async def run(self) -> None:
         """Download all parts and step them until all are at the newest committed iteration.
@@ -136,7 +141,7 @@ class StateCopy:
                     RefusalKind.DISPUTED, f"a donor of stage {self._stage} is of another lineage than whoever ordered the copy"
                 )
             if self._is_cut:
-                raise Refused(RefusalKind.GONE, "the model was cut anew meanwhile")
+                raise Refused(RefusalKind.GONE, CUT_ANEW)
             # A part may have come from a donor that was already further than what this peer has
             # heard of.
             if not self._waiting and all(version == self.level for version in self._versions):
@@ -156,72 +161,37 @@ class StateCopy:
                 failed.append(error)
 
     async def _fetch(self, part: int, turn: int) -> None:
+        """One part, from one donor or another, or at hand; a donor's death costs its transfer."""
         place, engine = self._place, self._place.engine
 
-        async def write(reply: Reply) -> None:
+        async def write(asked: Asked, reply: Reply) -> int:
+            iteration = reply.expect(State).iteration
+            if isinstance(asked, GetState) and iteration < asked.iteration:
+                raise ProtocolViolation(f"a donor gave its state at iteration {iteration}, of {asked.iteration}")
             await place.device.run(place.rank, part, partial(engine.write_state, part, reply.payload, weights_only=False))
             self.received_bytes += len(reply.payload)
+            return iteration
 
-        self._versions[part] = await self._ask(part, turn, write)
+        if part == 0 and self._first is not None:
+            reply, self._first = self._first, None
+            with suppress(CallFailed):
+                self._versions[part] = await write(self._of_part(part), reply)
+                return
+        self._versions[part] = await self._parts.ask(partial(self._in_turn, turn + part), partial(self._of_part, part), write)
 
-    async def _ask(self, part: int, turn: int, use: Callable[[Reply], Awaitable[None]]) -> int:
-        """One part, from one donor or another, or at hand; a donor's death costs its transfer.
+    def _of_part(self, part: int) -> GetState:
+        if self._is_cut:  # nobody has these blocks in this stage any more
+            raise Refused(RefusalKind.GONE, CUT_ANEW)
+        return GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
 
-        Returns:
-            The iteration that it is ready for.
-        """
-        waits = self._context.backoff_s()
-        last: CallFailed = PeerUnreachable(f"stage {self._stage} has no donor")
-        for _ in range(ASKS):
-            for donor in self._in_turn(turn + part):
-                request = GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
-                try:
-                    at_hand, self._first = (self._first, None) if part == 0 else (None, self._first)
-                    reply = at_hand or await self._call(donor, request)
-                    iteration = reply.expect(State).iteration
-                    if iteration < request.iteration:
-                        raise ProtocolViolation(f"{donor.member} gave its state at iteration {iteration}")
-                    await use(reply)
-                except CallFailed as error:
-                    last = error
-                    if self._is_cut:
-                        raise  # nobody has these blocks in this stage any more
-                    continue
-                return iteration
-            await asyncio.sleep(next(waits))
-        raise last
-
-    def _in_turn(self, turn: int) -> list[Endpoint]:
-        """All donors, from this one on; last those that were given up."""
+    def _in_turn(self, turn: int) -> Sequence[Endpoint]:
+        """All donors, from this one on."""
         first = turn % len(self.donors) if self.donors else 0
-        return sorted((*self.donors[first:], *self.donors[:first]), key=lambda donor: self._given_up[donor.member])
-
-    async def _call(self, donor: Endpoint, request: GetState | GetAverage) -> Reply:
-        """Ask one donor. One that is silent is given up until it gives something, and where there
-        are others also one that gives nothing for long: its device may hang. It has twice as long
-        the next time, since its link may be slow.
-
-        Raises:
-            CallFailed: it does not answer, or gives nothing.
-        """
-        member, hung = donor.member, self._hung[donor.member]
-        patience_s = self._context.timing.coordinator_silence_s * 2**hung
-        try:
-            async with asyncio.timeout(patience_s if len(self.donors) > 1 else None):
-                reply = await self._context.call(donor, request)
-        except (PeerSilent, PeerUnreachable):
-            self._given_up[member] += 1
-            raise
-        except TimeoutError:
-            self._given_up[member] += 1
-            self._hung[member] = hung + 1  # once for all lanes
-            raise PeerSilent(f"{member} gave nothing of stage {self._stage} within {patience_s:g} s") from None
-        self._given_up[member] = 0
-        return reply
+        return (*self.donors[first:], *self.donors[:first])
 
     async def _advance(self) -> None:
         """Step the parts that are here by what was committed since."""
-        newest = await self._newest()
+        newest = await self._record(ABSENT)
         if self.record is not None:
             is_as_far = newest is not None and newest.iteration == self.record.iteration
             # Both are hashed only where they may differ
@@ -245,7 +215,9 @@ class StateCopy:
             await self._step_by(record)
             if self.past.get(record.iteration) != record.before:
                 self.past.clear()  # the donors are of another lineage than whoever ordered the copy
-            self.past |= {record.iteration: record.before, record.iteration + 1: record.lineage()}
+            lineage = record.lineage()
+            self._is_other |= self.past.get(record.iteration + 1, lineage) != lineage  # than who joined it later
+            self.past |= {record.iteration: record.before, record.iteration + 1: lineage}
             self.level, self.record = record.iteration + 1, record
 
     async def _step_by(self, record: Record) -> None:
@@ -262,58 +234,42 @@ class StateCopy:
             await self._step(ready.popleft(), record)
 
     async def _step(self, part: int, record: Record) -> None:
+        """A second download costs less than a donor's silence, in which all parts fall behind."""
         place, entry = self._place, record.stages[self._stage]
         request = GetAverage(record.iteration, entry.sum_digest, part)
-        is_answered = False
-        for donor in self._in_turn(part):
-            # A second download costs less than its silence, in which all parts fall behind
-            patience_s = BRIEF_S if is_answered and self._given_up[donor.member] else None
-            try:
-                async with asyncio.timeout(patience_s):
-                    average = (await self._call(donor, request)).payload
-                await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
-            except TimeoutError:
-                continue
-            except CallFailed as error:
-                is_answered |= not isinstance(error, (PeerSilent, PeerUnreachable))
-                continue
+
+        async def step(_: Asked, reply: Reply) -> None:
+            average = reply.payload
+            await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
             self._versions[part] += 1
             self.received_bytes += len(average)
-            return
-        self._again(part)
+
+        try:
+            await self._averages.ask(partial(self._in_turn, part), lambda: request, step)
+        except CallFailed:
+            self._again(part)
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""
         self._versions[part] = ABSENT
         self._waiting.append(part)
 
-    async def _newest(self) -> Record | None:
-        """From one donor at a time, in turn: one that is behind is asked less often than those that
+    async def _record(self, iteration: int) -> Record | None:
+        """Of one donor at a time, in turn: one that is behind is asked less often than those that
         are not.
         """
-        for _ in self.donors:
-            donor = self.donors[self._asked % len(self.donors)]
-            self._asked += 1
-            record = await self._record_of(donor, ABSENT)
-            if record is not None:
-                return record
-        return None
+        self._turn += 1
 
-    async def _record(self, iteration: int) -> Record | None:
-        for donor in self._in_turn(0):
-            record = await self._record_of(donor, iteration)
-            if record is not None:
-                return record
-        return None
+        async def read(_: Asked, reply: Reply) -> Record:
+            answer = reply.expect(RecordAnswer)
+            record = fitting_record(answer.record, iteration, self._context.manifest.stage_count)
+            if record is None:
+                raise ProtocolViolation(f"the record of iteration {iteration} does not fit")
+            return record
 
-    async def _record_of(self, donor: Endpoint, iteration: int) -> Record | None:
-        """One that was given up has a moment for it: it may be the only one that is not behind, and
-        all parts wait.
-        """
         try:
-            async with asyncio.timeout(BRIEF_S if self._given_up[donor.member] else None):
-                return await record_at(self._context, donor, iteration)
-        except TimeoutError:
+            return await self._records.ask(partial(self._in_turn, self._turn - 1), lambda: GetRecord(iteration), read)
+        except CallFailed:
             return None
 
 
