@@ -30,6 +30,7 @@ from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.tasks import within
 
 PAUSE_GROWTH = 1.15
 """Nobody is asked as often at the end of a long split as at its beginning."""
@@ -75,7 +76,6 @@ class Election:
     """One member's candidacy for the lead.
 
     Attributes:
-        announced: by the directory when this peer last looked.
         led: who said last, in the present campaign or the one that has ended, that it hears a
             coordinator.
     """
@@ -90,7 +90,7 @@ class Election:
         self._has_waited = self._has_hoped = self._is_stopped = False
         self._placed_s = -math.inf
         self._outranked = set[Term]()
-        self.announced: Sequence[Announcement] = ()
+        self._announced: Sequence[Announcement] = ()
         self.led: Sequence[Endpoint] = ()
 
     async def campaign(self) -> Takeover | None:
@@ -99,7 +99,7 @@ class Election:
         Returns None if another coordinator is heard, or if this member cannot lead.
         """
         replica_state, timing = self._stage_member.replica_state, self._context.timing
-        self.led, is_new = (), self._is_led()
+        self.led, self._announced, is_new = (), (), self._is_led()
         if is_new:  # else this peer goes on with a campaign that it only interrupted
             self._outranked.clear()
             self._beats_before, self._alone_since_s = self._stage_member.heartbeat_count, self._context.now_s()
@@ -326,14 +326,29 @@ class Election:
         has its vote, though the plan has not got it; one that is excluded has none.
         """
         poll, claim = Poll(), Claim(self._position(term), only_asking)
+        left = self._stage_member.replica_state.left_plan
+        told = left.members() if left is not None else ()  # to rejoin, as this peer was
+        asked = dict.fromkeys((*plan.members(), self._context.here, *told))
         async with asyncio.TaskGroup() as group:
-            electorate = [member for member in self._electorate(plan) if member.peer_id not in plan.excluded]
-            named, left = plan.names(), self._stage_member.replica_state.left_plan
-            others = [a.endpoint for a in self.announced if a.endpoint.member in electorate and a.endpoint.member not in named]
-            others += left.members() if left is not None else ()  # who was told to rejoin with it
-            for endpoint in dict.fromkeys((*plan.members(), self._context.here, *others)):
+            for endpoint in asked:
                 group.create_task(self._ask_one(poll, endpoint, claim))
+            for endpoint in await self._left_out(poll, plan):
+                if endpoint not in asked:
+                    group.create_task(self._ask_one(poll, endpoint, claim))
         return poll
+
+    async def _left_out(self, poll: Poll, plan: Plan) -> list[Endpoint]:
+        """Who decides and is not in the plan, as the directory shows them: it is read in each
+        campaign once, since what it showed before may be as old as this peer's place. Where it
+        shows nobody at all, they are silent.
+        """
+        excluded, named = plan.excluded, {*plan.names(), self._context.me}
+        missing = [m for m in self._electorate(plan) if m not in named and m.peer_id not in excluded]
+        if missing and not self._announced:
+            with suppress(TimeoutError):
+                self._announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
+            poll.silent |= not self._announced
+        return [a.endpoint for a in self._announced if a.endpoint.member in missing]
 
     def _position(self, term: Term) -> Position:
         return Position(term, self._stage_member.replica_state.iteration, 0, next(self._revisions))

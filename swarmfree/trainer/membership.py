@@ -162,7 +162,6 @@ class Membership:
                 return True  # also while the directory is slow
             announced = await self._context.ports.directory.announcements()
             self._context.incarnations.hear(a.endpoint.member for a in announced)
-            self._election.announced = announced
             self._tell_of_copy(announced)
             if not self._is_unreached and await self._ask_each([e for e in await self._strangers(announced) if e not in known]):
                 return True

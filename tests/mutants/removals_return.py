@@ -102,6 +102,25 @@ def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll: may_force(self, waited_s, plan, asked[0]))
 
 
+def voters_that_are_announced_now(patch: pytest.MonkeyPatch) -> None:
+    """A candidate asks no voter that the plan has not got (3.2)."""
+
+    async def careless(self: Election, poll: Poll, plan: object) -> list[Endpoint]:
+        return []
+
+    patch.setattr(Election, "_left_out", careless)
+
+
+def voters_that_nobody_shows(patch: pytest.MonkeyPatch) -> None:
+    """Where the directory shows nobody, voters that the plan has not got count as ended (3.2)."""
+    left_out = Election._left_out
+
+    async def careless(self: Election, poll: Poll, plan: Any) -> list[Endpoint]:
+        return await left_out(self, Poll(), plan)
+
+    patch.setattr(Election, "_left_out", careless)
+
+
 def number_above_the_highest(patch: pytest.MonkeyPatch) -> None:
     """A candidate that is behind tries the next number, whatever it was told (3.2)."""
     ask = Election._ask

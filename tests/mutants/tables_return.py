@@ -678,12 +678,43 @@ def vote_of_an_excluded_peer() -> object:
     newest = replace(plan(2), excluded=(D.member.peer_id,), replicas=(*plan(2).replicas[:2], (Replica(endpoint("e")),)))
 
     async def judge(alone: Alone, election: Election) -> list[bool]:
-        election.announced = [announced(D, 0)]
+        election._announced = [announced(D, 0)]
         alone.context.incarnations.hear([second_life(A).member])
         poll = await election._ask(Term(3, ME.member), newest, only_asking=True)
         return [D in poll.promises, election._may_decide(newest, replace(poll, promises=dict.fromkeys((ME, SIBLING), _VOTE)))]
 
     return _campaign(_promising, judge)
+
+
+def candidate_beside_one_that_has_lost_its_place() -> object:
+    """The run is over. Of those that vote one has ended, two are there, and the last one is in no
+    plan any more: whether a candidate goes on soon, and whether by force, where the
+    directory shows that one, others alone, and nobody.
+    """
+
+    def left(to: Endpoint, claim: Claim) -> Promise:
+        if to not in {SIBLING, D}:
+            raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
+        return replace(_VOTE, iteration=claim.position.iteration)
+
+    async def judge(alone: Alone, election: Election, shown: tuple[Endpoint, ...]) -> str:
+        iterations, last = MANIFEST.run.iterations, alone.replica_state.newest_record
+        assert last is not None
+        last = replace(last, iteration=iterations - 1)
+        alone.replica_state.install(1, iterations, last.lineage(), last)
+        alone.replica_state.known_plan = replace(plan(2), replicas=(*plan(2).replicas[:2], (Replica(E),)))
+
+        async def announcements() -> tuple[Announcement, ...]:
+            return tuple(announced(one, iterations) for one in shown)
+
+        alone.context.ports.directory.announcements = announcements  # type: ignore[method-assign]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(6.0):
+                found = await election.campaign()
+            return "none" if found is None else "forced" if found.forced else "by majority"
+        return "waits"
+
+    return [_campaign(left, partial(judge, shown=shown)) for shown in ((D, E), (E,), ())]
 
 
 def number_that_others_have_promised() -> object:

@@ -333,6 +333,10 @@ ROWS = (
     Row(removals_return.word_of_who_follows_another, tables_return.who_is_heard_by_those_that_stop, [True, False, True, False]),
     Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
     *(
+        Row(rule, tables_return.candidate_beside_one_that_has_lost_its_place, ["by majority", "forced", "waits"])
+        for rule in (removals_return.voters_that_are_announced_now, removals_return.voters_that_nobody_shows)
+    ),
+    *(
         Row(rule, tables_return.candidate_whose_lineage_counts_more, [(-1, True), (3, True)] + [(-1, True)] * 5)
         for rule in (
             removals_return.claim_over_who_gives_way,

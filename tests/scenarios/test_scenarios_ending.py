@@ -14,7 +14,7 @@ import pytest
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import Commit, Goodbye, Meet, Open, Request, Train
+from swarmfree.protocol.messages import Claim, Commit, Goodbye, Meet, Open, Request, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Ports, Weights
 from swarmfree.sim.faults import Fate
@@ -589,3 +589,46 @@ def test_a_stage_is_not_given_up_while_others_gather() -> None:
     assert lines(result, "TookOver", "forced=False"), "the others are led"
     assert lines(result, "RecoveryDecided stage=2", "iteration=6", "action=Stay")
     assert set(written(result)) == {0, 1, 2}
+
+
+class LeftOut(HalfHeard):
+    """A newcomer takes a place in iteration 1. The coordinator does not reach it from the last
+    record on, and nobody hears its claims; then as before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.newcomer: Member | None = None
+        self._others: list[Member] = []
+        self._is_cut = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Let it come, and be left out."""
+        if not self._others and is_asked(Train, key__iteration=1, key__stage=2)(moment):
+            director.kill(director.members(2)[0])
+            self._others.extend(director.peers())
+            director.join()
+            (self.newcomer,) = (member for member in director.peers() if member not in self._others)
+        last = isinstance(moment.request, Commit) and moment.request.record.iteration == 3
+        if self.newcomer is not None and last and not self._is_cut:
+            self._is_cut = True
+            director.cut(self.newcomer, moment.sender.member)
+        super().see(director, moment)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Nobody hears the newcomer's claims."""
+        is_its_own = sender.member == self.newcomer and receiver.member != self.newcomer
+        return LOST if is_its_own and isinstance(request, Claim) else super().fate(sender, receiver, request)
+
+
+def test_who_has_lost_its_place_is_called_as_the_rest_end() -> None:
+    """Four of eight that decide are left in the last plan and need a fifth, which came when nobody
+    looked into the directory any more: they look again, so nothing is forced and it ends with them.
+    """
+    script = LeftOut()
+    result = play(unhurried(swarm(faults=GONE, sources=2, standbys=0)), script)
+    assert script.struck
+    (took_over,) = lines(result, "TookOver", "iteration=4 ")
+    assert "forced=False" in took_over
+    assert "followers=5" in took_over
+    assert lines(result, str(script.newcomer), "Ended", "code=0", DONE)
