@@ -54,10 +54,10 @@ SIZES_EVERY_S = 10.0
 look costs as much as some calls.
 """
 
-CAUGHT_UP_S = 5.0
-"""So long after it stood still a peer's tables may be larger: calls of a minute, two a second from
-whoever copies its state, wait for its device at one moment. What grows with the iterations is there
-at the next look, too.
+CAUGHT_UP_S = 2.0
+"""So long after it stood still a peer's tables may be larger: all that was asked meanwhile comes
+at one moment, and what is early is held for `hold_s`, 1.5 s. What grows with the iterations is
+there at the next look, too.
 """
 
 

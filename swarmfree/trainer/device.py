@@ -17,7 +17,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from swarmfree.policy.deadline import alike_limit_s, lateness, mixed_limit_s
@@ -61,6 +61,7 @@ class Device:
         self._executor = executor
         self._clock = clock
         self._heap: list[tuple[int, int, int, Callable[[], Any], asyncio.Future[Any]]] = []
+        self._reads: dict[Hashable, asyncio.Future[Any]] = {}  # that wait, or run in their turn
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
         self._running: Rank | None = None
@@ -79,10 +80,13 @@ class Device:
         Raises:
             WorkFailed: `work` raised.
         """
+        return await self._queued(rank, age, work)
+
+    def _queued(self, rank: Rank, age: int, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._heap, (rank, age, next(self._sequence), work, future))
         self._filled.set()
-        return await future
+        return future
 
     async def timed(self, rank: Rank, age: int, work: Callable[[], T]) -> tuple[T, float]:
         """Run `work` like `run`, and also return the seconds that it took."""
@@ -93,19 +97,30 @@ class Device:
 
         return await self.run(rank, age, measured)
 
-    async def read(self, work: Callable[[], T]) -> T:
+    async def read(self, what: Hashable, work: Callable[[], T]) -> T:
         """Run `work` that only reads state.
 
         While a pass or idle work runs, which change no state, it runs at once on this thread; else
-        in turn.
+        in turn, once for all calls for the same until it is done: somebody may have asked again and
+        again while this peer stood still.
 
         Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can
         begin meanwhile, so it must be short.
 
+        Args:
+            what: it reads, and for whom.
+
         Raises:
             WorkFailed: `work` raised, in its turn; what it raised, at once.
         """
-        return work() if self._running in BESIDE else await self.run(Rank.BOOKS, 0, work)
+        if self._running in BESIDE:
+            return work()
+        future = self._reads.get(what)
+        if future is None:
+            future = self._reads[what] = self._queued(Rank.BOOKS, 0, work)
+            future.add_done_callback(lambda _: self._reads.pop(what))
+        result: T = await asyncio.shield(future)
+        return result
 
     async def serve(self) -> None:
         """Run for ever: do queued work, the lowest rank first."""

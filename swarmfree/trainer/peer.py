@@ -222,13 +222,13 @@ class Peer:
             case Commit():
                 return await stage_member.commit(request, header.sender)
             case GetState(to_export=True):
-                return await queries.get_state(stage_member, request)
+                return await queries.get_state(stage_member, request, header.sender.member)
             case GetState(stage=stage) if stage == ENDS_STAGE and (
                 stage_member.replica_state.stage != stage or self.keeper.has(request)
             ):
                 return await self.keeper.get_state(request)
             case GetState():
-                return await queries.get_state(stage_member, request)
+                return await queries.get_state(stage_member, request, header.sender.member)
             case GetShadow():
                 return await self.shadows.get(request)
             case GetRecord():

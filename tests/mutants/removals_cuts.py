@@ -10,6 +10,7 @@ import pytest
 from swarmfree.policy import recovery
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import Committed, GetState, Prepare
+from swarmfree.protocol.names import Member
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
@@ -106,8 +107,8 @@ def cut_of_a_state(patch: pytest.MonkeyPatch) -> None:
     """A part is given by its number, however the model is cut for who asks."""
     get_state = queries.get_state
 
-    async def careless(stage_member: object, request: GetState) -> Reply:
-        return await get_state(cast("queries.StageMember", stage_member), replace(request, split=()))
+    async def careless(stage_member: object, request: GetState, *asker: Member) -> Reply:
+        return await get_state(cast("queries.StageMember", stage_member), replace(request, split=()), *asker)
 
     patch.setattr(queries, "get_state", careless)
 

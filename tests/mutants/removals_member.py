@@ -18,7 +18,7 @@ from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import Record, StageEntry
 from swarmfree.trainer.access_control import AccessControl
-from swarmfree.trainer.device import Rank
+from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.member import averaging
 from swarmfree.trainer.member import member as member_module
 from swarmfree.trainer.member.averaging import Averaging, Round
@@ -585,3 +585,13 @@ def stored_record_of_a_stranger(patch: pytest.MonkeyPatch) -> None:
         return is_stored_too(self, record, sender, known if sender is None else {sender.member.peer_id})
 
     patch.setattr(StageMember, "_is_stored_too", careless)
+
+
+def state_read_once(patch: pytest.MonkeyPatch) -> None:
+    """A part of a state is read for each time that a peer asked for it (who may say what)."""
+    read = Device.read
+
+    async def careless(self: Device, what: object, work: Callable[[], object]) -> object:
+        return await read(self, object(), work)
+
+    patch.setattr(Device, "read", careless)

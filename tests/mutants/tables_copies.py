@@ -39,6 +39,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float64_bits
 from swarmfree.sim.integer_arithmetic import STATE_BYTES
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.device import Rank
+from swarmfree.trainer.member import queries
 from swarmfree.trainer.membership import Membership
 from swarmfree.trainer.recovery.replay import StageReplay
 from tests.mutants.alone import (
@@ -78,6 +79,28 @@ def _build(
         return await word(builder.build(A, request)), alone.replica_state.stage, alone.replica_state.iteration
 
     return play(story)
+
+
+def state_asked_for_while_a_peer_stood_still() -> object:
+    """A member is asked ten times at one moment for two parts of its state, as its device has
+    nothing to do, and as books' work runs: after how many milliseconds a pass is done that comes
+    last.
+    """
+
+    async def story(alone: Alone, *, has_books: bool) -> int:
+        device, began_s = alone.stage_member.device, alone.context.now_s()
+        async with asyncio.TaskGroup() as group:
+            if has_books:
+                group.create_task(device.run(Rank.BOOKS, 0, lambda: None))
+                await asyncio.sleep(0.0005)
+            for number in range(10):
+                asked = GetState(1, 0, "", number % 2, weights_only=False)
+                group.create_task(queries.get_state(alone.stage_member, asked, D.member))
+            await asyncio.sleep(0)
+            await device.run(Rank.FORWARD, 0, lambda: None)
+        return round(1000 * (alone.context.now_s() - began_s))
+
+    return [play(partial(story, has_books=has_books)) for has_books in (False, True)]
 
 
 def older_state_than_asked() -> object:

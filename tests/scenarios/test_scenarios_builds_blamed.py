@@ -31,8 +31,8 @@ def test_a_merge_goes_on_with_siblings_of_those_that_do_not_give_their_weights(
     """They refuse, or say other sizes than they send: no builder is barred for it."""
     honest, bad = queries.get_state, dict[int, Member]()
 
-    async def wrong(stage_member: StageMember, request: GetState) -> Reply:
-        reply = await honest(stage_member, request)
+    async def wrong(stage_member: StageMember, request: GetState, *asker: Member) -> Reply:
+        reply = await honest(stage_member, request, *asker)
         if (
             not request.weights_only
             or request.stage not in stages

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetAverage, GetState, Heartbeat, Redo, Request, TakeRoll, Train
+from swarmfree.protocol.messages import GetAverage, GetState, Heartbeat, Open, Redo, Request, TakeRoll, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
@@ -129,3 +129,16 @@ def test_a_source_that_is_back_before_it_is_missed_gets_its_place_again() -> Non
     assert lines(result, "MemberLost", "it was started again", killed[0].peer_id)
     assert [line for line in lines(result, "Placed", f"member={killed[0].peer_id} ") if "stage=0" not in line] == []
     assert killed[0].peer_id in lines(result, "Opened", "iteration=7 ")[-1]
+
+
+def test_a_source_that_stood_still_trains_at_once_when_it_goes_on() -> None:
+    """Six that keep a copy of the ends have asked the only source for it over and over for 45 s:
+    144 parts that nobody waits for any more keep its device from nothing.
+    """
+    script = Once(
+        is_answered(Open, plan__position__iteration=0), lambda director, _: director.freeze(director.members(0)[0], 45.0)
+    )
+    setup = swarm(standbys=0, ends_copies=6)
+    result = play(replace(setup, work_min_s=0.1, work_max_s=0.2, progress_bound_s=200.0), script)
+    (goes_on,), committed = lines(result, "goes on"), lines(result, "IterationCommitted iteration=0")[0]
+    assert float(committed.split()[0]) - float(goes_on.split()[0]) < 25.0

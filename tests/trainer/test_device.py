@@ -181,7 +181,7 @@ async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> 
         work = group.create_task(device.run(rank, 0, lambda: order.append("work")))
         for _ in range(5):
             await asyncio.sleep(0)
-        reading = group.create_task(device.read(lambda: order.append("read")))
+        reading = group.create_task(device.read("state", lambda: order.append("read")))
         for _ in range(5):
             await asyncio.sleep(0)
         assert reading.done() is (rank is not Rank.BOOKS)
@@ -189,3 +189,32 @@ async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> 
         await asyncio.wait((work, reading))
         serving.cancel()
     assert order == (["work", "read"] if rank is Rank.BOOKS else ["read", "work"])
+
+
+async def test_what_many_ask_for_is_read_once_for_all_of_them() -> None:
+    """Also where whoever asked first has gone; what reading raises comes to each, and what is asked
+    for later is read again.
+    """
+    device, order, told = Device(Here(), Here()), list[str](), list[str]()
+
+    def read(what: str) -> str:
+        order.append(what)
+        return what if what != "bad" else str(1 // 0)
+
+    async def ask(what: str) -> None:
+        try:
+            told.append(await device.read(what, lambda: read(what)))
+        except WorkFailed:
+            told.append("failed")
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(what)) for what in ("a", "a", "b", "a", "bad", "bad")]
+        await asyncio.sleep(0)
+        asked[0].cancel()
+        serving = group.create_task(device.serve())
+        await asyncio.wait(asked)
+        assert order == ["a", "b", "bad"]
+        assert told == ["a", "a", "b", "failed", "failed"]
+        assert await device.read("a", lambda: "later") == "later"
+        assert not device._reads
+        serving.cancel()

@@ -8,7 +8,7 @@ from swarmfree.policy.part_batches import given, state_batch
 from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.message_bounds import SNAPSHOTS_MAX
 from swarmfree.protocol.messages import GetRecord, GetState, HeldSnapshot, PlanAnswer, RecordAnswer, State
-from swarmfree.protocol.names import ABSENT
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import FirstWeights, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
@@ -18,11 +18,14 @@ from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
 
 
-async def get_state(stage_member: StageMember, request: GetState) -> Reply:
+async def get_state(stage_member: StageMember, request: GetState, asker: Member | None = None) -> Reply:
     """Return parts of the state at the iteration asked for, or at the present one without a
     lineage; of what the run begins with, whoever has it on its disk.
 
     Whoever exports is no builder: nothing waits for it, and no stage beside this one is lost.
+
+    Args:
+        asker: for whom what it asks for over and over is read once.
 
     Raises:
         Refused: `gone` or `not_yet`, this member is elsewhere; `failed`, there is no such part.
@@ -59,7 +62,7 @@ async def get_state(stage_member: StageMember, request: GetState) -> Reply:
     if request.weights_only and request.to_export:
         (iteration, lineage, pieces), digests = await stage_member.device.run(Rank.BOOKS, 0, read_proven)
     else:
-        iteration, lineage, pieces = await stage_member.device.read(read)
+        iteration, lineage, pieces = await stage_member.device.read((asker, parts, request.weights_only, split), read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
         raise Refused(RefusalKind.GONE, f"this peer is at iteration {iteration}, lineage {lineage[:8]}")
     return Reply(State(engine.part_count(request.stage), iteration, sizes_of(pieces), digests), pieces=pieces)

@@ -45,6 +45,6 @@ class EnginePacking:
             WorkFailed: wrong length.
         """
         try:
-            return await self._device.read(partial(self._engine.unpack, data, self._dtype))
+            return await self._device.read(object(), partial(self._engine.unpack, data, self._dtype))
         except ValueError as error:  # raised at once, beside other work
             raise WorkFailed(str(error)) from error
