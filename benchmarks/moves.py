@@ -24,14 +24,23 @@ Progress goes to stderr; the last line is one JSON object:
   moved.
 
 The state of a stage is tiny, so the copy takes next to nothing.
+
+With ``--wavering S`` nothing else is measured: for so many seconds each peer takes up to a tenth
+less or more than the usual time, drawn anew every 15 s, and in the middle the second stage becomes
+three times slower for good. The JSON object: *moves_before* and *moves_after* that, peers that were
+told to move, *moves_failed*, and *iterations*.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
+import math
+import random
 import statistics
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +56,7 @@ from swarmfree.trainer.coordinator.measured_peers import plan_of
 ROUNDS = 6
 BODY, REPLICAS, REPLICAS_MAX = 2, 3, 5
 SLOWED = 3.0
+WAVERS, WAVERS_EVERY_S = 0.1, 15.0
 DECIDED_WITHIN_S, MEASURED_WITHIN_S = 120.0, 120.0
 RUN = run_of(BODY, BODY, REPLICAS_MAX)
 
@@ -159,6 +169,37 @@ async def measure_plan(plan: Plan, rounds: int) -> float:
         return await world.iteration_s(rounds)
 
 
+async def measure_wavering(seconds: float, seed: int) -> dict[str, int]:
+    """Count moves while devices waver, before and after one stage really becomes slower.
+
+    Raises:
+        LiveFailed: the swarm did not go on.
+    """
+    rng = random.Random(seed)
+    async with paced(RUN, Pace(BLOCK_S, HEAD_S, moves=True)) as world:
+        await world.start(1, BODY * REPLICAS)
+        await world.swarm.commits(SETTLED_COMMITS)
+        names = [name for stage in range(1, BODY + 1) for name in world.of_stage(stage)]
+        begun_s, changed_s = time.time(), 0.0
+        slowed: list[str] = []
+        while (spent_s := time.time() - begun_s) < seconds:
+            if not slowed and spent_s >= seconds / 2:
+                slowed, changed_s = world.of_stage(BODY), time.time()
+            usual = {name: rng.uniform(1 - WAVERS, 1 + WAVERS) for name in names}
+            world.slow({name: factor * (SLOWED if name in slowed else 1.0) for name, factor in usual.items()})
+            await asyncio.sleep(min(WAVERS_EVERY_S, seconds / 4))
+        moved_s = [at_s for at_s, _ in world.swarm.told(MoveDecided, begun_s)]
+        failed = sum(1 for _ in world.swarm.told(MoveFailed, begun_s))
+        iterations = sum(at_s >= begun_s for at_s in commit_times_s(world.swarm))
+    after = sum(at_s >= changed_s for at_s in moved_s)
+    return {
+        "moves_before": len(moved_s) - after,
+        "moves_after": after,
+        "moves_failed": failed,
+        "iterations": iterations,
+    }
+
+
 def report(moved: Moved, plans: Mapping[Plan, float]) -> dict[str, float]:
     """The figures."""
     best_s = min(plans.values())
@@ -198,10 +239,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.moves", description=summary)
     parser.add_argument("--plans", type=int, default=len(PLANS), metavar="N", help="static plans (default: all %(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="iterations of each swarm (default: %(default)s)")
+    parser.add_argument("--wavering", type=float, metavar="S", help="so many seconds of devices that waver, instead")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of how they waver (default: %(default)s)")
     asked = parser.parse_args()
     for name in ("plans", "rounds"):
         if getattr(asked, name) < 1:
             parser.error(f"--{name}: must be 1 or more")
+    if asked.wavering is not None:
+        if not 0 < asked.wavering < math.inf:
+            parser.error("--wavering: must be more than 0 seconds")
+        return finish("benchmarks.moves", measure_wavering(asked.wavering, asked.seed))
     return finish("benchmarks.moves", run(asked.plans, asked.rounds))
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from benchmarks import estimator, moves, reactions
 from benchmarks.paced_fork_server import Pace
 from benchmarks.paced_swarm import BLOCK_S, HEAD_S, Knowledge, gaps_s, run_of
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, measured_fleet
-from swarmfree.protocol.events import MoveFailed, MoveMeasured
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
 
 
 def test_what_messages_take_in_the_first_shape_is_added_to_all_others() -> None:
@@ -124,6 +125,37 @@ async def test_each_move_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> Non
     right = [reactions.Cost(2.0, one.transition_s, 4.0, 3.0) for one in measured]
     assert await reactions.measure_moves(3) == reactions.figures("moves", right) | {"moves_failed": 1}
     assert slowed == ["stage 2", "stage 1", "stage 2"]
+
+
+async def test_moves_while_devices_waver_are_counted_before_and_after_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is decided before a stage becomes slower counts as one too many; the others are
+    those of the stage that is.
+    """
+    paces: list[dict[str, float]] = []
+    decided: list[float] = []
+
+    @contextlib.asynccontextmanager
+    async def paced(*_: object) -> AsyncIterator[SimpleNamespace]:
+        async def nothing(*_: object) -> None: ...
+
+        def slow(slower: dict[str, float]) -> None:
+            paces.append(slower)
+            decided.append(time.time())  # a move at each change, the first one before the stage is slow
+
+        def told(kind: type, since_s: float = 0.0) -> list[tuple[float, object]]:
+            return [(at_s, None) for at_s in decided if at_s >= since_s] if kind is MoveDecided else []
+
+        swarm = SimpleNamespace(commits=nothing, told=told)
+        yield SimpleNamespace(swarm=swarm, start=nothing, of_stage=lambda stage: [f"{stage}a", f"{stage}b"], slow=slow)
+
+    monkeypatch.setattr(moves, "paced", paced)
+    monkeypatch.setattr(moves, "commit_times_s", lambda _: [0.0, time.time()])
+    found = await moves.measure_wavering(0.4, 1)
+    usual = [pace for pace in paces if max(pace.values()) < moves.SLOWED / 2]
+    assert found == {"moves_before": len(usual), "moves_after": len(paces) - len(usual), "moves_failed": 0, "iterations": 1}
+    assert all(1 - moves.WAVERS <= factor <= 1 + moves.WAVERS for pace in usual for factor in pace.values())
+    assert usual[0] != usual[1]
+    assert {name for name, factor in paces[-1].items() if factor > moves.SLOWED / 2} == {"2a", "2b"}
 
 
 def test_a_head_takes_its_share_of_the_work() -> None:
