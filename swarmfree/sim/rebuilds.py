@@ -136,10 +136,14 @@ class Rebuilds:
             counts = record.split.counts if record is not None and record.split is not None else None
             split = BlockSplit(counts) if counts is not None else None
             return reference.built(action, lambda stage: self.states_of(lineage, stage), split)
-        # Behind: as it was when that iteration began
+        # Behind: as it was when that iteration began, or before it was rebuilt for it
         if isinstance(action, CopyKept) and action.iteration <= record.iteration:
             began = self._chain.back_from(lineage).get(action.iteration)
-            return {self._records[began].stages[action.stage].state_digest} if began is not None else set()
+            if began is None:
+                return set()
+            before = self._records.get(self._records[began].before)
+            stepped = self._after(reference, before, action.stage) if before is not None else ""
+            return {self._records[began].stages[action.stage].state_digest, *([stepped] if stepped else [])}
         after = self._after(reference, record, action.stage)
         if after and isinstance(action, Replay):
             return {after}

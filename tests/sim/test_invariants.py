@@ -397,6 +397,24 @@ def test_a_kept_copy_that_is_behind_is_as_its_iteration_began(which: int, copied
     assert not text or text in story.the_one().text
 
 
+@pytest.mark.parametrize(("which", "text"), [("rebuilt", ""), ("stepped", ""), ("later", "wrong bytes")])
+def test_a_kept_copy_may_be_older_than_what_its_iteration_began_with(which: str, text: str) -> None:
+    """The ends were rebuilt for iteration 1 with the loss of a step, and who was away keeps what
+    that step had left.
+    """
+    story = Story()
+    before = story.states[0]
+    story.whole(0)
+    states = {"stepped": story.states[0], "rebuilt": before}
+    kept_build(story, 1, before, copied=0)
+    story.states[0] = before
+    story.whole(1)
+    states["later"] = story.states[0]
+    kept_build(story, 2, states[which], copied=1)
+    assert bool(story.found) == bool(text)
+    assert not text or text in story.the_one().text
+
+
 def test_a_tensor_under_another_name_is_found() -> None:
     """What travels as microbatch 2 is microbatch 2, and training is not evaluation."""
     tensor = arithmetic.embed(b"weights", IntegerTokens(MANIFEST, 9).microbatch(2)).encode()
