@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from swarmfree.policy.planner.fleet import Fleet
     from swarmfree.policy.planner.forecast import Forecast
     from swarmfree.policy.planner.reactions import RatedReaction
+    from swarmfree.protocol.manifest import StagesSection
 
 NAMES_SHOWN = 4
 BUSY = 0.5
@@ -62,7 +63,7 @@ def plan(
     require_lab("swarmfree plan")
     from swarmfree.lab.fleet_file import load_fleet, unknown_peer  # noqa: PLC0415 - help is fast
     from swarmfree.policy.planner.allocation import PlanImpossible  # noqa: PLC0415 - help is fast
-    from swarmfree.policy.planner.forecast import forecast, outlook_of  # noqa: PLC0415 - help is fast
+    from swarmfree.policy.planner.forecast import forecast, leaner, outlook_of  # noqa: PLC0415 - help is fast
     from swarmfree.policy.planner.reactions import options  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.config import load_run  # noqa: PLC0415 - help is fast
     from swarmfree.protocol.errors import ConfigError  # noqa: PLC0415 - help is fast
@@ -75,13 +76,19 @@ def plan(
     try:
         found = forecast(fleet, manifest)
     except PlanImpossible as error:
-        raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}") from None
+        fewer = leaner(fleet, manifest, 0.0)
+        remedy = f"; there is one with {_limits(fewer[1])}" if fewer is not None else ""
+        raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}{remedy}") from None
+    faster = None if found.is_bound else leaner(fleet, manifest, found.tokens_per_s)
     reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet.without(lost), manifest)) if lost else ()
     if as_json:
-        values = _values(found) | ({"reactions": [_reaction_values(each) for each in reactions]} if lost else {})
+        values = _values(found) | {"faster_with": faster and _limits(faster[1])}
+        if lost:
+            values["reactions"] = [_reaction_values(each) for each in reactions]
         typer.echo(json.dumps(values, indent=2))
         return
-    for line in [*_lines(found, fleet), *(_loss_lines(found, lost, reactions) if lost else ())]:
+    lines = _lines(found, fleet) + (_leaner_lines(*faster) if faster is not None else [])
+    for line in [*lines, *(_loss_lines(found, lost, reactions) if lost else ())]:
         typer.echo(line)
 
 
@@ -98,6 +105,7 @@ def _values(found: Forecast) -> dict[str, Any]:
         "compute_s": found.time.compute_s,
         "averaging_s": found.time.averaging_s,
         "commit_s": found.time.commit_s,
+        "links_left_out": found.is_bound,
         "tokens_per_s": found.tokens_per_s,
         "slowest_stage": found.slowest_stage,
         "busiest_uplink": found.busiest_uplink and {"peer": found.busiest_uplink[0], "share": found.busiest_uplink[1]},
@@ -124,10 +132,12 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
         f"averaging {time.averaging_s:,.2f}, commit {time.commit_s:,.2f}; "
         f"{found.tokens_per_s:,.0f} tokens/s"
     )
+    if found.is_bound:
+        lines.append("this many microbatches are not played through: links are left out, and an iteration takes longer by them")
     slowest = found.slowest_stage
     busy = f"{found.busy[slowest]:.1%}" if found.busy[slowest] >= LEAST_SHOWN else f"less than {LEAST_SHOWN:.1%}"
     busiest = f"stage {slowest}, the busiest, computes {busy} of an iteration"
-    lines.append(f"slowest: {busiest if found.busy[slowest] > BUSY else f'links and waits; {busiest}'}")
+    lines.append(f"slowest: {busiest if found.is_bound or found.busy[slowest] > BUSY else f'links and waits; {busiest}'}")
     if found.busiest_uplink is not None:
         name, share = found.busiest_uplink
         lines.append(f"busiest uplink: {name} sends for {share:.0%} of an iteration, averaging not counted")
@@ -138,6 +148,18 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
     if found.price_per_hour:
         lines.append(f"price: {found.price_per_hour:,.2f} an hour, {found.price_per_million:,.4g} for a million tokens")
     return lines
+
+
+def _limits(stages: StagesSection) -> str:
+    """The options that set them."""
+    return f"--set stages.replicas_max={stages.replicas_max} --set stages.sources_max={stages.sources_max}"
+
+
+def _leaner_lines(found: Forecast, stages: StagesSection) -> list[str]:
+    """What fewer places would bring."""
+    speed = f"{found.tokens_per_s:,.0f} tokens/s, {found.time.seconds:,.2f} s an iteration"
+    why = "a swarm measures no links, and fills the places that there are"
+    return [f"faster with fewer places: {speed}, with {_limits(stages)} ({why})"]
 
 
 def _loss_lines(found: Forecast, lost: frozenset[str], reactions: Sequence[RatedReaction]) -> list[str]:

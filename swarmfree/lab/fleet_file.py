@@ -63,6 +63,8 @@ class DescribedLink:
     latency_ms: float = 0.0
 
 
+LARGEST = 1e9
+"""Of any number, in its unit; its inverse is the smallest one."""
 KINDS: dict[str, type[Any]] = {"peers": DescribedPeers, "links": DescribedLink}
 
 
@@ -174,8 +176,14 @@ def _heads(text: str, kind: str) -> list[tuple[int, int]]:
 
 
 def _require(described: Any, place: ConfigSource, above_zero: tuple[str, ...]) -> None:
-    """Numbers that have to be above 0, and all others at least 0."""
+    """Numbers that have to be above 0, and all others at least 0; none as large or as small as no
+    machine has it.
+    """
     for key, kind in types_of(type(described)).items():
         value = getattr(described, key)
-        if kind in {int, float} and (value < 0 or (key in above_zero and not value)):
+        if kind not in {int, float}:
+            continue
+        if value < 0 or (key in above_zero and not value):
             place.fail(key, f"{assigned(key, value)}: must be {'above 0' if key in above_zero else '0 or more'}")
+        if value > LARGEST or 0 < value < 1 / LARGEST:
+            place.fail(key, f"{assigned(key, value)}: must be from {1 / LARGEST:g} to {LARGEST:g}")

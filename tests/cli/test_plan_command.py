@@ -55,7 +55,7 @@ def test_a_fleet_of_twelve_gets_a_plan(folder: Path) -> None:
     assert said.exit_code == 0, said.output
     lines = said.stdout.splitlines()
     assert [line[:8] for line in lines[:5]] == [f"stage {stage} " for stage in range(5)]
-    for word in ("tokens/s", "slowest: ", "one death from lost: stage 0", "dies every", "for a million tokens"):
+    for word in ("iteration 2", "slowest: ", "one death from lost: stage 0", "dies every", "for a million tokens"):
         assert sum(word in line for line in lines) == 1, word
 
 
@@ -73,6 +73,39 @@ def test_the_json_is_the_plan_that_the_planner_makes(folder: Path) -> None:
     assert found["price_per_hour"] == pytest.approx(2 * 2.5 + 6 * 0.4 + 4 * 0.1)
     assert found["price_per_million_tokens"] == pytest.approx(found["price_per_hour"] / 3600 / found["tokens_per_s"] * 1e6)
     assert found["seconds_to_failure"] == pytest.approx(3600 / (2 * 0.01 + 6 * 0.05 + 4 * 0.2))
+
+
+@pytest.mark.parametrize(("mbit_per_s", "is_faster"), [("20", True), ("100000", False)])
+def test_where_fewer_places_are_faster_that_is_said(folder: Path, mbit_per_s: str, *, is_faster: bool) -> None:
+    """A swarm measures no links, and gives a place to whoever is slow for its link alone."""
+    others = re.sub(r"mbit_per_s = (1000|300)\b", "mbit_per_s = 100000", FLEET)
+    (folder / "fleet.toml").write_text(others.replace("mbit_per_s = 200", f"mbit_per_s = {mbit_per_s}"))
+    (line,) = [line for line in plan().stdout.splitlines() if line.startswith("faster with fewer places")] or [""]
+    limits = json.loads(plan("--json").stdout)["faster_with"]
+    assert bool(line) == is_faster == bool(limits)
+    if is_faster:
+        assert limits in line
+        with_fewer = json.loads(plan("--json", *limits.split()).stdout)
+        assert with_fewer["tokens_per_s"] > 1.1 * json.loads(plan("--json").stdout)["tokens_per_s"]
+        assert f"{with_fewer['tokens_per_s']:,.0f} tokens/s" in line
+
+
+def test_what_is_too_large_to_be_played_is_said_to_leave_links_out(folder: Path) -> None:
+    """From 2,000 microbatches times stages on."""
+    for count, is_left_out in (("400", False), ("401", True)):
+        changes = ("--set", f"batch.microbatches={count}")
+        assert ("links are left out" in plan(*changes).stdout) == is_left_out
+        assert json.loads(plan("--json", *changes).stdout)["links_left_out"] == is_left_out
+
+
+def test_where_fewer_places_would_do_that_is_said(folder: Path) -> None:
+    """Two sources have twice as many microbatches under way, which take memory in each stage."""
+    changes = ("--set", "batch.rows=128", "--set", "stages.sources_max=2")
+    found = plan(*changes)
+    assert found.exit_code == 2
+    assert "; there is one with --set stages.replicas_max=" in found.stderr
+    limits = found.stderr.partition("there is one with ")[2].split()
+    assert plan(*changes, *limits).exit_code == 0
 
 
 def test_a_better_link_and_faster_machines_are_worth_something(folder: Path) -> None:
@@ -114,6 +147,8 @@ def test_a_better_link_and_faster_machines_are_worth_something(folder: Path) -> 
             'other = "h100-1"',
             'fleet.toml:34: other = "h100-1": a link joins two peers, and each two have one',
         ),
+        ("tflops = 350", "tflops = 1e308", "fleet.toml:4: tflops = 1e+308: must be from 1e-09 to 1e+09"),
+        ("memory_gb = 80", "memory_gb = 1e-300", "fleet.toml:5: memory_gb = 1e-300: must be from 1e-09 to 1e+09"),
         ('name = "t4"', 'name = "rtx4090"', 'fleet.toml:23: name = "rtx4090-1": another peer has that name'),
         ("count = 6", "count = 60000", "fleet.toml:14: count = 60000: a fleet has at most 10,000 peers"),
         (FLEET, "", "fleet.toml: no [[peers]]: a fleet has one at least, with name, tflops, memory_gb and mbit_per_s"),
