@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from swarmfree.policy.block_split import split_of_plan
 from swarmfree.policy.quorum import is_majority
 from swarmfree.protocol.events import (
     Event,
@@ -243,14 +244,16 @@ class Liveness:
 
     def _free(self, plan: Plan, life: Life) -> int:
         """Places that a peer could have and nobody in the plan has, where somebody can give it the
-        state: a stage whose last replica hangs waits.
+        state: a stage whose last replica hangs waits. One without blocks has one place.
         """
+        split = split_of_plan(plan, self._manifest)
+        most = [1 if split.is_vacant(stage) else self._manifest.replicas_max(stage) for stage in range(len(plan.replicas))]
         counts = [len(replicas) for replicas in plan.replicas]
         stages = [stage for stage in range(len(counts)) if stage != ENDS_STAGE or life.can_feed]
         givers = [
             stage for stage in stages if any(self._gives(replica.endpoint.member, life) for replica in plan.replicas[stage])
         ]
-        return sum(max(0, self._manifest.replicas_max(stage) - counts[stage]) for stage in givers)
+        return sum(max(0, most[stage] - counts[stage]) for stage in givers)
 
     def _is_kept(self, plan: Plan, life: Life) -> bool:
         """Whether its place is in a stage whose last replica hangs: it is moved to no other, since

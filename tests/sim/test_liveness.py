@@ -78,11 +78,11 @@ class Scene:
         self.newest = replace(record(before=BEFORE), electorate=tuple(members))
         self.plan(*([members[k], members[k + 1]] for k in (0, 2, 4)))
 
-    def plan(self, *stages: list[Member], revision: int = 1) -> None:
+    def plan(self, *stages: list[Member], revision: int = 1, split: tuple[int, ...] = ()) -> None:
         """The leader sends this plan."""
         replicas = tuple(tuple(Replica(Endpoint(member, ())) for member in stage) for stage in stages)
         position = Position(Term(1, self.leader), 5, 0, revision)
-        self.watch.see(Plan(position, "0" * 16, BEFORE, replicas, (), None, 4), self.leader)
+        self.watch.see(Plan(position, "0" * 16, BEFORE, replicas, (), None, 4, split=split), self.leader)
 
     def come(self, name: str, *, standby: bool = False, can_feed: bool = False) -> Member:
         """A life begins."""
@@ -285,6 +285,21 @@ def test_everybody_is_back() -> None:
         found = [text for text in scene.play(int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
         assert bool(found) != is_away
         assert is_away or "late.1 is in reach" in found[0]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_stage_without_blocks_has_one_place(*, is_cut: bool) -> None:
+    """Who waits beside it has waited for nothing yet as it gets blocks again (seed 2930266 with
+    cuts).
+    """
+    scene, stages = Scene(), [[Member(n, "1") for n in names] for names in (NAMES[:2], NAMES[2:4], NAMES[4:5])]
+    scene.come("late")
+    scene.plan(*stages, split=(2, 0))
+    if is_cut:
+        scene.after(bounds.SETTLED_S, lambda: scene.plan(*stages, revision=2, split=(1, 1)))
+    found = [text for text in scene.play(2 * int(bounds.SETTLED_S) + 5) if text.startswith("N2")]
+    assert bool(found) == is_cut
+    assert not found or f"in reach for {bounds.SETTLED_S:.0f} s" in found[0]
 
 
 @pytest.mark.parametrize(("calm_s", "found_s"), [(None, 60), (100.5, 60), (40.5, 51), (0.0, 31)])
