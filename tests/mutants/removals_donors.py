@@ -281,3 +281,36 @@ def donor_late_with_parts(patch: pytest.MonkeyPatch) -> None:
         self._larger = None
 
     _as_it_begins(patch, change)
+
+
+def donor_that_was_not_asked_yet(patch: pytest.MonkeyPatch) -> None:
+    """Who copies asks a donor that has failed again before one that it has not asked yet (3.10)."""
+    patch.setattr(HedgedCalls, "_turn", lambda self, member, calls: self._late_last and self.is_late(member))
+
+
+def donor_that_is_named_no_more(patch: pytest.MonkeyPatch) -> None:
+    """Who copies takes what a donor gives that is named no more, though it may have parted from the
+    others (3.10).
+    """
+    patch.setattr(HedgedCalls, "_named", lambda self, donors, calls: donors)
+
+
+def call_that_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    """Who copies gives a part up once each donor has failed often, though one is about to give it
+    (3.10).
+    """
+    is_over = HedgedCalls._is_over
+
+    def careless(self: HedgedCalls, donors: Sequence[Endpoint], calls: dict[Member, _Call]) -> bool:
+        asked = [calls[donor.member] for donor in donors if donor.member in calls]
+        is_exhausted = len(asked) == len(donors) and all(call.failures >= ASKS for call in asked)
+        return is_exhausted if self._is_needed else is_over(self, donors, calls)
+
+    patch.setattr(HedgedCalls, "_is_over", careless)
+
+
+def time_of_a_second_download(patch: pytest.MonkeyPatch) -> None:
+    """Who copies waits for an average no longer on a slow link, on which a part takes longer still
+    (3.10).
+    """
+    patch.setattr(HedgedCalls, "took_s", lambda self, member: 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
@@ -22,6 +23,7 @@ from tests.trainer import test_state_copy
 from tests.trainer.test_ends_copy import MANIFEST, ME, Machine
 
 A, B = test_state_copy.BAD, test_state_copy.GOOD
+C = replace(B, member=replace(B.member, peer_id="c-donor"))
 HANGS = 300.0, PeerSilent("it hangs")
 NONE = 0.01, Refused(RefusalKind.GONE, "it keeps none")
 
@@ -161,7 +163,12 @@ Says = Callable[[Endpoint, float], tuple[float, CallFailed | None]]
 
 
 def _given(
-    says: Says, times: int = 1, *, donors: Callable[[float], Sequence[Endpoint]] = lambda _: (A, B), is_needed: bool = False
+    says: Says,
+    times: int = 1,
+    *,
+    donors: Callable[[float], Sequence[Endpoint]] = lambda _: (A, B),
+    is_needed: bool = False,
+    floor_s: float = 0.2,
 ) -> tuple[list[tuple[str, float]], int]:
     """Who gives what is asked for so many times, and after how long; how many were asked in all."""
     asked, found = list[Endpoint](), list[tuple[str, float]]()
@@ -181,7 +188,7 @@ def _given(
 
     ports = make_ports(network=Line(), clock=machine)
     context = Context(ports, MANIFEST, LocalConfig("memory"), random.Random(1), MANIFEST.fingerprint())
-    calls = HedgedCalls(context, 0.2, is_needed=is_needed)
+    calls = HedgedCalls(context, floor_s, is_needed=is_needed)
 
     async def use(_: Asked, reply: Reply) -> str:
         return reply.payload.decode()
@@ -260,3 +267,53 @@ def donors_of_the_next_plan() -> object:
     """The only donor hangs, and after a second another one is named."""
     says: Says = lambda to, now_s: HANGS if to == A else (0.1, None)  # noqa: E731
     return _given(says, donors=lambda now_s: (A,) if now_s < 1.0 else (B,), is_needed=True)
+
+
+def donors_that_refuse_after_a_while() -> object:
+    """Of three the first two refuse after a second and a half, for a minute; the third one gives
+    it.
+    """
+
+    def says(to: Endpoint, now_s: float) -> tuple[float, CallFailed | None]:
+        if to == C:
+            return 0.1, None
+        return (1.5, Refused(RefusalKind.NOT_YET, "it is behind")) if now_s < 60.0 else (0.1, None)
+
+    return _given(says, donors=lambda _: (A, B, C), is_needed=True, floor_s=4.0)
+
+
+def donor_that_is_named_no_more() -> object:
+    """The only donor takes five seconds, and after one another is named, which takes ten."""
+    says: Says = lambda to, now_s: (5.0 if to == A else 10.0, None)  # noqa: E731
+    return _given(says, donors=lambda now_s: (A,) if now_s < 1.0 else (B,), is_needed=True)
+
+
+def donor_that_gives_at_last() -> object:
+    """The first one refuses for eleven seconds, and then takes three; the second one is silent
+    after two each time.
+    """
+
+    def says(to: Endpoint, now_s: float) -> tuple[float, CallFailed | None]:
+        if to == B:
+            return 2.0, PeerSilent("it is gone")
+        return (0.1, Refused(RefusalKind.NOT_YET, "it is behind")) if now_s < 11.0 else (3.0, None)
+
+    return _given(says, is_needed=True)
+
+
+def averages_on_a_slow_link() -> object:
+    """The only donor that keeps averages takes six seconds for a part, and five for an average, and
+    an iteration commits meanwhile: whether a joiner comes to its state, and how many parts it was
+    asked for.
+    """
+
+    class Slow(test_state_copy.Donors):
+        async def call(self, to: Endpoint, request: Request, payload: bytes = b"", **how: Any) -> Reply:
+            if to == A and isinstance(request, GetState | GetAverage):
+                raise Refused(RefusalKind.GONE, "it keeps none")
+            await asyncio.sleep({GetState: 6.0, GetAverage: 5.0}.get(type(request), 0.0))
+            return await super().call(to, request, payload, **how)
+
+    donors = Slow()
+    donors.trains_after = 2
+    return _copied(donors), donors.given

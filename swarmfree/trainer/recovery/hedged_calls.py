@@ -116,9 +116,10 @@ class HedgedCalls:
         last: CallFailed = PeerUnreachable("there is no donor")
         async with asyncio.TaskGroup() as group:
             try:
-                while not outcome and not self._is_over(donors(), calls):
+                while not outcome and not self._is_over(self._named(donors(), calls), calls):
                     self._ask_next(group, calls, donors(), request)
                     await self._wait(calls)
+                    self._named(donors(), calls)
                     for call in [call for call in calls.values() if call.task is not None and call.task.done()]:
                         try:
                             outcome.append(await self._take(call, use))
@@ -139,6 +140,16 @@ class HedgedCalls:
         """Whether this donor was silent, or was overtaken, and has given nothing in time since."""
         return member in self._slow or member in self.silent or (self._larger is not None and self._larger.is_late(member))
 
+    def _named(self, donors: Sequence[Endpoint], calls: dict[Member, _Call]) -> Sequence[Endpoint]:
+        """These donors; who is named no more may have parted from them, so that its answer is of no
+        use.
+        """
+        members = {donor.member for donor in donors}
+        for call in [call for call in calls.values() if call.donor.member not in members]:
+            call.cancel()
+            del calls[call.donor.member]
+        return donors
+
     def _is_over(self, donors: Sequence[Endpoint], calls: dict[Member, _Call]) -> bool:
         """Whether nobody gives it. Of something that can be done without, one that has failed is
         enough, and the others have had their time: those that were late before only a moment.
@@ -148,7 +159,9 @@ class HedgedCalls:
         if len(asked) < len(donors):
             return False
         silent = [call for call in asked if call.failures < asks]
-        if silent and (self._is_needed or len(silent) == len(asked) or any(now_s < call.most_s for call in silent)):
+        if self._is_needed:
+            return not silent and not any(call.task is not None for call in asked)
+        if silent and (len(silent) == len(asked) or any(now_s < call.most_s for call in silent)):
             return False
         self._slow |= {call.donor.member for call in silent}
         return True
@@ -160,15 +173,23 @@ class HedgedCalls:
         donors: Sequence[Endpoint],
         request: Callable[[], Asked],
     ) -> None:
-        """Ask one donor more, unless somebody that is being asked has time yet."""
+        """Ask one donor more, unless somebody that is being asked has time yet: those first that
+        have failed least.
+        """
         now_s = self._context.now_s()
         if any(call.task is not None and now_s < call.until_s for call in calls.values()):
             return
-        for donor in sorted(donors, key=lambda donor: self._late_last and self.is_late(donor.member)):
+        if len(calls) == len(donors) and all(call.failures >= ASKS for call in calls.values()):
+            return  # whoever is asked still is the last chance
+        for donor in sorted(donors, key=lambda donor: self._turn(donor.member, calls)):
             call = calls.get(donor.member)
             if call is None or (self._is_needed and call.task is None and call.again_s <= now_s):
                 self._begin(group, calls, donor, request())
                 return
+
+    def _turn(self, member: Member, calls: dict[Member, _Call]) -> tuple[int, bool]:
+        failures = calls[member].failures if member in calls else 0
+        return failures, self._late_last and self.is_late(member)
 
     def _begin(self, group: asyncio.TaskGroup, calls: dict[Member, _Call], donor: Endpoint, asked: Asked) -> None:
         now_s, member = self._context.now_s(), donor.member
@@ -176,6 +197,8 @@ class HedgedCalls:
         if self.is_late(member):
             most_s = max(BRIEF_S, 2 * self._took_s.get(member, 0.0))
             until_s = min(self._floor_s, most_s)
+        # Without it something larger has to be fetched once more, which takes as long
+        most_s = max(most_s, self._larger.took_s(member) if self._larger is not None else 0.0)
         task = group.create_task(self._call(donor, asked))
         call = _Call(donor, self._context.backoff_s(), asked, now_s, now_s + until_s, now_s + most_s, task)
         if (before := calls.pop(member, None)) is not None:
@@ -226,6 +249,10 @@ class HedgedCalls:
                 return
             if call.task is not None:
                 self._slow.add(call.donor.member)
+
+    def took_s(self, member: Member) -> float:
+        """What this donor takes; 0 where it has given nothing yet."""
+        return self._took_s.get(member, 0.0)
 
     def _usual_s(self) -> float:
         """Twice what the fastest donor takes."""
