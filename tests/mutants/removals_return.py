@@ -1707,6 +1707,20 @@ def copy_on_a_lineage_that_is_unknown(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Building, "copies_what", careless)
 
 
+def copy_from_the_same_donors(patch: pytest.MonkeyPatch) -> None:
+    """Who is told to copy its stage from others goes on with what it copies, though what it has may
+    be of another lineage by now (3.10).
+    """
+    copies_what = Building.copies_what
+
+    def careless(self: Building, request: Build, past: Mapping[int, str]) -> bool:
+        assert isinstance(request.action, Copy)
+        donors = request.action.donors + (self.copying.donors if self.copying is not None else ())
+        return copies_what(self, dataclasses.replace(request, action=dataclasses.replace(request.action, donors=donors)), past)
+
+    patch.setattr(Building, "copies_what", careless)
+
+
 def donors_that_are_named_later(patch: pytest.MonkeyPatch) -> None:
     """Who goes on with a copy does not ask the donors that are named last (3.10)."""
     join = Building.join

@@ -118,12 +118,12 @@ def copy_of_nobody() -> object:
 
 def copy_that_is_asked_for_again() -> object:
     """A newcomer has a first part of its stage, and its donor hangs, as it is told to copy that by
-    a later claim, from another donor, an iteration later in the same lineage, or in another one, or
-    in one of which it knows nothing, or to copy another stage: the answer to the first claim, and
-    whether it asks for a first part again.
+    a later claim, an iteration later in the same lineage, from another donor beside it, or from
+    that one alone, or in another lineage, or in one of which it knows nothing, or to copy another
+    stage: the answer to the first claim, and whether it asks for a first part again.
     """
 
-    async def story(alone: Alone, stage: int, past: tuple[str, ...]) -> tuple[str, bool]:
+    async def story(alone: Alone, stage: int, past: tuple[str, ...], *donors: Endpoint) -> tuple[str, bool]:
         told, asked = list[str](), Counter[int]()
         donor = IntegerEngine(alone.context.manifest)
 
@@ -146,11 +146,12 @@ def copy_that_is_asked_for_again() -> object:
         async with asyncio.TaskGroup() as group:
             group.create_task(one(Build(at(2), Copy(1, (D,), "copy it"), 5, LED, None)))
             await asyncio.sleep(0.5)
-            group.create_task(one(Build(at(3), Copy(stage, (SIBLING,), "copy it"), 6, "6" * 64, None, past)))
+            group.create_task(one(Build(at(3), Copy(stage, donors, "copy it"), 6, "6" * 64, None, past)))
         return told[0] if told else "nothing", asked[0] > 1
 
-    cases = ((1, (LED,)), (1, (OTHER_LINEAGE,)), (1, ()), (2, (LED,)))
-    return [play(partial(story, stage=stage, past=past)) for stage, past in cases]
+    both = D, SIBLING
+    cases = ((1, (LED,), *both), (1, (LED,), SIBLING), (1, (OTHER_LINEAGE,), *both), (1, (), *both), (2, (LED,), *both))
+    return [play(lambda alone, case=case: story(alone, *case)) for case in cases]  # type: ignore[misc]
 
 
 def newer_state_than_asked() -> object:

@@ -729,16 +729,17 @@ ROWS = (
     ),
     Row(removals_donors.donor_that_was_not_asked_yet, tables_donors.donors_that_refuse_after_a_while, ([("second", 3.1)], 3)),
     Row(removals_donors.donor_that_is_named_no_more, tables_donors.donor_that_is_named_no_more, ([("second", 11.2)], 2)),
-    Row(removals_donors.call_that_is_under_way, tables_donors.donor_that_gives_at_last, ([("first", 14.3)], 23)),
+    Row(removals_donors.call_that_is_under_way, tables_donors.donor_that_gives_at_last, ([("first", 14.3)], 24)),
     Row(removals_donors.time_of_a_second_download, tables_donors.averages_on_a_slow_link, (True, 3)),
     Row(removals_donors.donor_named_meanwhile, tables_donors.donors_of_the_next_plan, ([("second", 1.3)], 2)),
     Row(removals_return.build_that_gave_way, tables_return.copy_that_gives_way, [0, 1]),
     Row(removals_return.part_again, tables_copies.part_that_fell_behind, True),
     *(
-        Row(removal, tables_copies.copy_that_is_asked_for_again, [("Built", False), *[("superseded", True)] * 3])
+        Row(removal, tables_copies.copy_that_is_asked_for_again, [("Built", False), *[("superseded", True)] * 4])
         for removal in (
             removals_return.copy_that_goes_on,
             removals_return.copy_on_the_same_lineage,
+            removals_return.copy_from_the_same_donors,
             removals_return.copy_on_a_lineage_that_is_unknown,
             removals_return.donors_that_are_named_later,
             removals_return.copy_of_the_same_stage,

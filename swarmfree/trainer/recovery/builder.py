@@ -67,16 +67,20 @@ class Building:
 
     def copies_what(self, request: Build, past: Mapping[int, str]) -> bool:
         """Whether this is a copy under way of the stage that another request has copied, too, on
-        the same lineage: its link to the coordinator may have broken, or another one leads.
+        the same lineage and also from its donors: its link to the coordinator may have broken, or
+        another one leads.
 
         Args:
             past: iteration -> lineage, of that request.
         """
         if self.copying is None or self.done.done() or not isinstance(request.action, Copy):
             return False
+        named = {donor.member for donor in request.action.donors}
         known = past.keys() & self.past.keys()
         is_ours = bool(known) and all(past[iteration] == self.past[iteration] for iteration in known)
-        return is_ours and self.request.action.stage == request.action.stage
+        # What another one has given may be a part of another lineage by now
+        are_there = all(donor.member in named for donor in self.copying.donors)
+        return is_ours and are_there and self.request.action.stage == request.action.stage
 
     def join(self, request: Build, past: Mapping[int, str]) -> None:
         """Answer this request with the copy under way, which goes on with its donors."""

@@ -144,8 +144,7 @@ class HedgedCalls:
         """These donors; who is named no more may have parted from them, so that its answer is of no
         use.
         """
-        members = {donor.member for donor in donors}
-        for call in [call for call in calls.values() if call.donor.member not in members]:
+        for call in [call for call in calls.values() if call.donor not in donors]:
             call.cancel()
             del calls[call.donor.member]
         return donors
@@ -179,8 +178,6 @@ class HedgedCalls:
         now_s = self._context.now_s()
         if any(call.task is not None and now_s < call.until_s for call in calls.values()):
             return
-        if len(calls) == len(donors) and all(call.failures >= ASKS for call in calls.values()):
-            return  # whoever is asked still is the last chance
         for donor in sorted(donors, key=lambda donor: self._turn(donor.member, calls)):
             call = calls.get(donor.member)
             if call is None or (self._is_needed and call.task is None and call.again_s <= now_s):
@@ -198,7 +195,7 @@ class HedgedCalls:
             most_s = max(BRIEF_S, 2 * self._took_s.get(member, 0.0))
             until_s = min(self._floor_s, most_s)
         # Without it something larger has to be fetched once more, which takes as long
-        most_s = max(most_s, self._larger.took_s(member) if self._larger is not None else 0.0)
+        most_s = max(most_s, self._larger.least_s() if self._larger is not None else 0.0)
         task = group.create_task(self._call(donor, asked))
         call = _Call(donor, self._context.backoff_s(), asked, now_s, now_s + until_s, now_s + most_s, task)
         if (before := calls.pop(member, None)) is not None:
@@ -250,10 +247,9 @@ class HedgedCalls:
             if call.task is not None:
                 self._slow.add(call.donor.member)
 
-    def took_s(self, member: Member) -> float:
-        """What this donor takes; 0 where it has given nothing yet."""
-        return self._took_s.get(member, 0.0)
+    def least_s(self) -> float:
+        """What the fastest donor takes; 0 where nobody has given anything yet."""
+        return min(self._took_s.values(), default=0.0)
 
     def _usual_s(self) -> float:
-        """Twice what the fastest donor takes."""
-        return 2 * min(self._took_s.values(), default=0.0)
+        return 2 * self.least_s()
