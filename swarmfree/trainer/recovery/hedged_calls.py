@@ -80,12 +80,13 @@ class HedgedCalls:
         Args:
             floor_s: another donor is asked no sooner than that.
             is_needed: a donor that fails is asked again, until each of them has failed `ASKS`
-                times; else each is asked once, and who is silent is not waited for where another
-                one has failed: the thing can be done without.
+                times and none is being asked; else each is asked once, and who is silent is not
+                waited for where another one has failed: the thing can be done without.
             late_last: who was late is asked after the others; else in its turn, as it may know
                 more.
-            larger: calls for something that takes longer; who is late with that is late here, and
-                who was silent has been silent for both.
+            larger: calls for what has to be fetched again without this; who is late with that is
+                late here, who was silent has been silent for both, and no wait is shorter than what
+                that takes.
         """
         self._context = context
         self._floor_s = floor_s
