@@ -203,6 +203,56 @@ def test_a_link_that_breaks_now_and_then_costs_no_build(lasts_s: float, calls: i
     play(story, second_life(A))
 
 
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_build_is_waited_for_until_somebody_holds_its_stage(*, is_back: bool) -> None:
+    """It gets on all the while; who was out of reach is heard again after three seconds."""
+
+    async def story(alone: Alone) -> None:
+        assignment, participant = lead(alone)
+        begun_s = alone.context.now_s()
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            await asyncio.sleep(1.0)
+            spent_s = alone.context.now_s() - begun_s
+            if not isinstance(request, Build):
+                return Reply(replace(beat_answer(1), work_done=int(10 * spent_s)))
+            await asyncio.sleep(2.0)
+            if is_back:
+                assignment._roster.admit(SIBLING, Hello(False, False, ""), 1, built=True)
+            await asyncio.sleep(7.0)
+            return Reply(Built("digest", 1.0, 0, 1))
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        built = await assignment._ask_in_time(participant, asked(MERGE), LIMIT_S)
+        assert (built is None) == is_back
+        assert alone.context.now_s() - begun_s == pytest.approx(3.1 if is_back else 10.0, abs=0.1)
+
+    play(story, second_life(A))
+
+
+@pytest.mark.parametrize(
+    ("action", "limit_s"), [(Copy(1, (SIBLING,), "it is out of reach"), LIMIT_S), (MERGE, LIMIT_S + LIMIT_S / 8)]
+)
+def test_that_a_copier_makes_room_is_no_progress(action: BuildAction, limit_s: float) -> None:
+    """One piece of device work says of a copy from somebody out of reach nothing yet."""
+
+    async def story(alone: Alone) -> None:
+        assignment, participant = lead(alone)
+        begun_s = alone.context.now_s()
+
+        async def call(to: Endpoint, request: Request, payload: bytes = b"", **_: object) -> Reply:
+            participant.answer = replace(beat_answer(1), work_done=1)
+            await asyncio.sleep(100.0)
+            return Reply(Built("digest", 1.0, 0, 1))
+
+        alone.line.call = call  # type: ignore[assignment, method-assign]
+        with pytest.raises(TimeoutError):
+            await assignment._ask_in_time(participant, asked(action), LIMIT_S)
+        assert alone.context.now_s() - begun_s == pytest.approx(limit_s, abs=0.1)
+
+    play(story, second_life(A))
+
+
 def test_a_replay_that_failed_twice_gives_way_to_the_shadow_and_that_to_the_neighbours() -> None:
     """Also one of a shadow that is as new as the swarm, for which no log is needed: should its
     bytes be wrong, no method that begins with them ends.
