@@ -427,6 +427,22 @@ def refusal_beside_a_sibling() -> object:
     return [_roster(partial(story, kind=kind), ME, SIBLING, D) for kind in kinds]
 
 
+def refusal_of_one_that_stands_by() -> object:
+    """Who stands by with a stage's state refuses what it is told, as it does not know this
+    coordinator yet, or as it has failed, and both replicas die later: whether it is called for.
+    """
+
+    async def story(alone: Alone, roster: Roster, kind: RefusalKind) -> bool:
+        held = Hello(False, True, "", stage=1, iteration=roster._lead.iteration)
+        spare = roster.admit(endpoint("spare"), held, ABSENT, is_ours=True)
+        await roster.judge(spare, Refused(kind, "no"))
+        for replica in (ME, SIBLING):
+            roster.fence(replica.member, "nobody listens")
+        return roster.get(spare.member) is not None
+
+    return [_roster(partial(story, kind=kind), ME, SIBLING, D) for kind in (RefusalKind.NOT_YET, RefusalKind.FAILED)]
+
+
 def holder_beside_many_copiers() -> object:
     """A replica falls silent, then as many newcomers that began to copy its stage as are remembered
     in all, then its sibling dies: whether the replica is called for.
