@@ -76,19 +76,17 @@ def plan(
     try:
         found = forecast(fleet, manifest)
     except PlanImpossible as error:
-        fewer = leaner(fleet, manifest, 0.0)
+        fewer = leaner(fleet, manifest)
         remedy = f"; there is one with {_limits(fewer[1])}" if fewer is not None else ""
         raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}{remedy}") from None
-    faster = None if found.is_bound else leaner(fleet, manifest, found.tokens_per_s)
     reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet.without(lost), manifest)) if lost else ()
     if as_json:
-        values = _values(found) | {"faster_with": faster and _limits(faster[1])}
+        values = _values(found)
         if lost:
             values["reactions"] = [_reaction_values(each) for each in reactions]
         typer.echo(json.dumps(values, indent=2))
         return
-    lines = _lines(found, fleet) + (_leaner_lines(*faster) if faster is not None else [])
-    for line in [*lines, *(_loss_lines(found, lost, reactions) if lost else ())]:
+    for line in [*_lines(found, fleet), *(_loss_lines(found, lost, reactions) if lost else ())]:
         typer.echo(line)
 
 
@@ -100,6 +98,7 @@ def _values(found: Forecast) -> dict[str, Any]:
             for stage, (blocks, names, busy) in enumerate(zip(found.plan.blocks, found.plan.replicas, found.busy, strict=True))
         ],
         "standbys": list(found.standbys),
+        "slow_links": list(found.slow_links),
         "memory_bytes": dict(sorted(found.memory.items())),
         "iteration_s": found.time.seconds,
         "compute_s": found.time.compute_s,
@@ -127,6 +126,8 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
         lines.append(f"stage {stage:<2} {what:<9} {_some(names):<50} busy {found.busy[stage]:4.0%}, memory at most {memory}")
     if found.standbys:
         lines.append(f"standby  {_some(found.standbys)}")
+    if found.slow_links:
+        lines.append(f"of these {_some(found.slow_links)} would hold up the others by {_their(found.slow_links)}")
     lines.append(
         f"iteration {time.seconds:,.2f} s: passes and their messages {time.compute_s:,.2f}, "
         f"averaging {time.averaging_s:,.2f}, commit {time.commit_s:,.2f}; "
@@ -155,13 +156,6 @@ def _limits(stages: StagesSection) -> str:
     return f"--set stages.replicas_max={stages.replicas_max} --set stages.sources_max={stages.sources_max}"
 
 
-def _leaner_lines(found: Forecast, stages: StagesSection) -> list[str]:
-    """What fewer places would bring."""
-    speed = f"{found.tokens_per_s:,.0f} tokens/s, {found.time.seconds:,.2f} s an iteration"
-    why = "a swarm measures no links, and fills the places that there are"
-    return [f"faster with fewer places: {speed}, with {_limits(stages)} ({why})"]
-
-
 def _loss_lines(found: Forecast, lost: frozenset[str], reactions: Sequence[RatedReaction]) -> list[str]:
     """What can be done about a loss, the best first."""
     who = f"if {' and '.join(sorted(lost))} {'are' if len(lost) > 1 else 'is'} lost"
@@ -188,6 +182,10 @@ def _reaction_values(reaction: RatedReaction) -> dict[str, Any]:
 def _some(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN])
     return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
+
+
+def _their(names: tuple[str, ...]) -> str:
+    return "their links" if len(names) > 1 else "its link"
 
 
 def _span(seconds: float) -> str:

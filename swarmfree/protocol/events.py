@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from swarmfree.protocol.json_values import finite
+from swarmfree.protocol.names import ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +220,19 @@ class RecoveryDecided:
     made_of: list[int] = field(default_factory=list)
 
 
+def _way(verb: str, giver: int, taker: int) -> str:
+    if taker == ABSENT:
+        return f"{verb} out of stage {giver}, to stand by"
+    return f"{verb} from {f'stage {giver}' if giver != ABSENT else 'standing by'} to stage {taker}"
+
+
 @dataclass(frozen=True, slots=True)
 class MoveDecided:
     """A peer is to serve another stage, because the swarm is expected to be faster or safer then.
 
     Args:
         member: who moves.
-        giver, taker: from which stage to which.
+        giver, taker: from which stage to which; `ABSENT` where it stands by.
         iteration: the first one without it in its old stage.
         reason: for people.
         iteration_s: seconds of an iteration without the move, as expected.
@@ -245,7 +252,7 @@ class MoveDecided:
     @property
     def words(self) -> str:
         """A sentence without its subject."""
-        return f"moves from stage {self.giver} to stage {self.taker}: {self.reason}"
+        return f"{_way('moves', self.giver, self.taker)}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +279,10 @@ class MoveMeasured:
     @property
     def words(self) -> str:
         """A sentence without its subject."""
+        held = f"it held that after {self.transition_s:.1f} s ({self.predicted_transition_s:.1f} s expected), and "
         return (
-            f"moved from stage {self.giver} to stage {self.taker}: it held that after {self.transition_s:.1f} s "
-            f"({self.predicted_transition_s:.1f} s expected), and an iteration takes {self.iteration_s:.2f} s "
-            f"({self.predicted_iteration_s:.2f} s expected)"
+            f"{_way('moved', self.giver, self.taker)}: {held if self.taker != ABSENT else ''}an iteration takes "
+            f"{self.iteration_s:.2f} s ({self.predicted_iteration_s:.2f} s expected)"
         )
 
 
@@ -321,7 +328,7 @@ class MoveFailed:
     @property
     def words(self) -> str:
         """A sentence without its subject."""
-        return f"was to move from stage {self.giver} to stage {self.taker}, and {self.why.removeprefix('it ')}"
+        return f"{_way('was to move', self.giver, self.taker)}, and {self.why.removeprefix('it ')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,19 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRate:
+    """How fast payloads come from one peer.
+
+    Args:
+        peer_id: of the sender.
+        bytes_per_s: that have come from it, while something came.
+    """
+
+    peer_id: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class KeptShadow:
     """A complete shadow that the answering member keeps.
 
@@ -279,6 +292,8 @@ class HeartbeatAnswer:
             received; it grows while a build makes progress.
         room_bytes: memory that it would give a guest; 0 = it takes in none, or none more.
         host: peer id of the peer in whose process it lives, as its guest; empty = it is none.
+        held_s: how long the member has held this question: it may wait for news.
+        links: how fast payloads came to it from others.
     """
 
     news: int
@@ -300,6 +315,8 @@ class HeartbeatAnswer:
     work_done: int = 0
     room_bytes: int = 0
     host: str = ""
+    held_s: float = 0.0
+    links: tuple[LinkRate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.engine_port import Engine, Pieces
 from swarmfree.protocol.events import Event
-from swarmfree.protocol.messages import Header, HeldSnapshot, Request, Response
+from swarmfree.protocol.messages import Header, HeldSnapshot, LinkRate, Request, Response
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Order
 from swarmfree.protocol.snapshot import Snapshot
@@ -97,6 +97,10 @@ class Network(Protocol):
         """Number of payload frames received so far in answers to this peer's calls, those under way
         included.
         """
+        ...
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """How fast payloads have come lately, in answers to this peer's calls."""
         ...
 
     def sign(self, data: bytes) -> bytes:

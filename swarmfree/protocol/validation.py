@@ -487,6 +487,11 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
     _within("work", answer.work_done, 0, most.TALLY_MAX)
     _within("room", answer.room_bytes, 0, most.TALLY_MAX)
     _name("peer id", answer.host)
+    _within("seconds that it was held", answer.held_s, 0, most.SECONDS_MAX)
+    _count("links", answer.links, most.LINKS_MAX)
+    for link in answer.links:
+        _name("peer id", link.peer_id)
+        _within("bytes a second", link.bytes_per_s, 0, most.BYTES_S_MAX)
 
 
 def _seal(seal: says.Seal, bounds: MessageBounds) -> None:

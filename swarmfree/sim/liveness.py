@@ -20,6 +20,7 @@ from swarmfree.protocol.events import (
     LineageDropped,
     MemberLeft,
     MemberLost,
+    MoveDecided,
     Opened,
     Placed,
     StageBuilt,
@@ -82,6 +83,7 @@ class Liveness:
         self._ready_s: dict[str, float] = {}  # when a peer had built its stage, or caught up by a step
         # Since when a peer is without a place that it could have
         self._left_s: dict[Member, float] = {}
+        self._resting: set[str] = set()  # who stands by for its link
 
     # -- told
     def see(self, plan: Plan, sender: Member) -> None:
@@ -109,7 +111,11 @@ class Liveness:
         """A peer's journal got an event."""
         now_s = self._hub.loop.time()
         match event:
+            case MoveDecided(member=peer_id, taker=taker):
+                if taker == ABSENT:
+                    self._resting.add(peer_id)
             case TookOver(term=term, forced=forced):
+                self._resting.clear()  # who leads now has not decided that
                 self._taken_s = now_s
                 self._forced_s = now_s if forced else self._forced_s
                 quiet_s = now_s - max(self._changed_s(), self._calm_s, self._met_s)
@@ -130,6 +136,8 @@ class Liveness:
                     self._ready_s[peer_id] = now_s
                 self._places[peer_id] = stage
                 self._behind.add(peer_id)
+                if stage != ABSENT:
+                    self._resting.discard(peer_id)
             case StageBuilt(member=peer_id):
                 self._behind.discard(peer_id)
                 self._ready_s[peer_id] = now_s
@@ -218,6 +226,7 @@ class Liveness:
         promised to somebody who came later.
         """
         outside = self._outside(scene.plan) if self._leads(scene) else {}
+        outside = {member: life for member, life in outside.items() if member.peer_id not in self._resting}
         self._left_s = {
             member: max(self._left_s.get(member, scene.now_s), self._taken_s, self._met_s, self._missed_s(member))
             for member, life in outside.items()

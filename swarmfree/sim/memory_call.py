@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable
+from swarmfree.protocol.link_meter import LinkMeter
 from swarmfree.protocol.messages import Heartbeat, Request
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
@@ -53,6 +55,7 @@ class HubPeer:
         self.frozen = False
         self.frozen_s = 0.0
         self.frames_received = 0
+        self.meter = LinkMeter()
 
     @property
     def alive(self) -> bool:
@@ -165,7 +168,11 @@ class MemoryCall:
             transfer_s = self.hub.transfer_s(self.to.member, self.sender.endpoint.member, outcome.size_bytes)
             for frame in range(int(transfer_s / FRAME_S)):
                 self.hub.later(self.fate.response_delay_s + (frame + 1) * FRAME_S, self._receive)
-            self.hub.later(self.fate.response_delay_s + transfer_s, self._arrive if transfer_s else self._succeed, outcome)
+            self.hub.later(
+                self.fate.response_delay_s + transfer_s,
+                partial(self._arrive, transfer_s) if transfer_s else self._succeed,
+                outcome,
+            )
         else:
             self.hub.later(self.fate.response_delay_s, self.fail, outcome)
 
@@ -174,9 +181,10 @@ class MemoryCall:
         if self.is_open and self.is_heard:
             self.sender.frames_received += 1
 
-    def _arrive(self, reply: Reply) -> None:
+    def _arrive(self, transfer_s: float, reply: Reply) -> None:
         """The last byte of a long response would be here: if nothing lies between now."""
         if not self.is_cut_off:
+            self.sender.meter.add(self.to.member.peer_id, reply.size_bytes, transfer_s)
             self._succeed(reply)
         elif self.is_open:
             self.count_silence()

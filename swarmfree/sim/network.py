@@ -34,7 +34,7 @@ from typing import Protocol
 
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.message_bounds import MessageBounds
-from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.messages import Header, LinkRate, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.validation import check_fit, check_message
@@ -395,6 +395,10 @@ class MemoryNetwork:
     def frames_received(self) -> int:
         """Of payloads that take time by their size."""
         return self._peer.frames_received
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """Of payloads that take time by their size."""
+        return self._peer.meter.rates()
 
     def sign(self, data: bytes) -> bytes:
         """As this peer, and no other."""

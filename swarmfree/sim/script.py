@@ -200,6 +200,13 @@ class Director:
         """These two hear nothing of each other."""
         return self._begin(partitions.cut(one.peer_id, other.peer_id, refused=refused), "cut", duration_s)
 
+    def slow_links(self, member: Member, factor: float) -> None:
+        """From now on everything between this one and all others takes `factor` times as long."""
+        self.tell(f"the links of {member} are {factor:g} times slower")
+        for other in self.peers():
+            self.hub.links.slow(member.peer_id, other.peer_id, factor)
+            self.hub.links.slow(other.peer_id, member.peer_id, factor)
+
     def heal(self, *which: Break) -> None:
         """Mend these breaks; without any, all that last."""
         self.tell("mend the network")

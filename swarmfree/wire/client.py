@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 
 from swarmfree.protocol.errors import CallFailed, ConfigError, PeerSilent, PeerUnreachable, ProtocolViolation
+from swarmfree.protocol.link_meter import LinkMeter
 from swarmfree.protocol.messages import Response
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
@@ -170,6 +171,7 @@ class Client:
 
     Attributes:
         frames_received: of payloads, in answers.
+        meter: how fast those come.
     """
 
     def __init__(
@@ -192,6 +194,7 @@ class Client:
         self._is_closing = False
         self._newest: dict[str, Endpoint] = {}
         self.frames_received = 0
+        self.meter = LinkMeter()
 
     async def call(
         self, to: Endpoint, rpc: Rpc, request: bytes, payload: bytes, *, silence_s: float, header_first: bool
@@ -203,7 +206,7 @@ class Client:
         addresses = addresses_of(newest if newest is not None and newest.member == to.member else to)
         line = self._line(addresses)
         line.calls += 1
-        conversation = Conversation(line, rpc, str(to.member), self._limits, self._group, self._receive)
+        conversation = Conversation(line, rpc, to.member, self._limits, self._group, Receipts(self._receive, self.meter))
         try:
             if rpc.shape is CallShape.UNARY:
                 return await conversation.unary(request, silence_s)
@@ -406,22 +409,34 @@ class Sending:
             return  # Whoever reads the call learns why.
 
 
+class Receipts(NamedTuple):
+    """Who hears of what comes.
+
+    Args:
+        received: called after each frame of an answer's payload.
+        meter: of how fast they come.
+    """
+
+    received: Callable[[], None]
+    meter: LinkMeter
+
+
 class Conversation:
     """One call to one peer.
 
     Args:
         line: its channel.
         rpc: what is called.
-        peer: whom, for people.
+        peer: whom.
         limits: bounds.
         group: owns the task that sends a payload.
-        received: called after each frame of the answer's payload.
+        receipts: hears of what comes.
     """
 
-    __slots__ = ("_group", "_limits", "_line", "_peer", "_received", "_rpc")
+    __slots__ = ("_group", "_limits", "_line", "_peer", "_receipts", "_rpc")
 
     def __init__(
-        self, line: PeerChannel, rpc: Rpc, peer: str, limits: WireLimits, group: asyncio.TaskGroup, received: Callable[[], None]
+        self, line: PeerChannel, rpc: Rpc, peer: Member, limits: WireLimits, group: asyncio.TaskGroup, receipts: Receipts
     ) -> None:
         """Say nothing yet."""
         self._line = line
@@ -429,7 +444,7 @@ class Conversation:
         self._peer = peer
         self._limits = limits
         self._group = group
-        self._received = received
+        self._receipts = receipts
 
     async def unary(self, request: bytes, silence_s: float) -> Reply:
         """One request, one response; the limit on silence is the deadline."""
@@ -504,6 +519,7 @@ class Conversation:
         """Take frames until the stream ends; an answer that is whole counts however the stream ends
         after it.
         """
+        meter, peer_id, now_s, is_measured = self._receipts.meter, self._peer.peer_id, asyncio.get_running_loop().time, False
         try:
             while (data := await call.read()) is not grpc.aio.EOF:
                 heard()
@@ -520,16 +536,23 @@ class Conversation:
                     if chunk is not None:
                         download.take(FrameKind.CHUNK, chunk)
                     if chunk is not None or kind is FrameKind.CHUNK:
-                        self._received()
+                        self._receipts.received()
+                        meter.arrive(peer_id, len(content if chunk is None else chunk))
+                    if kind is FrameKind.RESPONSE and not download.is_complete:
+                        is_measured = True
+                        meter.begin(peer_id, now_s())
                     if sending is not None:
                         sending.stop()
         except grpc.aio.AioRpcError:
             if not download.is_complete:
                 raise
+        finally:
+            if is_measured:
+                meter.end(peer_id, now_s(), whole=download.is_complete)
 
     def _error(self, error: grpc.aio.AioRpcError) -> CallFailed:
         metadata = error.trailing_metadata() or ()
-        return error_of(error.code(), error.details() or "", metadata, self._peer, self._rpc.name)
+        return error_of(error.code(), error.details() or "", metadata, str(self._peer), self._rpc.name)
 
     def _violation(self, error: Malformed) -> ProtocolViolation:
         return ProtocolViolation(f"{self._rpc.name}: peer {self._peer} sent {error}")

@@ -15,7 +15,7 @@ from typing import Self
 import grpc
 
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation, RefusalKind, Refused, SwarmfreeError
-from swarmfree.protocol.messages import Header, Request
+from swarmfree.protocol.messages import Header, LinkRate, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.validation import check_fit
@@ -157,6 +157,10 @@ class GrpcNetwork:
     def frames_received(self) -> int:
         """Of payloads, in answers to calls, also to those that are under way."""
         return self._client.frames_received
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """How fast payloads have come lately; see `policy.link_meter`."""
+        return self._client.meter.rates()
 
     async def start(self) -> None:
         """Open the port and begin to answer; until `serve` has been called every call is refused

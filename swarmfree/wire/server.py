@@ -41,6 +41,7 @@ from swarmfree.wire.status import CallStatus, status_of
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
+MEASURED_BYTES, MEASURED_ONE_OF = 64 * 1024, 7
 CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Meet"})
 """RPCs that are answered to any peer of the run: the time for them is counted."""
@@ -281,6 +282,7 @@ class Server:
         self._handling: set[asyncio.Task[None]] = set()
         self._overdrawn = 0
         self._is_closing = False
+        self._large_count = 0
         self.handler: Handler | None = None
 
     def generic_handler(self) -> grpc.GenericRpcHandler:
@@ -502,9 +504,19 @@ class Server:
 
     async def _respond(self, context: Context, outcome: Outcome) -> None:
         chunks = recut(outcome.payload, repeat(self._limits.chunk_bytes))
-        await self._write(context, encode_frame(FrameKind.RESPONSE, outcome.response, *next(chunks, ())))
+        first = () if self._is_to_be_measured(outcome.payload) else next(chunks, ())
+        await self._write(context, encode_frame(FrameKind.RESPONSE, outcome.response, *first))
         for chunk in chunks:
             await self._write(context, chunk_frame(chunk))
+
+    def _is_to_be_measured(self, payload: Pieces) -> bool:
+        """Whether the response goes ahead of the whole payload, so that the caller sees how fast
+        that comes: one large payload of a few, since each costs a frame.
+        """
+        if sum(map(len, payload)) < MEASURED_BYTES:
+            return False
+        self._large_count += 1
+        return self._large_count % MEASURED_ONE_OF == 1
 
     async def _write(self, context: Context, frame: bytes) -> None:
         """One frame, once there is room among what this caller has not taken yet; a caller that

@@ -15,7 +15,7 @@ from swarmfree.protocol.errors import CallFailed, PeerSilent, Refused
 from swarmfree.protocol.events import Event
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Request
+from swarmfree.protocol.messages import Commit, HeartbeatAnswer, LinkRate, Request
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.ports import Handler, Reply
@@ -76,6 +76,10 @@ class Line:
         self.asked: list[tuple[Member, Request]] = []
         self.told: list[Event] = []
         self.delay_s = 0.05
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """Nothing comes."""
+        return ()
 
     def sign(self, data: bytes) -> bytes:
         """As this peer."""

@@ -17,7 +17,7 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, Promise, RecordAnswer, Request
+from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, LinkRate, Promise, RecordAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
@@ -102,6 +102,10 @@ class World:
     # -- ports
     here = ME
     frames_received = 0
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """Nothing comes."""
+        return ()
 
     def sign(self, data: bytes) -> bytes:
         """Nobody asks for a vote."""

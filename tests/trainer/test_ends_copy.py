@@ -13,7 +13,7 @@ import pytest
 from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
-from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, RecordAnswer, Request, State
+from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, LinkRate, RecordAnswer, Request, State
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Handler, Reply
@@ -62,6 +62,10 @@ class Source:
     def here(self) -> Endpoint:
         """Of whoever calls: the keeper."""
         return ME
+
+    def link_rates(self) -> tuple[LinkRate, ...]:
+        """Nothing comes."""
+        return ()
 
     def serve(self, handler: Handler) -> Handler:
         """Nobody calls the keeper."""

@@ -130,7 +130,7 @@ class World:
             me=endpoint(COORDINATOR).member,
             run="run",
         )
-        assignment = SimpleNamespace(copied_s=self.copied_s, copies=self.copies, move=self._move)
+        assignment = SimpleNamespace(copied_s=self.copied_s, copies=self.copies, move=self._move, stand_by=Participant.rest)
         self.watch = MoveWatch(cast("Any", context), cast("Any", self.lead), cast("Any", self.roster), cast("Any", assignment))
 
     @property

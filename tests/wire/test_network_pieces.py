@@ -45,7 +45,14 @@ async def test_no_chunk_is_larger_than_this_peer_sends(pieces: tuple[bytes, ...]
 
     outcome = Outcome()
     outcome.response, outcome.payload = b"response", pieces
-    server = cast("Any", SimpleNamespace(_limits=SimpleNamespace(chunk_bytes=4), _write=lambda to, frame: to.write(frame)))
+    server = cast(
+        "Any",
+        SimpleNamespace(
+            _limits=SimpleNamespace(chunk_bytes=4),
+            _write=lambda to, frame: to.write(frame),
+            _is_to_be_measured=lambda _: False,
+        ),
+    )
     await Server._respond(server, cast("Any", SimpleNamespace(write=write)), outcome)
     kind, content, first = decode_frame(written[0])
     assert (kind, bytes(content)) == (FrameKind.RESPONSE, b"response")

@@ -15,7 +15,6 @@ from swarmfree.lab.study.cluster_model import ClusterModel
 from swarmfree.policy.planner.allocation import ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import PLAYED_MAX, PlanBounds, Uplink, averaging_s, chains, commit_s, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
-from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.policy.planner.list_schedule import Work, list_schedule
 from swarmfree.policy.planner.measured_fleet import UNBOUNDED, MeasuredPeer, horizon_s, measured_fleet
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, block_flops, ends_parameters
@@ -161,10 +160,7 @@ class SwarmTimes:
         """How many peers serve each stage as the run begins."""
         if nodes not in self._first:
             fleet = Fleet(tuple(self._named(f"{node:06d}") for node in range(nodes)))
-            if self.shape.limits is None:
-                plan = chosen_plan(fleet, self.manifest)
-            else:
-                plan = settled(fleet, allocate(fleet, self.manifest, self.limits), self.manifest, self._outlook(fleet, 0.0))
+            plan = settled(fleet, allocate(fleet, self.manifest, self.limits), self.manifest, self._outlook(fleet, 0.0))
             self._first[nodes] = tuple(map(len, plan.replicas))
         return self._first[nodes]
 

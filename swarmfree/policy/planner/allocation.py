@@ -16,7 +16,7 @@ from swarmfree.policy.planner.estimator import iteration_bound, memory_bytes, st
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.splits import level_split
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
 RISK_SLOWDOWN_MAX = 1.1
 """An iteration may take so many times longer for the sake of a second replica."""
@@ -156,9 +156,9 @@ def _filled(
 
 
 def moved(plan: ExecutionPlan, name: str, giver: int, taker: int) -> ExecutionPlan:
-    """Return the plan with a peer in another stage."""
-    rest = tuple(other for other in plan.replicas[giver] if other != name)
-    return plan.with_replicas({giver: rest, taker: (*plan.replicas[taker], name)})
+    """Return the plan with a peer in another stage; `giver` is `ABSENT` for a standby."""
+    gives = {giver: tuple(other for other in plan.replicas[giver] if other != name)} if giver != ABSENT else {}
+    return plan.with_replicas(gives | {taker: (*plan.replicas[taker], name)})
 
 
 def _runs_of_stages(peers: Sequence[PeerProfile], manifest: Manifest, empty: ExecutionPlan) -> ExecutionPlan:

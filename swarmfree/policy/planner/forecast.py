@@ -23,12 +23,12 @@ from swarmfree.policy.planner.measured_fleet import horizon_s
 from swarmfree.policy.planner.moves import stage_loads
 from swarmfree.policy.planner.reactions import Outlook
 from swarmfree.policy.planner.scores import StageRecovery
-from swarmfree.policy.planner.single_moves import MoveOutlook, settled
+from swarmfree.policy.planner.single_moves import SETTLING_MAX, MoveOutlook, settled
+from swarmfree.policy.planner.slow_links import best_standbys
 from swarmfree.protocol.manifest import Manifest, StagesSection
 
 LEANER_PEERS_MAX = 64
 """Of a larger fleet no further plans are made: each takes up to a second."""
-LEANER_GAIN = 1.1
 FORECAST_PLAYS = 25
 """Nobody waits for a forecast: by then a mean wavers by half a percent."""
 
@@ -48,6 +48,7 @@ class Forecast:
             long at least.
         tokens_per_s: that are learned.
         standbys: names of those without a place.
+        slow_links: of these, who would hold up the others by its link.
         alone: (stage, name) where one peer serves a stage alone.
         price_per_hour: of everybody, standbys as well.
         seconds_to_failure: expected until somebody dies; infinite where nobody does.
@@ -61,6 +62,7 @@ class Forecast:
     is_bound: bool
     tokens_per_s: float
     standbys: tuple[str, ...]
+    slow_links: tuple[str, ...]
     alone: tuple[tuple[int, str], ...]
     price_per_hour: float
     seconds_to_failure: float
@@ -77,11 +79,17 @@ class Forecast:
 
 
 def chosen_plan(fleet: Fleet, manifest: Manifest) -> ExecutionPlan:
-    """The plan that a swarm of these peers comes to: by places first, then by moves.
+    """The plan that a swarm of these peers comes to: by places first, then by moves, and by having
+    those stand by whose links hold up the others.
 
     Raises:
         allocation.PlanImpossible: no plan fits.
     """
+    return _chosen(fleet, manifest)[0]
+
+
+def _chosen(fleet: Fleet, manifest: Manifest) -> tuple[ExecutionPlan, frozenset[str]]:
+    """That plan, and who stands by for its link."""
     outlook = MoveOutlook(
         movable=fleet.by_name.keys(),
         limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
@@ -90,7 +98,14 @@ def chosen_plan(fleet: Fleet, manifest: Manifest) -> ExecutionPlan:
         recovery=StageRecovery(manifest.timing.join_wait_s),
         horizon_s=horizon_s(fleet),
     )
-    return settled(fleet, allocate(fleet, manifest), manifest, outlook)
+    plan = settled(fleet, allocate(fleet, manifest), manifest, outlook)
+    served = plan.stages_of.keys()
+    for _ in range(SETTLING_MAX):
+        standbys = best_standbys(fleet, plan, manifest, outlook)
+        if standbys is None:
+            break
+        plan = settled(fleet, standbys.plan, manifest, outlook)
+    return plan, frozenset(served - plan.stages_of.keys())
 
 
 def outlook_of(fleet: Fleet, manifest: Manifest) -> Outlook:
@@ -104,7 +119,7 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
     Raises:
         allocation.PlanImpossible: no plan fits.
     """
-    plan = chosen_plan(fleet, manifest)
+    plan, slow = _chosen(fleet, manifest)
     time = iteration_estimate(fleet, plan, manifest, FORECAST_PLAYS)
     loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks, fleet.ends_blocks))
     return Forecast(
@@ -116,18 +131,16 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
         is_bound=not is_played(plan, manifest),
         tokens_per_s=manifest.tokens_per_iteration / time.seconds,
         standbys=tuple(sorted(peer.name for peer in fleet.peers if peer.name not in plan.stages_of)),
+        slow_links=tuple(sorted(slow)),
         alone=tuple((stage, names[0]) for stage, names in enumerate(plan.replicas) if len(names) == 1),
         price_per_hour=sum(peer.price_per_hour for peer in fleet.peers),
         seconds_to_failure=fleet.seconds_to_failure,
     )
 
 
-def leaner(fleet: Fleet, manifest: Manifest, tokens_per_s: float) -> tuple[Forecast, StagesSection] | None:
-    """A plan with fewer places that is expected to be faster by a tenth at least, and its limits: a
-    live swarm measures no links, and so gives a place to whoever is slow for its link alone.
-
-    Args:
-        tokens_per_s: of the plan with all places; 0 where there is none.
+def leaner(fleet: Fleet, manifest: Manifest) -> tuple[Forecast, StagesSection] | None:
+    """Where no plan fits, the fastest one with fewer places, and its limits: fewer sources have
+    fewer microbatches in flight, and so every stage needs less memory.
     """
     if len(fleet.peers) > LEANER_PEERS_MAX:
         return None
@@ -139,8 +152,7 @@ def leaner(fleet: Fleet, manifest: Manifest, tokens_per_s: float) -> tuple[Forec
                 continue
             with suppress(PlanImpossible):
                 found.append((forecast(fleet, replace(manifest, stages=fewer)), fewer))
-    best = max(found, key=lambda each: each[0].tokens_per_s, default=None)
-    return best if best is not None and best[0].tokens_per_s >= LEANER_GAIN * tokens_per_s else None
+    return max(found, key=lambda each: each[0].tokens_per_s, default=None)
 
 
 def _busiest_uplink(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, time: IterationTime) -> tuple[str, float] | None:

@@ -1,8 +1,9 @@
-"""A fleet made of what a running swarm measures anyway: what each replica computes, and how fast
-states were copied.
+"""A fleet made of what a running swarm measures anyway: what each replica computes, how fast
+payloads come to it and from it, how long a word to it is under way, and how fast states were
+copied.
 
-Nobody measures the links of the pipeline. What they cost is in the time of whole iterations, and is
-taken to be the same with every plan: `single_moves.unexplained_s`.
+What iterations take beyond what all that explains is taken to be the same with every plan:
+`single_moves.unexplained_s`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.planner.estimator import stage_work
-from swarmfree.policy.planner.fleet import Fleet, PeerProfile
+from swarmfree.policy.planner.fleet import Fleet, Link, PeerProfile
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.messages import LinkRate
 from swarmfree.protocol.names import ENDS_STAGE
 from swarmfree.protocol.split import BlockSplit
 
@@ -43,11 +45,15 @@ class MeasuredPeer:
         name: of the peer.
         stage: that it serves, or is to.
         microbatch_s: that it computes for one microbatch of this stage; 0 = not measured.
+        latency_s: of a word from the coordinator to it; 0 = not measured.
+        links: how fast payloads came to it from others, whom these name as `name` does.
     """
 
     name: str
     stage: int
     microbatch_s: float = 0.0
+    latency_s: float = 0.0
+    links: tuple[LinkRate, ...] = ()
 
 
 def measured_fleet(
@@ -75,6 +81,11 @@ def measured_fleet(
     sources = {peer.name: peer.microbatch_s for peer in timed if peer.stage == ENDS_STAGE}
     ends = ends_blocks(work[ENDS_STAGE], [(took_s, block_s.get(name, median_s)) for name, took_s in sources.items()])
     block_s = {name: max(LEAST_BLOCK_S, took_s / ends) for name, took_s in sources.items()} | block_s
+    latency_s = defaultdict[str, float](float)
+    for peer in peers:
+        latency_s[peer.name] = max(peer.latency_s, latency_s[peer.name])
+    rates = link_rates(peers)
+    bytes_per_s = _fastest(rates)
     feeders = {peer.name for peer in peers if peer.stage == ENDS_STAGE}
     return Fleet(
         tuple(
@@ -83,14 +94,41 @@ def measured_fleet(
                 forward_s=FORWARD_SHARE * block_s.get(name, median_s),
                 backward_s=(1 - FORWARD_SHARE) * block_s.get(name, median_s),
                 memory_bytes=UNBOUNDED,
-                bytes_per_s=float("inf"),
+                bytes_per_s=bytes_per_s.get(name, math.inf),
+                latency_s=latency_s[name],
                 failures_per_hour=failures_per_hour,
                 can_feed=name in feeders,
             )
             for name in sorted({peer.name for peer in peers})
         ),
+        links={pair: Link(latency_s[pair[0]] + latency_s[pair[1]], rate) for pair, rate in rates.items()},
         ends_blocks=ends,
     )
+
+
+def link_rates(peers: Sequence[MeasuredPeer]) -> dict[tuple[str, str], float]:
+    """(One peer, another) in the order of their names -> bytes a second between them, by the slower
+    way, of the two the one that was measured.
+    """
+    names, found = {peer.name for peer in peers}, dict[tuple[str, str], float]()
+    for peer in peers:
+        for link in peer.links:
+            if link.peer_id in names and link.peer_id != peer.name and link.bytes_per_s > 0:
+                pair = min(peer.name, link.peer_id), max(peer.name, link.peer_id)
+                found[pair] = min(link.bytes_per_s, found.get(pair, math.inf))
+    return found
+
+
+def _fastest(rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Name -> bytes a second of its best link: the others are slow for whom they lead to. Only of
+    whom links to two others were measured: of two peers nobody knows whose is slow, and the word of
+    one alone sends nobody away.
+    """
+    found = defaultdict[str, list[float]](list)
+    for pair, rate in rates.items():
+        for name in pair:
+            found[name].append(rate)
+    return {name: max(each) for name, each in found.items() if len(each) > 1}
 
 
 def _block_s(timed: Sequence[MeasuredPeer], work: Sequence[float]) -> dict[str, float]:

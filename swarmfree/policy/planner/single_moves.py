@@ -8,6 +8,7 @@ Source: Odyssey (arXiv 2508.21613), equation 8, as in `reactions.score`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, stage_loads
 from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery, expected_loss, score
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.names import ENDS_STAGE
+from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
 SETTLING_MAX = 32
 PLAYED_TOGETHER_MAX = 4_000
@@ -43,6 +44,7 @@ class MoveOutlook:
             commit; taken to be the same with every plan.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
+        iteration_s: that iterations take; infinite where nobody has measured it.
     """
 
     movable: Collection[str]
@@ -51,6 +53,7 @@ class MoveOutlook:
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
+    iteration_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class RatedMove:
         after_s: afterwards.
         transition_s: that the copy takes.
         gain: its score against that of changing nothing.
-        spreads_risk: it gives a second replica to a stage that has one, while another has `RICH`.
+        spreads_risk: it gives a second replica to a stage that has one, while another has `RICH`,
+            or this one stands by.
     """
 
     move: MovePeer
@@ -81,7 +85,7 @@ class RatedMove:
     def reason(self) -> str:
         """For an operator."""
         why = (
-            f"stage {self.move.taker} hangs on one peer, and stage {self.move.giver} has {RICH} or more"
+            f"stage {self.move.taker} hangs on one peer, and {self._spare}"
             if self.spreads_risk
             else f"stage {self.move.taker} has the least speed for its work"
         )
@@ -90,12 +94,18 @@ class RatedMove:
             f"copy, then {self.after_s:.2f} s"
         )
 
+    @property
+    def _spare(self) -> str:
+        return "this one stands by" if self.move.giver == ABSENT else f"stage {self.move.giver} has {RICH} or more"
+
 
 def is_safe_move(before: ExecutionPlan, move: MovePeer) -> bool:
     """Whether a move leaves the stages no closer to their loss than the rule on risk allows: nobody
     moves from a stage that has one peer; and it leaves one alone only where as many stages hang on
     one peer as before, and none has `RICH`.
     """
+    if move.giver == ABSENT:
+        return True
     after = moved(before, move.peer, move.giver, move.taker)
     left = len(after.replicas[move.giver])
     if left != 1:
@@ -180,8 +190,8 @@ def _rated(
     stay: float,
     estimate: Callable[[ExecutionPlan], IterationTime],
 ) -> RatedMove:
-    after = moved(plan, move.peer, move.giver, move.taker)
-    meanwhile = plan.with_replicas({move.giver: after.replicas[move.giver]})
+    after, is_standby = moved(plan, move.peer, move.giver, move.taker), move.giver == ABSENT
+    meanwhile = plan if is_standby else plan.with_replicas({move.giver: after.replicas[move.giver]})
     after_s, meanwhile_s = (estimate(p).seconds + outlook.unexplained_s for p in (after, meanwhile))
     transition_s = outlook.copy_s(state_bytes(manifest, move.taker, plan.blocks[move.taker]))
     # The next failure may come while the peer copies, and the stage that it has left hangs on one
@@ -189,7 +199,8 @@ def _rated(
     risk = share * expected_loss(fleet, meanwhile, outlook.recovery, meanwhile_s)
     risk += (1 - share) * expected_loss(fleet, after, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, meanwhile_s, risk)
-    spreads_risk = len(plan.replicas[move.taker]) == 1 and len(plan.replicas[move.giver]) >= RICH
+    is_spare = is_standby or len(plan.replicas[move.giver]) >= RICH
+    spreads_risk = len(plan.replicas[move.taker]) == 1 and is_spare
     return RatedMove(move, after, before_s, meanwhile_s, after_s, transition_s, value / stay, spreads_risk)
 
 
@@ -202,7 +213,7 @@ def state_bytes(manifest: Manifest, stage: int, blocks: int | None = None) -> in
 def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> Iterator[MovePeer]:
     """Safe moves to the slowest stages and to those with one replica, from those with the most
     speed for their work; of each of these the two peers that would level both stages best, and its
-    slowest. Nobody moves to a stage without blocks.
+    slowest; and the standbys with the best links. Nobody moves to a stage without blocks.
     """
     work = stage_work(manifest, plan.blocks)
     loads = stage_loads(fleet, plan, work)
@@ -210,6 +221,8 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
     open_stages = [stage for stage in open_stages if stage != ENDS_STAGE]
     needs = stage_needs(manifest, plan.blocks, outlook.limits.sources_max)
     slowest_first = sorted(open_stages, key=lambda stage: (-loads[stage], stage))
+    standbys = [peer for peer in fleet.peers if peer.name in outlook.movable and peer.name not in plan.stages_of]
+    standbys.sort(key=lambda peer: (-peer.bytes_per_s, peer.block_s, peer.name))
     alone = [stage for stage in slowest_first[SLOWEST:] if len(plan.replicas[stage]) == 1][:SLOWEST]
     for taker in (*slowest_first[:SLOWEST], *alone):
         able = [stage for stage, names in enumerate(plan.replicas) if stage not in {ENDS_STAGE, taker} and len(names) > 1]
@@ -225,6 +238,9 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
             for name in _levelling(movable, wanted):
                 if is_safe_move(plan, move := MovePeer(name, giver, taker)):
                     yield move
+        for peer in standbys[:GIVERS]:
+            if fits(peer, taker, needs):
+                yield MovePeer(peer.name, ABSENT, taker)
 
 
 def _levelling(movable: Sequence[tuple[float, str]], wanted: float) -> list[str]:

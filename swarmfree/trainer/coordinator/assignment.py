@@ -332,7 +332,7 @@ class Assignment:
         replicas, when nobody else came for a while.
 
         Who came when every place was taken, and did not ask to stand by, gets any place that is
-        free since.
+        free since; not who stands by for its link.
         """
         if not self._opened and self._context.now_s() - self._begun_s < STANDBY_WAIT_S:
             return
@@ -351,7 +351,8 @@ class Assignment:
             else:
                 self._lost_since_s.setdefault(stage, self._context.now_s())
         for participant in self._roster.participants():
-            if participant.stage == ABSENT and not (participant.hello.standby or self._roster.is_barred(participant.member)):
+            is_kept = participant.hello.standby or participant.rests or self._roster.is_barred(participant.member)
+            if participant.stage == ABSENT and not is_kept:
                 manifest, can_feed = self._context.manifest, self._may_feed(participant.hello)
                 speeds = stage_speeds(self._roster, manifest, split=self._split)
                 counts, split = self._counts(), self._split
@@ -379,6 +380,11 @@ class Assignment:
         participant.lose()
         self._place(participant, stage)
         self.start_joins()
+
+    def stand_by(self, participant: Participant) -> None:
+        """A member leaves its stage, and serves none."""
+        participant.rest()
+        self._context.tell(Placed(participant.member.peer_id, ABSENT))
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them

@@ -1,5 +1,5 @@
-"""What a coordinator knows of how fast its participants compute, for the planner, which calls them
-by their peer ids.
+"""What a coordinator knows of how fast its participants compute and are reached, for the planner,
+which calls them by their peer ids.
 """
 
 from __future__ import annotations
@@ -17,21 +17,32 @@ from swarmfree.trainer.coordinator.participant import Participant, Participants
 def known_peers(there: Participants, manifest: Manifest) -> tuple[MeasuredPeer, ...]:
     """Everybody with a place who stays, newcomers that are loading their stage as well."""
     placed = [there.of_stage(stage) for stage in range(manifest.stage_count)]
-    return tuple(MeasuredPeer(g.member.peer_id, stage, microbatch_s(g)) for stage, group in enumerate(placed) for g in group)
+    return tuple(measured_peer(g, stage) for stage, group in enumerate(placed) for g in group)
+
+
+def measured_peer(participant: Participant, stage: int) -> MeasuredPeer:
+    """One peer, in the stage that it serves, or is to."""
+    links = participant.answer.links if participant.answer is not None else ()
+    return MeasuredPeer(participant.member.peer_id, stage, microbatch_s(participant), participant.latency_s, links)
 
 
 def known_fleet(
-    there: Participants, manifest: Manifest, failures_per_hour: float = 0.0, split: BlockSplit | None = None
+    there: Participants,
+    manifest: Manifest,
+    failures_per_hour: float = 0.0,
+    split: BlockSplit | None = None,
+    standbys: Sequence[MeasuredPeer] = (),
 ) -> tuple[Fleet, ExecutionPlan] | None:
     """The peers of `known_peers` as a fleet, and the plan that they come to; None where no replica
     of the body was measured yet. `split` is how the model is cut, None = as the run began.
 
-    What a guest computes tells how fast a source is, too: they share a device.
+    What a guest computes tells how fast a source is, too: they share a device. `standbys` are part
+    of the fleet, with what they were when they served.
     """
     peers = known_peers(there, manifest)
     sources = {peer.name for peer in peers if peer.stage == ENDS_STAGE}
     hosts = [MeasuredPeer(g.host, g.stage, microbatch_s(g)) for g in there.participants() if g.host in sources]
-    fleet = measured_fleet([*peers, *hosts], manifest, failures_per_hour, split)
+    fleet = measured_fleet([*peers, *hosts, *standbys], manifest, failures_per_hour, split)
     if fleet is None:
         return None
     return fleet, plan_of(peers, manifest, split)

@@ -31,8 +31,9 @@ from swarmfree.policy.planner.single_moves import (
     is_safe_move,
     unexplained_s,
 )
+from swarmfree.policy.planner.slow_links import RatedStandbys, best_standbys
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.records import Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
@@ -41,6 +42,7 @@ from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.measured_peers import known_fleet
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.coordinator.slow_links import SlowLinks
 from swarmfree.trainer.tasks import each
 
 PACES, PACES_MIN = 5, 3
@@ -58,6 +60,10 @@ of a second, and nothing trains meanwhile.
 SEARCH_S = 600.0
 """A peer that does not serve its new stage by then is taken to have failed; later where the copy
 was expected to take long, see `COPY_TIMES`, or iterations do, see `PACES`.
+"""
+STANDBY_HOLDS = 90
+"""So many times as long as a move has to be the best one, a peer stands by for its link, before it
+is tried again: by default half an hour.
 """
 COPY_TIMES = 3
 """So many times as long as expected a copy may take."""
@@ -81,6 +87,11 @@ class MoveUnderWay:
     held_s: float | None = None
     paces_s: list[float] = field(default_factory=list)
 
+    def is_made(self, plan: ExecutionPlan) -> bool:
+        """Whether the plan has who moves in its new stage."""
+        move, stages = self.rated.move, plan.stages_of.get(self.rated.move.peer, ())
+        return move.taker in stages if move.taker != ABSENT else not stages
+
     def serves(self, held_s: float | None, seconds: float) -> None:
         """An iteration was committed with it in its new stage, that it held since then."""
         self.held_s = held_s if self.held_s is None else self.held_s
@@ -101,6 +112,7 @@ class MoveWatch:
         self._unexplained_s: deque[float] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
         self._watch = ChangeWatch()
+        self._slow_links = SlowLinks(context, lead, roster, assignment)
         self._pending: MoveUnderWay | None = None
         self._looked_s = -math.inf
         self._lost, self._peer_hours = 0, 0.0
@@ -133,7 +145,7 @@ class MoveWatch:
             self._pending = None
             return
         plan = self._paced
-        if plan is None or move.taker not in plan.stages_of.get(move.peer, ()):
+        if plan is None or self._slow_links.is_under_way or not pending.is_made(plan):
             return
         pending.serves(self._assignment.copied_s.get(pending.member), seconds)
         if len(pending.paces_s) < PACES:
@@ -188,32 +200,48 @@ class MoveWatch:
         had a better place for long enough.
         """
         after_s, now_s = self._context.local.move_after_s, self._context.now_s()
+        if self._pending is not None:
+            self._leave()
         if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
             return
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
+        self._slow_links.end(STANDBY_HOLDS * hold_s)
         if now_s < self._looked_s + hold_s / LOOKS:
             return
         self._looked_s = now_s
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
         best = self._best()
-        # A second replica where one is missing is worth a change, however little it brings
-        gain = 0.0 if best is None else max(best.gain, rules.gain_min if best.spreads_risk else 0.0)
+        gain = 0.0 if best is None else best.gain
+        if isinstance(best, RatedMove) and best.spreads_risk:
+            gain = max(gain, rules.gain_min)  # a second replica is worth a change, however little it brings
         # Who gives wavers with what is measured, where several stages are alike
-        candidate = None if best is None else best.move.taker
+        candidate = best.move.taker if isinstance(best, RatedMove) else None if best is None else ABSENT
         rng = random.Random(f"{self._context.run} {self._lead.term} {self._lead.iteration}")
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
-        if best is None or not is_due:
+        if not is_due or best is None:
             return
+        if isinstance(best, RatedStandbys):
+            await self._stand_by(best)
+        else:
+            await self._try_move(best)
+
+    def _best(self) -> RatedMove | RatedStandbys | None:
+        """The move that gains most, or who had better stand by, where that gains more."""
+        found = self.outlook()
+        if found is None:
+            return None
+        fleet, plan, outlook = found
+        manifest = self._context.manifest
+        move, standbys = best_move(fleet, plan, manifest, outlook), best_standbys(fleet, plan, manifest, outlook)
+        return standbys if standbys is not None and (move is None or standbys.gain > move.gain) else move
+
+    async def _try_move(self, best: RatedMove) -> None:
         mover = next(g for g in self._roster.participants() if g.member.peer_id == best.move.peer)
         # One of them may have died a moment ago, and another be the last that helps who is behind
         asked = [g for g in self._roster.participants() if g.stage in {best.move.giver, best.move.taker}]
         await each(asked, self._roster.ask)
         if self._may_move(mover, best.move):
             self._move(mover, best)
-
-    def _best(self) -> RatedMove | None:
-        found = self.outlook()
-        return None if found is None else best_move(found[0], found[1], self._context.manifest, found[2])
 
     @property
     def is_under_way(self) -> bool:
@@ -234,18 +262,23 @@ class MoveWatch:
             fleet,
             plan,
             MoveOutlook(
-                movable={g.member.peer_id for g in self._roster.members() if g.is_heard and g.member != self._context.me},
+                movable={
+                    g.member.peer_id
+                    for g in self._roster.participants()
+                    if (g.is_member or g.rests) and g.is_heard and g.member != self._context.me
+                },
                 limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
                 copy_s=partial(copy_s, tuple(self._assignment.copies)),
                 unexplained_s=statistics.median(self._unexplained_s),
                 recovery=StageRecovery(self._context.timing.join_wait_s),
                 horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
+                iteration_s=statistics.median(self._paces_s),
             ),
         )
 
     def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
         rate = failure_rate(self._lost, self._peer_hours)
-        return known_fleet(self._roster, self._context.manifest, rate, self._split)
+        return known_fleet(self._roster, self._context.manifest, rate, self._split, self._slow_links.standbys())
 
     @property
     def _split(self) -> BlockSplit:
@@ -261,7 +294,8 @@ class MoveWatch:
         ]
         room = self._context.manifest.replicas_max(move.taker) - len(self._roster.of_stage(move.taker))
         is_one_lost = not all(map(self._roster.holders, range(len(ready))))
-        if self._roster.is_deposed or mover not in ready[move.giver] or not ready[move.taker] or is_one_lost or room <= 0:
+        is_ready = mover.rests and mover.is_heard if move.giver == ABSENT else mover in ready[move.giver]
+        if self._roster.is_deposed or not is_ready or not ready[move.taker] or is_one_lost or room <= 0:
             return False
         plan = ExecutionPlan((0, *self._split.counts), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready))
         voters = {g.member for stage in ready for g in stage} - {mover.member}
@@ -284,3 +318,35 @@ class MoveWatch:
         )
         self._pending = MoveUnderWay(best, mover.member, now_s)
         self._assignment.move(mover, move.taker)
+
+    async def _stand_by(self, rests: RatedStandbys) -> None:
+        """Have these leave, and measure what comes of it by the first of them."""
+        stages = {move.giver for move in rests.moves}
+        await each([g for g in self._roster.participants() if g.stage in stages], self._roster.ask)
+        self._slow_links.queue(rests)
+        if left := self._leave():
+            first = RatedMove(
+                left[0], rests.plan, rests.before_s, rests.before_s, rests.after_s, 0.0, rests.gain, spreads_risk=False
+            )
+            member = next(g.member for g in self._roster.participants() if g.member.peer_id == first.move.peer)
+            self._assignment.copied_s.pop(member, None)
+            self._pending = MoveUnderWay(first, member, self._context.now_s())
+
+    def _leave(self) -> list[MovePeer]:
+        """Let those go who are to stand by, as far as they may."""
+        left, rated = self._slow_links.look(), self._slow_links.rated
+        for move in left:
+            assert rated is not None, "somebody was to leave"
+            self._tell(
+                MoveDecided(
+                    move.peer,
+                    move.giver,
+                    ABSENT,
+                    self._lead.iteration,
+                    rated.reason,
+                    iteration_s=rated.before_s,
+                    predicted_iteration_s=rated.after_s,
+                    predicted_transition_s=0.0,
+                )
+            )
+        return left

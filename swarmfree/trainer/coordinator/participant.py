@@ -7,8 +7,9 @@ Source: protocol sections 3.3, 6 (Heartbeat).
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open, Request
@@ -16,6 +17,7 @@ from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.records import Record
 
 MISSED_SILENCES = 1.5
+ROUND_TRIPS = 16
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,9 @@ class Participant:
         sent_to: the iteration up to which it was sent what it steps with.
         was_recalled: it was fenced before, and is called for.
         progress: news and microbatches of which its last answer has told.
+        rests: it stands by for its link, and gets a place where that is worth it, or a stage is
+            lost.
+        round_trips_s: that its last answers were under way, there and back.
     """
 
     endpoint: Endpoint
@@ -88,10 +93,21 @@ class Participant:
     sent_to: int = ABSENT
     was_recalled: bool = False
     progress: int = 0
+    rests: bool = False
+    round_trips_s: deque[float] = field(default_factory=lambda: deque(maxlen=ROUND_TRIPS))
 
     def place(self, stage: int) -> None:
         """It serves this stage, or is to."""
-        self.stage = stage
+        self.stage, self.rests = stage, False
+
+    def rest(self) -> None:
+        """It serves no stage, since its link would hold up the others."""
+        self.lose()
+        self.stage, self.rests = ABSENT, True
+
+    def end_rest(self) -> None:
+        """It is to get a place like everybody."""
+        self.rests = False
 
     def hold(self, iteration: int, state_digest: str = "", *, is_ours: bool) -> None:
         """It holds its stage's state, ready for this iteration; `state_digest` of a copy that is to
@@ -166,8 +182,8 @@ class Participant:
         """It has said more of itself."""
         self.hello = hello
 
-    def hear(self, answer: HeartbeatAnswer, now_s: float, bases: Collection[str] = ()) -> None:
-        """It has answered a heartbeat.
+    def hear(self, answer: HeartbeatAnswer, now_s: float, bases: Collection[str] = (), asked_s: float | None = None) -> None:
+        """It has answered a heartbeat, that it was asked by at `asked_s`.
 
         Who was away while what it has worked on was decided cannot vouch for its state; where its
         first answer tells one of the lead's `bases`, it holds what that begins with.
@@ -175,6 +191,8 @@ class Participant:
         if self.answer is None and not self.built and answer.base in bases:
             self.vouch()
         self.answer, self.forbids, self.heard_s = answer, False, now_s
+        if asked_s is not None:
+            self.round_trips_s.append(max(0.0, now_s - asked_s - answer.held_s))
         self.progress = answer.news + sum(len(partial_sum.microbatches) for partial_sum in answer.partial_sums)
         self.is_emptied |= answer.stage != self.copies
         has_stepped = self.was_told_nothing and answer.iteration <= self.sent_to  # before it has said so
@@ -293,6 +311,13 @@ class Participant:
     def work_done(self) -> int:
         """By its device, as it told last."""
         return self.answer.work_done if self.answer is not None else 0
+
+    @property
+    def latency_s(self) -> float:
+        """How long a word is under way to it: half of its fastest answer, since the others have
+        waited for somebody's processor. 0 where it has not answered yet.
+        """
+        return min(self.round_trips_s, default=0.0) / 2
 
     @property
     def stands_in(self) -> bool:

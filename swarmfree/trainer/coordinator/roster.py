@@ -624,6 +624,7 @@ class Roster(Participants):
             adopted = self._adopted.get(participant.member, ABSENT)
             evidence = self._evidence_for(participant)
             request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence)
+            asked_s = self._context.now_s()
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)
             except (PeerUnreachable, PeerSilent):
@@ -640,7 +641,7 @@ class Roster(Participants):
                 await asyncio.sleep(KNOCK_S)
             else:
                 answer = reply.expect(HeartbeatAnswer)
-                participant.hear(answer, self._context.now_s(), self._lead.bases)
+                participant.hear(answer, self._context.now_s(), self._lead.bases, asked_s)
                 self._keep_told(participant.member, answer)
                 return answer
 

@@ -382,6 +382,7 @@ class StageMember:
                 coordinator, and a majority has not signed for this one; `past`, from one that this
                 member does not follow yet, and that leads what gives way to the state held here.
         """
+        began_s = self.context.now_s()
         replica_state, before = self.replica_state, self.replica_state.coordinator
         hears_another = self.hears_another(sender) and not self._may_lead_here(sender, request)
         where = request.position.iteration, request.lineage, request.forced
@@ -424,6 +425,8 @@ class StageMember:
             work_done=self.work_done,
             room_bytes=self.guest_room.room_bytes(),
             host=self.guest_room.host,
+            held_s=self.context.now_s() - began_s,
+            links=self.context.ports.network.link_rates(),
         )
         return Reply(answer)
 

@@ -531,6 +531,8 @@ class HeartbeatResponse(google.protobuf.message.Message):
     WORK_DONE_FIELD_NUMBER: builtins.int
     ROOM_BYTES_FIELD_NUMBER: builtins.int
     HOST_FIELD_NUMBER: builtins.int
+    HELD_S_FIELD_NUMBER: builtins.int
+    LINKS_FIELD_NUMBER: builtins.int
     news: builtins.int
     """Number of the member's latest news; zero before the first."""
     iteration: builtins.int
@@ -561,6 +563,8 @@ class HeartbeatResponse(google.protobuf.message.Message):
     """Memory that it would give a guest, bytes; zero = it takes in none, or none more."""
     host: builtins.str
     """Peer id of the peer in whose process this one lives, as its guest; empty = it is none."""
+    held_s: builtins.float
+    """How long the member has held this question, seconds."""
     @property
     def position(self) -> swarmfree.wire.v1.names_pb2.Position:
         """The highest claim it has promised; absent before the first."""
@@ -580,6 +584,10 @@ class HeartbeatResponse(google.protobuf.message.Message):
     @property
     def shadows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___KeptShadow]:
         """Complete shadows that the sender keeps."""
+
+    @property
+    def links(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LinkRate]:
+        """How fast payloads came to it, of at most 8 senders; empty if nothing was measured."""
 
     def __init__(
         self,
@@ -603,11 +611,35 @@ class HeartbeatResponse(google.protobuf.message.Message):
         work_done: builtins.int = ...,
         room_bytes: builtins.int = ...,
         host: builtins.str = ...,
+        held_s: builtins.float = ...,
+        links: collections.abc.Iterable[global___LinkRate] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "host", b"host", "iteration", b"iteration", "lateness", b"lateness", "log_since", b"log_since", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "room_bytes", b"room_bytes", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "ends_iteration", b"ends_iteration", "ends_lineage", b"ends_lineage", "evaluation", b"evaluation", "held_s", b"held_s", "host", b"host", "iteration", b"iteration", "lateness", b"lateness", "links", b"links", "log_since", b"log_since", "losses", b"losses", "news", b"news", "partial_sums", b"partial_sums", "position", b"position", "room_bytes", b"room_bytes", "seconds_per_microbatch", b"seconds_per_microbatch", "shadows", b"shadows", "share_done", b"share_done", "stage", b"stage", "stored", b"stored", "work_done", b"work_done"]) -> None: ...
 
 global___HeartbeatResponse = HeartbeatResponse
+
+@typing.final
+class LinkRate(google.protobuf.message.Message):
+    """How fast payloads come from one peer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PEER_ID_FIELD_NUMBER: builtins.int
+    BYTES_PER_S_FIELD_NUMBER: builtins.int
+    peer_id: builtins.str
+    """Of the sender; required."""
+    bytes_per_s: builtins.float
+    """Bytes a second, while something comes."""
+    def __init__(
+        self,
+        *,
+        peer_id: builtins.str = ...,
+        bytes_per_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_per_s", b"bytes_per_s", "peer_id", b"peer_id"]) -> None: ...
+
+global___LinkRate = LinkRate
 
 @typing.final
 class Segment(google.protobuf.message.Message):

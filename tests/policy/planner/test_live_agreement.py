@@ -19,7 +19,11 @@ from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer, horizon_s, measured_fleet
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, settled, unexplained_s
+from swarmfree.policy.planner.slow_links import best_standbys
 from swarmfree.protocol.config import read_run
+from swarmfree.protocol.message_bounds import LINKS_MAX
+from swarmfree.protocol.messages import LinkRate
+from swarmfree.protocol.names import ENDS_STAGE
 from tests import tidy
 from tests.cli.test_plan_command import MODEL
 
@@ -46,9 +50,18 @@ def arriving(order: list[str], *, measured: bool) -> ExecutionPlan:
     return ExecutionPlan(blocks, tuple(tuple(sorted(names)) for names in members))
 
 
-def as_measured(plan: ExecutionPlan) -> Fleet:
-    """The fleet, as a coordinator learns of it from heartbeats."""
-    peers = [MeasuredPeer(n, s, FLEET.by_name[n].block_s * WORK[s]) for s, names in enumerate(plan.replicas) for n in names]
+def as_measured(plan: ExecutionPlan, real: Fleet) -> Fleet:
+    """The fleet, as a coordinator learns of it from heartbeats: who gets gradients or averages from
+    whom tells how fast those came, and the nearest source coordinates.
+    """
+    there = [(name, stage) for stage, names in enumerate(plan.replicas) for name in names]
+    near_s = min(real.by_name[name].latency_s for name in plan.replicas[ENDS_STAGE])
+    peers = []
+    for name, stage in there:
+        partners = [other for other, at in there if other != name and at in {stage, (stage + 1) % len(plan.blocks)}][-LINKS_MAX:]
+        links = tuple(LinkRate(other, real.link(name, other).bytes_per_s) for other in partners)
+        profile = real.by_name[name]
+        peers.append(MeasuredPeer(name, stage, profile.block_s * WORK[stage], near_s + profile.latency_s, links))
     fleet = measured_fleet(peers, MANIFEST, 0.1)
     assert fleet is not None
     return fleet
@@ -56,15 +69,25 @@ def as_measured(plan: ExecutionPlan) -> Fleet:
 
 def moved_on(plan: ExecutionPlan, real: Fleet = FLEET) -> ExecutionPlan:
     """What the coordinator makes of a plan, one move after the other, if iterations really take as
-    long as the forecast says, links and all.
+    long as the forecast says.
     """
-    fleet = as_measured(plan)
-    beside_s = unexplained_s(iteration_estimate(real, plan, MANIFEST).seconds, fleet, plan, MANIFEST)
-    limits = ReplicaLimits(MANIFEST.stages.replicas_max, MANIFEST.stages.sources_max)
+    fleet = as_measured(plan, real)
+    iteration_s = iteration_estimate(real, plan, MANIFEST).seconds
     outlook = MoveOutlook(
-        {p.name for p in fleet.peers}, limits, Link(0.0, 25e6).seconds, beside_s, StageRecovery(20.0), horizon_s(fleet)
+        {p.name for p in fleet.peers},
+        ReplicaLimits(MANIFEST.stages.replicas_max, MANIFEST.stages.sources_max),
+        Link(0.0, 25e6).seconds,
+        unexplained_s(iteration_s, fleet, plan, MANIFEST),
+        StageRecovery(20.0),
+        horizon_s(fleet),
+        iteration_s,
     )
-    return settled(fleet, plan, MANIFEST, outlook)
+    while True:
+        plan = settled(fleet, plan, MANIFEST, outlook)
+        standbys = best_standbys(fleet, plan, MANIFEST, outlook)
+        if standbys is None:
+            return plan
+        plan = standbys.plan
 
 
 def test_the_printed_plan_is_what_the_coordinator_comes_to() -> None:

@@ -1,0 +1,204 @@
+"""Who had better stand by for its link."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import pytest
+
+from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits
+from swarmfree.policy.planner.estimator import iteration_estimate
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.moves import MovePeer
+from swarmfree.policy.planner.scores import StageRecovery
+from swarmfree.policy.planner.single_moves import MoveOutlook, best_move, is_worth_it
+from swarmfree.policy.planner.slow_links import (
+    ALONE_SPEEDUP,
+    RATES_MAX,
+    TRUST,
+    RatedStandbys,
+    _candidates,
+    best_standbys,
+)
+from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.names import ABSENT
+
+FAST, SLOW = 1e8, 1e5
+"""Bytes a second. A stage has 115 KB of gradients: seconds with the slow one."""
+
+
+def plan_of(text: str) -> ExecutionPlan:
+    """Stages from `|`, a letter for each peer."""
+    stages = text.split("|")
+    return ExecutionPlan((0, *(1 for _ in stages[1:])), tuple(tuple(sorted(names)) for names in stages))
+
+
+def manifest_of(plan: ExecutionPlan, microbatches: int = 12) -> Manifest:
+    """One block a stage."""
+    body = len(plan.blocks) - 1
+    return Manifest(
+        model=ModelSection(width=64, blocks=body, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8),
+        stages=StagesSection(body=body, replicas_max=8),
+        batch=BatchSection(microbatches=microbatches),
+        ring=RingSection(credits=12),
+    )
+
+
+def fleet_of(plan: ExecutionPlan, slow: Mapping[str, float], block_s: Mapping[str, float] | None = None) -> Fleet:
+    """All are alike but for the links of some, and the speed of some."""
+    names = [name for stage in plan.replicas for name in stage]
+    return Fleet(
+        tuple(
+            PeerProfile(
+                name, took_s / 3, took_s * 2 / 3, 1 << 62, slow.get(name, FAST), failures_per_hour=0.1, can_feed=name == "s"
+            )
+            for name in names
+            for took_s in [(block_s or {}).get(name, 0.05)]
+        )
+    )
+
+
+def outlook(plan: ExecutionPlan, *, iteration_s: float = math.inf, unexplained_s: float = 0.0, stays: str = "s") -> MoveOutlook:
+    """Everybody may move but those who stay."""
+    movable = plan.stages_of.keys() - set(stays)
+    return MoveOutlook(
+        movable, ReplicaLimits(8, 3), lambda _: 1.0, unexplained_s, StageRecovery(20.0), 3600.0, iteration_s=iteration_s
+    )
+
+
+def leaves(text: str, slow: Mapping[str, float], **more: float | str) -> str:
+    """Who is told to stand by, sorted."""
+    plan = plan_of(text)
+    found = best_standbys(fleet_of(plan, slow), plan, manifest_of(plan), outlook(plan, **more))  # type: ignore[arg-type]
+    return "" if found is None else "".join(sorted(move.peer for move in found.moves))
+
+
+def test_whoever_makes_its_stage_average_slowly_stands_by() -> None:
+    """And nobody else, whatever stage has more."""
+    assert leaves("s|abc|defg", {"b": SLOW}) == "b"
+
+
+def test_two_stages_are_relieved_at_once() -> None:
+    """To leave out one of two alone brings nothing."""
+    assert leaves("s|abc|def", {"b": SLOW, "e": SLOW}) == "be"
+    assert leaves("s|abc|def", {"b": SLOW, "e": 2 * SLOW}) == "be"
+
+
+def test_nobody_stands_by_where_links_are_good_enough() -> None:
+    """Or where none was measured."""
+    assert leaves("s|abc|def", {"b": FAST / 4}) == ""
+    assert leaves("s|abc|def", dict.fromkeys("sabcdef", math.inf)) == ""
+
+
+def test_a_slow_device_with_a_good_link_stays() -> None:
+    """It gets less to do."""
+    plan = plan_of("s|abc|def")
+    assert best_standbys(fleet_of(plan, {}, {"b": 1.0}), plan, manifest_of(plan), outlook(plan)) is None
+
+
+def test_one_is_kept_where_the_others_wait_for_its_link_alone() -> None:
+    """Of a stage that has but slow ones the best, and of two the other."""
+    assert leaves("s|abc|def", {"a": SLOW / 10, "b": SLOW / 3, "c": SLOW / 5}) == "ac"
+    assert leaves("s|ab|def", {"a": SLOW}) == "a"
+
+
+def test_stage_0_and_who_may_not_move_stay() -> None:
+    """The coordinator is one of them."""
+    assert leaves("su|abc|def", {"u": SLOW}) == ""
+    assert leaves("s|abc|def", {"b": SLOW}, stays="sb") == ""
+
+
+def test_a_stage_hangs_on_one_peer_only_where_iterations_get_much_shorter() -> None:
+    """By `ALONE_SPEEDUP`; by less two stay, though one would be faster. A standby that would make
+    them longer by less than `RISK_SLOWDOWN_MAX` comes back, and this one would not.
+    """
+    plan = plan_of("s|ab|def")
+    manifest, alone = manifest_of(plan), plan.without(frozenset("a"))
+    found = {}
+    for rate in (4.0, 4.4, 4.8, 5.2):
+        fleet = fleet_of(plan, {"a": rate * SLOW})
+        speedup = iteration_estimate(fleet, plan, manifest).seconds / iteration_estimate(fleet, alone, manifest).seconds
+        found[speedup] = best_standbys(fleet, plan, manifest, outlook(plan)) is not None
+    assert min(found) < ALONE_SPEEDUP < max(found)
+    assert [speedup for speedup, stands_by in found.items() if stands_by] == [each for each in found if each >= ALONE_SPEEDUP]
+    assert ALONE_SPEEDUP > RISK_SLOWDOWN_MAX
+
+
+def test_what_is_known_of_iterations_has_to_explain_them() -> None:
+    """They take much less than is expected: then it is not the link that they wait for."""
+    plan = plan_of("s|abc|def")
+    expected_s = iteration_estimate(fleet_of(plan, {"b": SLOW}), plan, manifest_of(plan)).seconds
+    assert leaves("s|abc|def", {"b": SLOW}, iteration_s=1.01 * expected_s / TRUST) == "b"
+    assert leaves("s|abc|def", {"b": SLOW}, iteration_s=0.99 * expected_s / TRUST) == ""
+
+
+def test_what_iterations_take_beside_it_counts_for_both() -> None:
+    """Where they take a minute for other reasons, two seconds are nothing."""
+    assert leaves("s|abc|def", {"b": SLOW}, unexplained_s=60.0) == ""
+
+
+def test_nobody_is_told_where_a_stage_is_lost_or_a_peer_serves_two() -> None:
+    """Another one takes its place first."""
+    assert leaves("s||abc|def", {"b": SLOW}) == ""
+    plan = plan_of("s|abc|cde")
+    assert best_standbys(fleet_of(plan_of("s|abc|de"), {"b": SLOW}), plan, manifest_of(plan), outlook(plan)) is None
+
+
+def test_few_rates_are_tried() -> None:
+    """The slowest one alone, and all, are among them."""
+    letters = "abcdefghijklmnopqrtuvwxyz"
+    plan = plan_of(f"s|{letters}")
+    fleet = fleet_of(plan, {name: SLOW * (1 + number) for number, name in enumerate(letters)})
+    found = [len(moves) for moves in _candidates(fleet, plan, outlook(plan), 1)]
+    assert len(found) <= RATES_MAX
+    assert max(found) == len(letters) - 1
+    few = plan_of("s|abcd")
+    assert [len(m) for m in _candidates(fleet_of(few, dict.fromkeys("ab", SLOW)), few, outlook(few), 2)] == [2]
+
+
+def test_who_stands_by_comes_back_where_that_is_worth_it() -> None:
+    """Its stage has become slow: but not before, and never back and forth."""
+    plan = plan_of("s|abc|de")
+    manifest, slow = manifest_of(plan), {"b": SLOW}
+    without = plan.without(frozenset("b"))
+    assert best_move(fleet_of(plan, slow), without, manifest, outlook(plan)) is None
+    slowed = fleet_of(plan, slow, {"a": 4.0, "c": 4.0})
+    found = best_move(slowed, without, manifest, outlook(plan))
+    assert found is not None and found.move == MovePeer("b", ABSENT, 1) and is_worth_it(found)
+    assert found.meanwhile_s == found.before_s, "nobody waits for its copy"
+    assert found.plan == plan
+    assert best_standbys(slowed, plan, manifest, outlook(plan)) is None
+
+
+def test_who_stands_by_is_a_second_replica_where_it_hardly_costs_anything() -> None:
+    """A stage hangs on one peer."""
+    plan = plan_of("s|ab|de")
+    found = best_move(fleet_of(plan, {"b": FAST / 40}), plan.without(frozenset("b")), manifest_of(plan), outlook(plan))
+    assert found is not None and found.move == MovePeer("b", ABSENT, 1)
+    assert "this one stands by" in found.reason
+
+
+def test_it_is_said_why() -> None:
+    """With the seconds."""
+    plan = plan_of("s|abc|def")
+    moves = (MovePeer("b", 1, ABSENT),)
+    assert RatedStandbys(moves, plan, 5.0, 2.0, 2.5).reason.endswith("an iteration takes 5.00 s, and 2.00 s without it")
+    assert RatedStandbys(moves * 3, plan, 5.0, 2.0, 2.5).reason.endswith("2.00 s without the 3 with the slowest links")
+
+
+@pytest.mark.parametrize(("peers", "limit_s"), [(1000, 0.1), (10_000, 2.0)])
+def test_a_large_swarm_is_looked_at_quickly(peers: int, limit_s: float) -> None:
+    """As every change: seconds of processor time, the best of three."""
+    stages = peers // 8
+    names = [[f"{stage}.{n}" for n in range(8)] for stage in range(1, stages + 1)]
+    plan = ExecutionPlan((0, *(1 for _ in names)), (("s",), *(tuple(sorted(each)) for each in names)))
+    fleet = fleet_of(plan, {name: SLOW * (1 + number % 50) for each in names for number, name in enumerate(each)})
+    manifest = manifest_of(plan, 4096)
+    took_s = []
+    for _ in range(3):
+        begun_s = time.process_time()
+        best_standbys(fleet, plan, manifest, outlook(plan))
+        took_s.append(time.process_time() - begun_s)
+    assert min(took_s) < limit_s

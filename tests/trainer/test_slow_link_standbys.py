@@ -1,0 +1,174 @@
+"""Members that stand by for their links: who leaves when, who comes back, what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from swarmfree.policy.quorum import is_majority
+from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
+from swarmfree.protocol.messages import LinkRate
+from swarmfree.protocol.names import ABSENT, Member
+from swarmfree.trainer.coordinator.move_watch import PACES, RESTS, STANDBY_HOLDS
+from tests.trainer.test_move_watch import HOLD_S, World
+
+FAST, SLOW = 1e8, 1e5
+ITERATION_S = 3.0
+"""With one slow link: 0.9 s of devices, and 1.5 s in which three average 115 KB."""
+
+
+class LinkWorld(World):
+    """A world in which links are measured.
+
+    Args:
+        slow: bytes a second of those whose links are slow.
+    """
+
+    def __init__(self, text: str, slow: Mapping[str, float], **more: Any) -> None:
+        super().__init__(text, **more)
+        self.slow = dict(slow)
+        self.electors = list(self.electorate)
+
+    def _may_decide(self, members: set[Member]) -> bool:
+        return is_majority(self.electors, members)
+
+    def rate(self, one: str, other: str) -> float:
+        """Between two peers."""
+        return min(self.slow.get(one, FAST), self.slow.get(other, FAST))
+
+    def tell_links(self) -> None:
+        """Everybody tells of the others of its stage, and of a source."""
+        for peer in self.roster.members():
+            name = peer.member.peer_id
+            others = [g.member.peer_id for g in (*self.roster.of_stage(peer.stage), self.peer("s")) if g is not peer]
+            assert peer.answer is not None
+            peer.answer = replace(peer.answer, links=tuple(LinkRate(other, self.rate(name, other)) for other in others))
+
+    async def iterate(self, seconds: float = ITERATION_S, count: int = 1, *, is_clean: bool = True) -> None:
+        """The record's electorate are those who were in the plan."""
+        for _ in range(count):
+            self.tell_links()
+            await super().iterate(seconds, is_clean=is_clean)
+            self.electors = [g.member for g in self.roster.members()]
+
+    def decided(self) -> list[tuple[str, int, int]]:
+        """Who was told what."""
+        return [(event.member, event.giver, event.taker) for event in self.of(MoveDecided)]
+
+
+async def test_who_holds_up_the_others_stands_by_once_it_has_for_long_enough() -> None:
+    """It holds no place, and gets none by itself; what was expected and what came is told."""
+    world = LinkWorld("s|abc|def", {"b": SLOW})
+    decided = await world.until_moved(ITERATION_S)
+    assert (decided.member, decided.giver, decided.taker) == ("b", 1, ABSENT)
+    assert world.now_s > HOLD_S
+    assert decided.iteration_s == pytest.approx(ITERATION_S, rel=0.05)
+    assert decided.predicted_iteration_s < 0.6 * ITERATION_S
+    assert decided.words.startswith("moves out of stage 1, to stand by: others wait for its link")
+    b = world.peer("b")
+    assert (b.stage, b.rests, b.built) == (ABSENT, True, False)
+    await world.iterate(1.1, PACES)
+    (measured,) = world.of(MoveMeasured)
+    assert (measured.member, measured.taker, measured.transition_s) == ("b", ABSENT, 0.0)
+    assert measured.iteration_s == pytest.approx(1.1)
+    assert "an iteration takes 1.10 s" in measured.words and "it held" not in measured.words
+    await world.iterate(1.1, int(RESTS * HOLD_S * 3))
+    assert len(world.decided()) == 1, "nothing else is better"
+
+
+async def test_of_two_alone_nobody_knows_whose_link_it_is() -> None:
+    """Each of them tells of the other, and of nobody else."""
+    world = LinkWorld("s|ab|def", {"b": SLOW})
+    world.rate = lambda one, other: SLOW if {one, other} == {"a", "b"} else 0.0  # type: ignore[method-assign]
+    await world.iterate(ITERATION_S, 60)
+    assert world.decided() == []
+
+
+async def test_those_of_several_stages_leave_together() -> None:
+    """As the same iteration begins: one of them alone would bring nothing."""
+    world = LinkWorld("s|abc|def", {"b": SLOW, "e": SLOW})
+    await world.until_moved(ITERATION_S)
+    assert sorted(world.decided()) == [("b", 1, ABSENT), ("e", 2, ABSENT)]
+
+
+async def test_no_more_leave_at_once_than_a_majority_can_do_without() -> None:
+    """Five of nine: three now, and the others with the next iteration; then it is measured."""
+    world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)
+    await world.until_moved(ITERATION_S)
+    first = len(world.decided())
+    assert first == 4, "five of nine are a majority"
+    await world.iterate(1.5)
+    assert len(world.decided()) == 5
+    assert {event.reason for event in world.of(MoveDecided)} == {world.of(MoveDecided)[0].reason}
+    await world.iterate(1.5, PACES - 1)
+    assert world.of(MoveMeasured) == [], "counted from the last one on"
+    await world.iterate(1.5)
+    assert len(world.of(MoveMeasured)) == 1
+
+
+async def test_who_was_to_leave_stays_where_its_sibling_has_died() -> None:
+    """It is the last by then."""
+    world = LinkWorld("s|ab|def", {"b": SLOW / 4}, usual_s=0.1)
+    world.roster.dies.add("a")
+    for _ in range(60):
+        await world.iterate(5.5)
+    assert world.decided() == []
+    assert world.peer("b").built and world.of(MoveFailed) == []
+
+
+async def test_nobody_leaves_where_a_stage_is_lost_meanwhile() -> None:
+    """Those who are left may be needed there: whoever is asked before they leave is found dead."""
+    world = LinkWorld("s|abc|d", {"b": SLOW})
+    ask = world.roster.ask
+
+    async def ask_and_lose(participant: Any) -> None:
+        await ask(participant)
+        if "d" in world.roster.dies:
+            world.roster.dies.clear()
+            world.roster.lose("d")
+
+    world.roster.dies.add("d")
+    world.roster.ask = ask_and_lose  # type: ignore[method-assign]
+    while "d" in world.roster.dies:
+        await world.iterate()
+    assert world.decided() == []
+    assert world.peer("b").built
+
+
+async def test_it_comes_back_where_its_stage_has_become_poor() -> None:
+    """By the same rules as everybody that moves."""
+    world = LinkWorld("s|abc|de", {"b": SLOW})
+    await world.until_moved(ITERATION_S)
+    await world.iterate(1.1, 40)
+    for _ in range(60):
+        world.tell_of("a", 4.0)
+        world.tell_of("c", 4.0)
+        await world.iterate(13.0)
+        if len(world.decided()) > 1:
+            break
+    assert world.decided()[1:] == [("b", ABSENT, 1)]
+    assert world.of(MoveDecided)[1].words.startswith("moves from standing by to stage 1: ")
+    assert world.peer("b").stage == 1 and not world.peer("b").rests
+
+
+async def test_it_is_tried_again_after_half_an_hour() -> None:
+    """Nothing is measured of it meanwhile, and its link may have become better."""
+    world = LinkWorld("s|abc|def", {"b": SLOW})
+    await world.until_moved(ITERATION_S)
+    since_s = world.now_s
+    while world.peer("b").rests:
+        await world.iterate(1.1, 10)
+    assert STANDBY_HOLDS * HOLD_S < world.now_s - since_s < STANDBY_HOLDS * HOLD_S + 15
+    assert world.peer("b").stage == ABSENT, "it gets a place as a newcomer does"
+
+
+async def test_it_is_not_known_any_more_once_it_is_gone() -> None:
+    """And nobody is told to come back that cannot."""
+    world = LinkWorld("s|abc|de", {"b": SLOW})
+    await world.until_moved(ITERATION_S)
+    world.roster.lose("b")
+    await world.iterate(1.1, 2)
+    assert world.watch._slow_links.standbys() == ()
