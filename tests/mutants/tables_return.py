@@ -1301,6 +1301,24 @@ def standby_before_the_first_open() -> object:
     return [_assignment(partial(story, opened=opened)) for opened in (False, True)]
 
 
+def standby_for_its_link() -> object:
+    """A member has left its stage, which has room, for its link: its place, that once its sibling
+    is lost, and whether it is still one that gets no place by itself.
+    """
+
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[int, int, bool]:
+        participant = roster.admit(ME, Hello(False, False, ""), 1, built=True)
+        participant.rest()
+        assignment._opened = True
+        assignment._use_standbys()
+        before = participant.stage
+        roster.fence(SIBLING.member, "nobody listens")
+        assignment._use_standbys()
+        return before, participant.stage, participant.rests
+
+    return _assignment(story)
+
+
 def standby_that_holds_a_lost_stage() -> object:
     """A barred member stands by, and its sibling is lost beside a newcomer: who builds the stage,
     and how.

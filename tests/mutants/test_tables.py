@@ -4,6 +4,7 @@ or of one pure function.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import FunctionType, ModuleType
 
 import pytest
 
+from swarmfree.protocol.names import ABSENT
 from tests.mutants import (
     removals,
     removals_adoption,
@@ -756,6 +758,16 @@ ROWS = (
         tables_move.those_it_leaves_and_joins,
         [True, False, False, False, False, True, True, False, False, False, False, False],
     ),
+    *(
+        Row(
+            removal,
+            tables_move.those_who_leave_for_their_links,
+            ["ab", "ab", "d", "", "", "", "", "b", "", "ab", "a", "", "", ""],
+        )
+        for removal in (removals_move.those_who_leave, removals_move.majority_without_them)
+    ),
+    Row(removals_move.rest_of_a_slow_link, tables_return.standby_for_its_link, (ABSENT, 1, False)),
+    Row(removals_move.links_with_one_alone, tables_move.links_of_two, [math.inf, math.inf, 2.0, 2.0, 1.0]),
     Row(
         removals_move.keepers_that_are_slow,
         tables_move.keepers_beside_slow_replicas,
