@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from swarmfree.protocol.message_bounds import BYTES_S_MAX, LINKS_MAX
 from swarmfree.protocol.messages import LinkRate
 
-SAMPLES = 15
-"""The median of so many payloads counts: a link that breaks off for a while is no slow one."""
+SAMPLES, AGE_S = 15, 120.0
+"""The median of so many payloads counts, of those that are not older: a link that breaks off for a
+while is no slow one, and what was measured long ago tells nothing.
+"""
 LEAST_S = 1e-6
 
 
@@ -27,17 +29,22 @@ class _Arrivals:
         open: payloads that are measured and under way.
         since_s: when the first of them began, or the last one ended.
         arrived_bytes: since then.
-        rates: bytes a second, of the last payloads.
+        rates: when a payload was there, and bytes a second, of the last ones.
     """
 
     open: int = 0
     since_s: float = 0.0
     arrived_bytes: int = 0
-    rates: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    rates: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+
+    def rate(self, now_s: float) -> float:
+        """Bytes a second; 0 where nothing was measured lately."""
+        lately = [rate for at_s, rate in self.rates if now_s - at_s <= AGE_S]
+        return statistics.median(lately) if lately else 0.0
 
 
 class LinkMeter:
-    """Measures what comes from whom."""
+    """Measures what comes from whom. Seconds are those of any clock that does not go back."""
 
     def __init__(self) -> None:
         """Nothing has come."""
@@ -57,25 +64,27 @@ class LinkMeter:
             link.arrived_bytes += size_bytes
 
     def end(self, peer_id: str, now_s: float, *, whole: bool) -> None:
-        """Nothing more comes of a payload that is measured; counted where it is `whole`."""
+        """Nothing more comes of a payload that is measured; counted where it is `whole`, and where
+        not all of it was counted with another one that ended a moment ago.
+        """
         link = self._links[peer_id]
         arrived_bytes, seconds = link.arrived_bytes, now_s - link.since_s
         link.open, link.since_s, link.arrived_bytes = link.open - 1, now_s, 0
-        if whole:
-            self.add(peer_id, arrived_bytes, seconds)
+        if whole and arrived_bytes:
+            self.add(peer_id, arrived_bytes, seconds, now_s)
         elif not link.open and not link.rates:
             del self._links[peer_id]
 
-    def add(self, peer_id: str, size_bytes: int, seconds: float) -> None:
-        """So much has come in so many seconds."""
+    def add(self, peer_id: str, size_bytes: int, seconds: float, now_s: float) -> None:
+        """So much has come in so many seconds, just now."""
         link = self._links.pop(peer_id, None) or _Arrivals()
-        link.rates.append(min(size_bytes / max(seconds, LEAST_S), BYTES_S_MAX))
+        link.rates.append((now_s, min(size_bytes / max(seconds, LEAST_S), BYTES_S_MAX)))
         self._links[peer_id] = link  # at the end: the last ones count
         done = [known for known, other in self._links.items() if not other.open]
         for known in done[: max(0, len(done) - LINKS_MAX)]:
             del self._links[known]
 
-    def rates(self) -> tuple[LinkRate, ...]:
-        """Of the last `LINKS_MAX` peers from whom something was measured, by their ids."""
-        measured = [LinkRate(peer_id, statistics.median(link.rates)) for peer_id, link in self._links.items() if link.rates]
-        return tuple(sorted(measured[-LINKS_MAX:], key=lambda rate: rate.peer_id))
+    def rates(self, now_s: float) -> tuple[LinkRate, ...]:
+        """Of the last `LINKS_MAX` peers from whom something was measured lately, by their ids."""
+        told = [LinkRate(peer_id, rate) for peer_id, link in self._links.items() if (rate := link.rate(now_s))]
+        return tuple(sorted(told[-LINKS_MAX:], key=lambda each: each.peer_id))

@@ -184,7 +184,7 @@ class MemoryCall:
     def _arrive(self, transfer_s: float, reply: Reply) -> None:
         """The last byte of a long response would be here: if nothing lies between now."""
         if not self.is_cut_off:
-            self.sender.meter.add(self.to.member.peer_id, reply.size_bytes, transfer_s)
+            self.sender.meter.add(self.to.member.peer_id, reply.size_bytes, transfer_s, self.hub.loop.time())
             self._succeed(reply)
         elif self.is_open:
             self.count_silence()

@@ -398,7 +398,7 @@ class MemoryNetwork:
 
     def link_rates(self) -> tuple[LinkRate, ...]:
         """Of payloads that take time by their size."""
-        return self._peer.meter.rates()
+        return self._peer.meter.rates(self._hub.loop.time())
 
     def sign(self, data: bytes) -> bytes:
         """As this peer, and no other."""

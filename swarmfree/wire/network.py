@@ -160,7 +160,7 @@ class GrpcNetwork:
 
     def link_rates(self) -> tuple[LinkRate, ...]:
         """How fast payloads have come lately; see `policy.link_meter`."""
-        return self._client.meter.rates()
+        return self._client.meter.rates(asyncio.get_running_loop().time())
 
     async def start(self) -> None:
         """Open the port and begin to answer; until `serve` has been called every call is refused

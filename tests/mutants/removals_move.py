@@ -10,6 +10,7 @@ from swarmfree.policy import retention
 from swarmfree.policy.planner import measured_fleet
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.protocol.names import ABSENT
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.slow_links import SlowLinks
@@ -24,7 +25,7 @@ def those_who_leave(patch: pytest.MonkeyPatch) -> None:
     """Who was to stand by leaves its stage, whoever has fallen silent or behind since (3.3)."""
 
     def look(self: SlowLinks) -> list[MovePeer]:
-        left = [*self._queue]
+        left = [move for move, _ in self._queue]
         self._queue.clear()
         for move in left:
             for participant in self._roster.participants():
@@ -50,6 +51,11 @@ def majority_without_them(patch: pytest.MonkeyPatch) -> None:
 def rest_of_a_slow_link(patch: pytest.MonkeyPatch) -> None:
     """Who has left its stage for its link gets a place again at once (3.3)."""
     patch.setattr(Participant, "rest", lambda self: (self.lose(), self.place(ABSENT)))
+
+
+def rest_of_who_was_away(patch: pytest.MonkeyPatch) -> None:
+    """Who stands by for its link, and was away, gets a place as it comes back (3.3)."""
+    patch.setattr(Assignment, "is_resting", lambda *_: False)
 
 
 def links_with_one_alone(patch: pytest.MonkeyPatch) -> None:

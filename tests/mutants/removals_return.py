@@ -439,6 +439,18 @@ def first_part_of_a_copy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Builder, "_begin_copy", careless)
 
 
+def older_state_of_a_copier(patch: pytest.MonkeyPatch) -> None:
+    """Who holds an older state gives that up for a copy of which nothing has come (3.10)."""
+    begin = Builder._begin_copy
+
+    async def careless(self: Builder, building: Any, donors: Any) -> None:
+        if self._stage_member.replica_state.left_plan is None:
+            await self._stage_member.let_go()
+        await begin(self, building, donors)
+
+    patch.setattr(Builder, "_begin_copy", careless)
+
+
 def candidate_without_a_stage(patch: pytest.MonkeyPatch) -> None:
     """Who has let its stage go claims nothing, though nobody else is left, or can step to where it
     stood (3.2).

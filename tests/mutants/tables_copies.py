@@ -110,10 +110,11 @@ def older_state_than_asked() -> object:
 
 def copy_of_nobody() -> object:
     """A member that was told to rejoin is to copy another stage, and then its own, from somebody
-    that says nothing; then one that was not.
+    that says nothing; then one that was not, and that holds its own as it was five steps before.
     """
-    builds = [Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None) for stage in (2, 1)]
-    return [_build(build, was_told_to_rejoin=told) for build, told in ((builds[0], True), (builds[1], True), (builds[0], False))]
+    other, own = (Build(at(2), Copy(stage, (D,), "copy it"), 5, GENESIS_LINEAGE, None) for stage in (2, 1))
+    cases = (other, True), (own, True), (other, False), (own, False)
+    return [_build(build, was_told_to_rejoin=told) for build, told in cases]
 
 
 def copy_that_is_asked_for_again() -> object:

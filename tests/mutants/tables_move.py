@@ -90,9 +90,9 @@ def move_among(**more: Any) -> bool:
 def leave_among(*names: str, **more: Any) -> str:
     """Who of these leaves to stand by for its link, in such a `Swarm`."""
     swarm = Swarm(**more)
-    links = SlowLinks(*swarm.parts, cast("Any", SimpleNamespace(stand_by=Participant.rest)))
+    links = SlowLinks(*swarm.parts, cast("Any", SimpleNamespace(stand_by=Participant.rest, is_resting=lambda _: True)))
     moves = tuple(MovePeer(endpoint(name).member.peer_id, PLACES[name], ABSENT) for name in names)
-    links.queue(RatedStandbys(moves, ExecutionPlan((), ()), 2.0, 1.0, 2.0))
+    links.queue(RatedStandbys(moves, (1.0,) * len(moves), ExecutionPlan((), ()), 2.0, 1.0, 2.0))
     return "".join(move.peer for move in links.look())
 
 
@@ -165,10 +165,9 @@ def links_of_two() -> list[float]:
     """
     found = []
     for names in ("ab", "abc"):
-        rates = [{"b": 2.0, "c": 1.0} if name != "c" else {"a": 1.0, "b": 1.0} for name in names]
         peers = [
-            MeasuredPeer(name, 1, 0.1, links=tuple(LinkRate(other, rate) for other, rate in told.items() if other in names))
-            for name, told in zip(names, rates, strict=True)
+            MeasuredPeer(name, 1, 0.1, links=tuple(LinkRate(o, 1.0 if "c" in {o, name} else 2.0) for o in names if o != name))
+            for name in names
         ]
         fleet = measured_fleet(peers, Manifest())
         assert fleet is not None

@@ -1302,19 +1302,26 @@ def standby_before_the_first_open() -> object:
 
 
 def standby_for_its_link() -> object:
-    """A member has left its stage, which has room, for its link: its place, that once its sibling
-    is lost, and whether it is still one that gets no place by itself.
+    """A member has left its stage, which has room, for its link: its place, that as it says hello
+    again after it was fenced, that a moment later, that once its sibling is lost, and whether it is
+    still one that gets no place by itself.
     """
 
-    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[int, int, bool]:
+    async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[int, int, int, int, bool]:
         participant = roster.admit(ME, Hello(False, False, ""), 1, built=True)
-        participant.rest()
+        assignment.stand_by(participant)
         assignment._opened = True
         assignment._use_standbys()
         before = participant.stage
+        roster.fence(ME.member, "nothing for 2 s")
+        place = assignment.hello(ME, Hello(False, False, ""))
+        assignment._use_standbys()
+        again = roster.get(ME.member)
+        assert again is not None
+        after = again.stage
         roster.fence(SIBLING.member, "nobody listens")
         assignment._use_standbys()
-        return before, participant.stage, participant.rests
+        return before, place.stage, after, again.stage, again.rests
 
     return _assignment(story)
 

@@ -483,7 +483,10 @@ ROWS = (
     Row(removals_return.places_that_were_left, tables_lead.places_by_three_pasts, [(1, 4), (2, 1), (1, 4)]),
     Row(removals_return.known_as_it_left, tables_return.place_from_one_that_was_left, [True, False, True]),
     Row(removals_member.state_read_once, tables_copies.state_asked_for_while_a_peer_stood_still, [3, 4]),
-    Row(removals_return.first_part_of_a_copy, tables_copies.copy_of_nobody, [*[("failed", 1, 0)] * 2, ("failed", -1, 0)]),
+    *(
+        Row(removal, tables_copies.copy_of_nobody, [*[("failed", 1, 0)] * 2, ("failed", -1, 0), ("failed", 1, 0)])
+        for removal in (removals_return.first_part_of_a_copy, removals_return.older_state_of_a_copier)
+    ),
     Row(removals_return.lineage_of_whoever_rebuilt, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.voucher_of_a_state, tables_return.state_that_is_not_vouched_for, REBUILT),
     Row(removals_return.word_of_the_coordinator, tables_return.coordinator_that_fenced_a_candidate, (True,) * 3),
@@ -766,7 +769,10 @@ ROWS = (
         )
         for removal in (removals_move.those_who_leave, removals_move.majority_without_them)
     ),
-    Row(removals_move.rest_of_a_slow_link, tables_return.standby_for_its_link, (ABSENT, 1, False)),
+    *(
+        Row(removal, tables_return.standby_for_its_link, (ABSENT, ABSENT, ABSENT, 1, False))
+        for removal in (removals_move.rest_of_a_slow_link, removals_move.rest_of_who_was_away)
+    ),
     Row(removals_move.links_with_one_alone, tables_move.links_of_two, [math.inf, math.inf, 2.0, 2.0, 1.0]),
     Row(
         removals_move.keepers_that_are_slow,

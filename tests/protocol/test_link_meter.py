@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.protocol.link_meter import SAMPLES, LinkMeter
+from swarmfree.protocol.link_meter import AGE_S, SAMPLES, LinkMeter
 from swarmfree.protocol.message_bounds import BYTES_S_MAX, LINKS_MAX
 
 
-def rates(meter: LinkMeter) -> dict[str, float]:
+def rates(meter: LinkMeter, now_s: float = 100.0) -> dict[str, float]:
     """By peer."""
-    return {rate.peer_id: rate.bytes_per_s for rate in meter.rates()}
+    return {rate.peer_id: rate.bytes_per_s for rate in meter.rates(now_s)}
 
 
 def payload(meter: LinkMeter, begin_s: float, *chunks: tuple[float, int], whole: bool = True) -> None:
@@ -74,6 +74,28 @@ def test_one_that_stood_still_changes_nothing() -> None:
     assert rates(meter) == {"a": 10.0}, "it has become slow"
 
 
+def test_what_was_measured_long_ago_tells_nothing() -> None:
+    """The link may have become slow since; and the peer is known again with the next payload."""
+    meter = LinkMeter()
+    payload(meter, 0.0, (1.0, 100))
+    assert rates(meter, 1.0 + AGE_S) == {"a": 100.0}
+    assert rates(meter, 1.1 + AGE_S) == {}
+    payload(meter, 500.0, (1.0, 50))
+    assert rates(meter, 501.0) == {"a": 50.0}
+
+
+def test_what_is_left_to_a_payload_that_another_one_was_counted_with_is_nothing() -> None:
+    """Both are there at once, and end one after the other."""
+    meter = LinkMeter()
+    meter.begin("a", 0.0)
+    meter.begin("a", 0.0)
+    meter.arrive("a", 200)
+    meter.end("a", 1.0, whole=True)
+    meter.end("a", 1.001, whole=True)
+    assert rates(meter) == {"a": 200.0}
+    assert not meter._links["a"].open
+
+
 def test_a_payload_that_is_there_at_once_has_the_highest_rate() -> None:
     """Nothing is infinite."""
     meter = LinkMeter()
@@ -85,9 +107,9 @@ def test_the_last_few_senders_are_known() -> None:
     """Whoever gave nothing for longest is forgotten first."""
     meter = LinkMeter()
     for number in range(LINKS_MAX + 3):
-        meter.add(f"p{number}", 100, 1.0)
-    meter.add("p4", 100, 1.0)
-    meter.add("last", 100, 1.0)
+        meter.add(f"p{number}", 100, 1.0, 0.0)
+    meter.add("p4", 100, 1.0, 0.0)
+    meter.add("last", 100, 1.0, 0.0)
     assert list(rates(meter)) == sorted(["last", "p4", *(f"p{number}" for number in range(5, LINKS_MAX + 3))])
     assert len(meter._links) == LINKS_MAX
 
@@ -98,7 +120,7 @@ def test_nobody_is_forgotten_while_something_comes_from_it(count: int) -> None:
     meter = LinkMeter()
     meter.begin("slow", 0.0)
     for number in range(count):
-        meter.add(f"p{number}", 100, 1.0)
+        meter.add(f"p{number}", 100, 1.0, 0.0)
     meter.arrive("slow", 50)
     meter.end("slow", 5.0, whole=True)
     assert rates(meter)["slow"] == 10.0

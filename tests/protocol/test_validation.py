@@ -188,6 +188,10 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (replace(BEAT, losses=(Microloss(12, NAN),)), "losses 12"),
     (replace(BEAT, iteration=2**40), "iteration 1,099,511,627,776"),
     (replace(BEAT, stage=9), "stage 9"),
+    (replace(BEAT, held_s=-1.0), "seconds that it was held -1.0"),
+    (replace(BEAT, links=(messages.LinkRate("Qm", 1.0),) * 9), "9 links"),
+    (replace(BEAT, links=(messages.LinkRate("Qm", math.nan),)), "bytes a second nan"),
+    (replace(BEAT, links=(messages.LinkRate("Qm\nHost", 1.0),)), "peer id"),
     (
         replace(BEAT, partial_sums=(PartialSum(PARTIAL_SUMS[0].id, MicrobatchSet(), (1, 1)),)),
         "offsets of a partial sum: one of them twice",

@@ -24,7 +24,7 @@ ON_TORCH = Factories(make_engine=make_engine, exact=False)
 def far(iterations: int) -> Setup:
     """One source and two stages of three, whose payloads take time."""
     setup = six(0.02, iterations)
-    model = ModelSection(width=WIDTH, blocks=2, heads=2, kv_heads=1, mlp_width=WIDTH, tokens_per_row=3, vocabulary=1024)
+    model = ModelSection(width=WIDTH, blocks=2, heads=2, kv_heads=1, mlp_width=WIDTH, tokens_per_row=3, vocabulary=8192)
     return replace(setup, faults=replace(setup.faults, byte_s=BYTE_S), manifest=replace(setup.manifest, model=model))
 
 
@@ -81,3 +81,36 @@ def test_who_stands_by_stays_where_one_of_two_others_dies() -> None:
     (decided,) = left(result)
     slow = decided.split("member=")[1].split()[0]
     assert not [line for line in lines(result, f"Placed member={slow} stage=2") if seconds_at(line) > 110]
+
+
+def test_what_a_standby_holds_of_a_stage_is_not_given_up_for_a_copy_of_nobody() -> None:
+    """The others of its stage are cut off, and then dead; it is told first to copy from one of
+    them, whom it might reach: it keeps what it has until something comes, and loses nine steps.
+    """
+
+    def lose(director: Director) -> None:
+        there = director.members(2)
+        for member in there:
+            director.mute(member)
+            director.deafen(member)
+        director.after(0.5, lambda: director.kill(*there))
+
+    result = play(far(60), Story((SLOWED_S, slow_one), (110.0, lose)), factories=ON_TORCH)
+    slow = left(result)[0].split("member=")[1].split()[0]
+    (decided,) = lines(result, "RecoveryDecided stage=2 iteration=2")
+    assert "action=Stay" in decided
+    assert f"builder={slow} " in decided
+
+
+def test_who_stands_by_for_its_link_and_was_away_for_a_moment_stands_by() -> None:
+    """It says hello once more, and gets no place by that."""
+
+    def freeze(director: Director) -> None:
+        (slow,) = [member for member in director.peers() if not any(member in director.members(stage) for stage in range(3))]
+        director.freeze(slow, 6.0)
+
+    result = play(far(60), Story((SLOWED_S, slow_one), (110.0, freeze)), factories=ON_TORCH)
+    (decided,) = lines(result, "MoveDecided")
+    slow = decided.split("member=")[1].split()[0]
+    after = [line for line in lines(result, f"Placed member={slow} ") if seconds_at(line) > 110]
+    assert after and all("stage=-1" in line for line in after)

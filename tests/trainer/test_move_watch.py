@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -130,7 +131,12 @@ class World:
             me=endpoint(COORDINATOR).member,
             run="run",
         )
-        assignment = SimpleNamespace(copied_s=self.copied_s, copies=self.copies, move=self._move, stand_by=Participant.rest)
+        assignment: Any = SimpleNamespace(
+            copied_s=self.copied_s, copies=self.copies, move=self._move, _resting={}, _context=context, _roster=self.roster
+        )
+        for method in (Assignment.stand_by, Assignment.is_resting, Assignment.end_rests):
+            setattr(assignment, method.__name__, partial(method, assignment))
+        self.assignment = assignment
         self.watch = MoveWatch(cast("Any", context), cast("Any", self.lead), cast("Any", self.roster), cast("Any", assignment))
 
     @property

@@ -172,3 +172,57 @@ async def test_it_is_not_known_any_more_once_it_is_gone() -> None:
     world.roster.lose("b")
     await world.iterate(1.1, 2)
     assert world.watch._slow_links.standbys() == ()
+
+
+async def test_who_only_sends_slowly_stays_away_though_nobody_tells_of_that_any_more() -> None:
+    """It tells that all comes fast to it; the others have told, and forget."""
+    world = LinkWorld("s|abc|de", {})
+    world.rate = lambda one, other: SLOW if other == "b" else FAST  # type: ignore[method-assign]
+    await world.until_moved(ITERATION_S)
+    assert world.decided() == [("b", 1, ABSENT)]
+    for _ in range(200):
+        await world.iterate(1.1)
+    assert len(world.decided()) == 1, "it would be as slow as before"
+
+
+async def test_a_lie_that_iterations_contradict_moves_nobody() -> None:
+    """One tells that next to nothing comes from three others: then nothing is known of links."""
+    world = LinkWorld("s|abc|def", {})
+    world.rate = lambda one, other: 1e-3 if one == "e" else FAST  # type: ignore[method-assign]
+    await world.iterate(1.1, 200)
+    assert world.decided() == []
+
+
+async def test_what_has_not_left_when_the_change_has_failed_stays() -> None:
+    """The first of five dies, before the fifth could leave."""
+    world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)
+    await world.until_moved(ITERATION_S)
+    first = world.of(MoveDecided)[0]
+    left = {event.member for event in world.of(MoveDecided)}
+    world.roster.lose(first.member)
+    await world.iterate(1.5, 3)
+    assert [event.member for event in world.of(MoveFailed)] == [first.member]
+    assert {event.member for event in world.of(MoveDecided)} == left
+    assert not world.watch._slow_links.is_under_way
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_who_is_asked_to_come_back_and_does_not_answer_stays_away(*, is_gone: bool) -> None:
+    """It is found dead, or silent, as it is asked."""
+    world = LinkWorld("s|abc|de", {"b": SLOW})
+    await world.until_moved(ITERATION_S)
+    await world.iterate(1.1, 40)
+    ask, b = world.roster.ask, world.peer("b")
+
+    async def ask_and_find(participant: Any) -> None:
+        await ask(participant)
+        if is_gone and world.roster.get(b.member) is not None:
+            world.roster.lose("b")
+        b.miss(world.now_s)
+
+    world.roster.ask = ask_and_find  # type: ignore[method-assign]
+    for _ in range(40):
+        world.tell_of("a", 4.0)
+        world.tell_of("c", 4.0)
+        await world.iterate(13.0)
+    assert [each for each in world.decided() if each[0] == "b"] == [("b", 1, ABSENT)]

@@ -162,6 +162,8 @@ RESPONSES: dict[str, tuple[str, Response]] = {
             lateness=1.5,
             work_done=17,
             room_bytes=3_000_000_000,
+            held_s=0.75,
+            links=(messages.LinkRate("QmOther", 12.5e6),),
             host=BOB.peer_id,
         ),
     ),

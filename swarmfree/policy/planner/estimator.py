@@ -135,7 +135,7 @@ class PlanBounds:
                 speed=sum(1 / peer.block_s for peer in peers),
                 there_s=blocks * min(peer.forward_s for peer in peers),
                 back_s=blocks * min(peer.backward_s for peer in peers),
-                averaging_s=_stage_averaging_s(peers, self._manifest, stage, blocks),
+                averaging_s=stage_averaging_s(peers, self._manifest, stage, blocks),
                 far_s=max(peer.latency_s for peer in peers),
             )
         return self._costs[key]
@@ -285,14 +285,15 @@ def averaging_s(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:
     return _together_s(
         plan,
         {
-            stage: _stage_averaging_s([fleet.by_name[name] for name in names], manifest, stage, blocks)
+            stage: stage_averaging_s([fleet.by_name[name] for name in names], manifest, stage, blocks)
             for stage, (blocks, names) in stages
             if len(names) > 1
         },
     )
 
 
-def _stage_averaging_s(peers: Sequence[PeerProfile], manifest: Manifest, stage: int, blocks: int) -> float:
+def stage_averaging_s(peers: Sequence[PeerProfile], manifest: Manifest, stage: int, blocks: int) -> float:
+    """Seconds in which these replicas of a stage average."""
     return _all_reduce_s(peers, FLOAT_BYTES * stage_parameters(manifest.model, stage, blocks)) if len(peers) > 1 else 0.0
 
 

@@ -5,6 +5,7 @@ All of it can be measured by a swarm, or written down by whoever thinks of renti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -97,6 +98,10 @@ class Fleet:
         """
         rate = sum(peer.failures_per_hour for peer in self.peers)
         return 3600.0 / rate if rate > 0 else float("inf")
+
+    def without_links(self) -> Fleet:
+        """Return the fleet as if nothing was known of its links."""
+        return replace(self, peers=tuple(replace(peer, bytes_per_s=math.inf, latency_s=0.0) for peer in self.peers), links={})
 
     def without(self, names: frozenset[str]) -> Fleet:
         """Return the fleet that is left when these peers are gone."""

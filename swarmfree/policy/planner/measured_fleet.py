@@ -47,6 +47,7 @@ class MeasuredPeer:
         microbatch_s: that it computes for one microbatch of this stage; 0 = not measured.
         latency_s: of a word from the coordinator to it; 0 = not measured.
         links: how fast payloads came to it from others, whom these name as `name` does.
+        bytes_per_s: that it sends or receives, where that is known otherwise; 0 = it is not.
     """
 
     name: str
@@ -54,6 +55,7 @@ class MeasuredPeer:
     microbatch_s: float = 0.0
     latency_s: float = 0.0
     links: tuple[LinkRate, ...] = ()
+    bytes_per_s: float = 0.0
 
 
 def measured_fleet(
@@ -85,7 +87,7 @@ def measured_fleet(
     for peer in peers:
         latency_s[peer.name] = max(peer.latency_s, latency_s[peer.name])
     rates = link_rates(peers)
-    bytes_per_s = _fastest(rates)
+    bytes_per_s = _fastest(rates) | {peer.name: peer.bytes_per_s for peer in peers if peer.bytes_per_s}
     feeders = {peer.name for peer in peers if peer.stage == ENDS_STAGE}
     return Fleet(
         tuple(
@@ -101,34 +103,48 @@ def measured_fleet(
             )
             for name in sorted({peer.name for peer in peers})
         ),
-        links={pair: Link(latency_s[pair[0]] + latency_s[pair[1]], rate) for pair, rate in rates.items()},
+        links={pair: Link(latency_s[pair[0]] + latency_s[pair[1]], rate) for pair, rate in _both_ways(rates).items()},
         ends_blocks=ends,
     )
 
 
 def link_rates(peers: Sequence[MeasuredPeer]) -> dict[tuple[str, str], float]:
+    """(Sender, receiver) -> bytes a second, as the receiver tells."""
+    names = {peer.name for peer in peers}
+    return {
+        (link.peer_id, peer.name): link.bytes_per_s
+        for peer in peers
+        for link in peer.links
+        if link.peer_id in names and link.peer_id != peer.name and link.bytes_per_s > 0
+    }
+
+
+def _both_ways(rates: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
     """(One peer, another) in the order of their names -> bytes a second between them, by the slower
     way, of the two the one that was measured.
     """
-    names, found = {peer.name for peer in peers}, dict[tuple[str, str], float]()
-    for peer in peers:
-        for link in peer.links:
-            if link.peer_id in names and link.peer_id != peer.name and link.bytes_per_s > 0:
-                pair = min(peer.name, link.peer_id), max(peer.name, link.peer_id)
-                found[pair] = min(link.bytes_per_s, found.get(pair, math.inf))
+    found: dict[tuple[str, str], float] = {}
+    for (sender, receiver), rate in rates.items():
+        pair = min(sender, receiver), max(sender, receiver)
+        found[pair] = min(rate, found.get(pair, math.inf))
     return found
 
 
 def _fastest(rates: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Name -> bytes a second of its best link: the others are slow for whom they lead to. Only of
-    whom links to two others were measured: of two peers nobody knows whose is slow, and the word of
-    one alone sends nobody away.
+    """Name -> bytes a second that a peer sends or receives, the less of both, each over the best of
+    its links: the others are slow for whom they lead to. Only where two others at least were
+    measured: of two peers nobody knows whose link is slow, and the word of one alone sends nobody
+    away.
     """
-    found = defaultdict[str, list[float]](list)
+    ways = defaultdict[tuple[str, int], list[float]](list)
     for pair, rate in rates.items():
-        for name in pair:
-            found[name].append(rate)
-    return {name: max(each) for name, each in found.items() if len(each) > 1}
+        for way, name in enumerate(pair):
+            ways[name, way].append(rate)
+    found: dict[str, float] = {}
+    for (name, _), each in ways.items():
+        if len(each) > 1:
+            found[name] = min(max(each), found.get(name, math.inf))
+    return found
 
 
 def _block_s(timed: Sequence[MeasuredPeer], work: Sequence[float]) -> dict[str, float]:

@@ -8,7 +8,6 @@ Source: Odyssey (arXiv 2508.21613), equation 8, as in `reactions.score`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ PLAYED_TOGETHER_MAX = 4_000
 """Microbatches times stages times plans, up to which all schedules are played: a tenth of a second
 or so, once each; else bounds are compared. What is best by these is played more often.
 """
+TRUST = 1.25
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
 
@@ -44,7 +44,6 @@ class MoveOutlook:
             commit; taken to be the same with every plan.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
-        iteration_s: that iterations take; infinite where nobody has measured it.
     """
 
     movable: Collection[str]
@@ -53,7 +52,6 @@ class MoveOutlook:
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
-    iteration_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +251,14 @@ def _levelling(movable: Sequence[tuple[float, str]], wanted: float) -> list[str]
     slower = [each for each in movable if each[0] <= wanted][-1:]
     faster = [each for each in movable if each[0] > wanted][:1]
     return list(dict.fromkeys(name for _, name in (*slower, *faster, *movable[:1])))
+
+
+def believed(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> Fleet:
+    """Return the fleet with its links, where what is expected of an iteration by them is at most
+    `TRUST` times what one takes; else without: it is not they that all wait for, or somebody lies.
+    """
+    expected_s = iteration_estimate(fleet, plan, manifest).seconds
+    return fleet if expected_s <= TRUST * measured_s else fleet.without_links()
 
 
 def unexplained_s(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:

@@ -10,11 +10,10 @@ once: two stages average side by side, so that to leave out one slow link alone 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from swarmfree.policy.planner.estimator import PlanBounds, is_played, iteration_estimate
+from swarmfree.policy.planner.estimator import PlanBounds, is_played, iteration_estimate, stage_averaging_s
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.moves import MovePeer
@@ -23,14 +22,10 @@ from swarmfree.policy.planner.single_moves import PLAYED_TOGETHER_MAX, MoveOutlo
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
-RATES_MAX = 6
-"""So many rates are tried as the slowest that is good enough."""
-NEARLY = 1.05
-"""Nobody stands by for less than this."""
-TRUST = 1.25
-"""What is expected of iterations as they are is at most so many times what they take: else nobody
-knows what they wait for.
-"""
+LIMITS_MAX = 6
+"""So many limits on the seconds of averaging are tried."""
+WORTH = 0.05
+"""Nobody leaves for less than this share of an iteration."""
 SAFE, ALONE = 2, 1
 """Replicas that are kept of each stage."""
 ALONE_SPEEDUP = 1.25
@@ -45,12 +40,14 @@ class RatedStandbys:
 
     Args:
         moves: who leaves which stage.
+        rates: bytes a second that each of them sends or receives.
         plan: who serves what then.
         before_s, after_s: seconds of an iteration.
         gain: its score against that of changing nothing.
     """
 
     moves: tuple[MovePeer, ...]
+    rates: tuple[float, ...]
     plan: ExecutionPlan
     before_s: float
     after_s: float
@@ -74,37 +71,60 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     """
     if plan.empty_stages or plan.is_shared:
         return None
-    kept = {count: tuple(_candidates(fleet, plan, outlook, count)) for count in (SAFE, ALONE)}
-    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + sum(map(len, kept.values()))) <= PLAYED_TOGETHER_MAX
+    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * LIMITS_MAX) <= PLAYED_TOGETHER_MAX
     quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
+    worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
 
-    def best(candidates: Sequence[tuple[MovePeer, ...]]) -> RatedStandbys | None:
-        seconds = [quick(_without(plan, moves)).seconds + outlook.unexplained_s for moves in candidates]
-        enough = (moves for moves, each_s in zip(candidates, seconds, strict=True) if each_s <= NEARLY * min(seconds))
-        found = min(enough, key=len, default=None)
+    def best(kept: int) -> RatedStandbys | None:
+        sets = _candidates(fleet, plan, manifest, outlook, kept, worth_s)
+        found = min(sets, key=lambda moves: quick(_without(plan, moves)).seconds, default=None)
         return None if found is None else _rated(fleet, plan, manifest, outlook, found)
 
-    safe, alone = best(kept[SAFE]), best(kept[ALONE])
-    if alone is not None and safe is not None and alone.after_s * ALONE_SPEEDUP > safe.after_s:
-        alone = None
-    if alone is not None and alone.after_s * ALONE_SPEEDUP > alone.before_s:
+    safe, alone = best(SAFE), best(ALONE)
+    if alone is not None and alone.after_s * ALONE_SPEEDUP > min(alone.before_s, safe.after_s if safe is not None else math.inf):
         alone = None
     found = alone or safe
-    is_known = found is not None and found.before_s <= TRUST * outlook.iteration_s
-    return found if found is not None and is_known and found.gain >= ChangeRules().gain_min else None
+    return found if found is not None and found.gain >= ChangeRules().gain_min else None
 
 
-def _candidates(fleet: Fleet, plan: ExecutionPlan, outlook: MoveOutlook, kept: int) -> Iterator[tuple[MovePeer, ...]]:
-    """For some rates whoever has a slower link, or one as slow, but for the best of each stage."""
-    able: list[tuple[float, MovePeer]] = []
-    for stage, names in enumerate(plan.replicas[ENDS_STAGE + 1 :], ENDS_STAGE + 1):
-        worst_first = sorted(names, key=lambda name: (fleet.by_name[name].bytes_per_s, -fleet.by_name[name].block_s, name))
-        slow = [(fleet.by_name[name].bytes_per_s, name) for name in worst_first[: max(0, len(names) - kept)]]
-        able += [(rate, MovePeer(name, stage, ABSENT)) for rate, name in slow if rate < math.inf and name in outlook.movable]
-    rates = sorted({rate for rate, _ in able})
-    step = max(1, math.ceil(len(rates) / RATES_MAX))
-    for least in rates[step - 1 :: step]:
-        yield tuple(move for rate, move in able if rate <= least)
+def _candidates(
+    fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int, worth_s: float
+) -> list[tuple[MovePeer, ...]]:
+    """For some limits on the seconds of all averaging, each lower than the one before by `worth_s`
+    at least, those who have to leave for that: of each stage as few as possible, those with the
+    slowest links first. So nobody leaves whose stage averages as fast as the others without that.
+    """
+    ways = [_leavers(fleet, plan, manifest, outlook, stage, kept) for stage in range(ENDS_STAGE + 1, len(plan.blocks))]
+    least_s = max((min(seconds) for _, seconds in ways), default=0.0)
+    limits_s: list[float] = []
+    before_s = max((seconds[0] for _, seconds in ways), default=0.0)
+    for limit_s in sorted({each_s for _, seconds in ways for each_s in seconds if each_s >= least_s}, reverse=True):
+        if before_s - limit_s >= worth_s:
+            limits_s.append(limit_s)
+            before_s = limit_s
+    if len(limits_s) > LIMITS_MAX:
+        limits_s = limits_s[:: -math.ceil(len(limits_s) / LIMITS_MAX)]
+    return [
+        tuple(move for leavers, seconds in ways for move in leavers[: next(k for k, s in enumerate(seconds) if s <= limit_s)])
+        for limit_s in limits_s
+    ]
+
+
+def _leavers(
+    fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, stage: int, kept: int
+) -> tuple[list[MovePeer], list[float]]:
+    """Who could leave a stage, the slowest links first, of equal ones the slower device; and index
+    = how many of them leave: seconds of its averaging.
+    """
+    left = sorted(
+        (fleet.by_name[name] for name in plan.replicas[stage]), key=lambda peer: (peer.bytes_per_s, -peer.block_s, peer.name)
+    )
+    leavers: list[MovePeer] = []
+    seconds = [stage_averaging_s(left, manifest, stage, plan.blocks[stage])]
+    while len(left) > kept and left[0].bytes_per_s < math.inf and left[0].name in outlook.movable:
+        leavers.append(MovePeer(left.pop(0).name, stage, ABSENT))
+        seconds.append(stage_averaging_s(left, manifest, stage, plan.blocks[stage]))
+    return leavers, seconds
 
 
 def _without(plan: ExecutionPlan, moves: tuple[MovePeer, ...]) -> ExecutionPlan:
@@ -121,4 +141,11 @@ def _rated(
         score(0.0, time_s, outlook.horizon_s, iterations_lost=expected_loss(fleet, some, outlook.recovery, time_s))
         for some, time_s in ((plan, before_s), (after, after_s))
     )
-    return RatedStandbys(moves, after, before_s, after_s, rest / stay if stay > 0 else 0.0)
+    return RatedStandbys(
+        moves,
+        tuple(fleet.by_name[move.peer].bytes_per_s for move in moves),
+        after,
+        before_s,
+        after_s,
+        rest / stay if stay > 0 else 0.0,
+    )

@@ -109,6 +109,7 @@ class Assignment:
         self._put_off_s: dict[int, float] = {}
         self._gave: dict[int, Endpoint] = {}
         self._given = Counter[int]()
+        self._resting: dict[str, float] = {}  # since when a peer stands by for its link
         self.copied_s: dict[Member, float] = {}
         self.copies: deque[MeasuredCopy] = deque(maxlen=COPIES_MEASURED)
 
@@ -176,18 +177,20 @@ class Assignment:
         if participant is None and is_ours and hello.stage != ABSENT and not is_barred:
             participant = self._welcome_back(sender, hello)
         if participant is None:
-            manifest = self._context.manifest
+            manifest, rests = self._context.manifest, self.is_resting(sender.member.peer_id)
             place = choose_stage(
                 self._counts(without=sender.member.peer_id),
                 manifest,
                 can_feed=self._may_feed(hello),
-                standby=hello.standby or is_barred,
+                standby=hello.standby or is_barred or rests,
                 speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id, split=self._split),
                 split=self._split,
             )
             if place.stage == ABSENT and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
+            if rests:
+                participant.rest()
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
         if participant.stage in {ABSENT, hello.stage} and hello.stage != ABSENT and is_ours and not participant.built:
@@ -220,6 +223,7 @@ class Assignment:
             return None
         held = hello.iteration if built else ABSENT
         participant = self._roster.admit(sender, hello, stage, built=built, built_at=held, is_ours=True)
+        self._resting.pop(sender.member.peer_id, None)
         self._context.tell(Placed(sender.member.peer_id, stage))
         self.start_joins()
         return participant
@@ -373,6 +377,7 @@ class Assignment:
 
     def _place(self, participant: Participant, stage: int) -> None:
         participant.place(stage)
+        self._resting.pop(participant.member.peer_id, None)
         self._context.tell(Placed(participant.member.peer_id, stage))
 
     def move(self, participant: Participant, stage: int) -> None:
@@ -384,7 +389,22 @@ class Assignment:
     def stand_by(self, participant: Participant) -> None:
         """A member leaves its stage, and serves none."""
         participant.rest()
+        self._resting[participant.member.peer_id] = self._context.now_s()
         self._context.tell(Placed(participant.member.peer_id, ABSENT))
+
+    def is_resting(self, peer_id: str) -> bool:
+        """Whether a peer stands by for its link; also one that is away for a moment."""
+        return peer_id in self._resting
+
+    def end_rests(self, after_s: float) -> None:
+        """Who has stood by for its link for so long gets a place again: nothing is measured of it
+        meanwhile, and its link may have become better.
+        """
+        now_s = self._context.now_s()
+        self._resting = {peer_id: since_s for peer_id, since_s in self._resting.items() if now_s - since_s <= after_s}
+        for participant in self._roster.participants():
+            if participant.rests and not self.is_resting(participant.member.peer_id):
+                participant.end_rest()
 
     async def _move_spares(self) -> None:
         """Nobody has come for a lost stage: the youngest replica of the stage that has most of them

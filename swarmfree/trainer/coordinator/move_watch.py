@@ -27,6 +27,7 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,
+    believed,
     best_move,
     is_safe_move,
     unexplained_s,
@@ -110,6 +111,7 @@ class MoveWatch:
         self._context, self._lead, self._roster, self._assignment = context, lead, roster, assignment
         self._paces_s: deque[float] = deque(maxlen=PACES)
         self._unexplained_s: deque[float] = deque(maxlen=PACES)
+        self._believes_links: deque[bool] = deque(maxlen=PACES)
         self._paced: ExecutionPlan | None = None
         self._watch = ChangeWatch()
         self._slow_links = SlowLinks(context, lead, roster, assignment)
@@ -134,7 +136,9 @@ class MoveWatch:
             self._paces_s.append(seconds)
             known = self._known()
             if known is not None and plan.stages_of.keys() <= known[0].by_name.keys():
-                self._unexplained_s.append(unexplained_s(seconds, known[0], plan, self._context.manifest))
+                fleet = believed(seconds, known[0], plan, self._context.manifest)
+                self._believes_links.append(fleet is known[0])
+                self._unexplained_s.append(unexplained_s(seconds, fleet, plan, self._context.manifest))
         if self._pending is not None:
             self._measure(self._pending, record.iteration, seconds)
 
@@ -142,7 +146,7 @@ class MoveWatch:
         move = pending.rated.move
         if why := self._why_failed(pending):
             self._tell(MoveFailed(move.peer, move.giver, move.taker, iteration, why))
-            self._pending = None
+            self._end()
             return
         plan = self._paced
         if plan is None or self._slow_links.is_under_way or not pending.is_made(plan):
@@ -164,7 +168,12 @@ class MoveWatch:
                 predicted_iteration_s=rated.after_s,
             )
         )
+        self._end()
+
+    def _end(self) -> None:
+        """A move is measured, or has failed; who was to leave with it, and has not, stays."""
         self._pending = None
+        self._slow_links.clear()
 
     def _why_failed(self, pending: MoveUnderWay) -> str:
         """Why nothing comes of a move; empty while something may."""
@@ -205,7 +214,7 @@ class MoveWatch:
         if not after_s or self._lead.attempt or self._pending is not None or len(self._unexplained_s) < PACES_MIN:
             return
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
-        self._slow_links.end(STANDBY_HOLDS * hold_s)
+        self._assignment.end_rests(STANDBY_HOLDS * hold_s)
         if now_s < self._looked_s + hold_s / LOOKS:
             return
         self._looked_s = now_s
@@ -257,6 +266,8 @@ class MoveWatch:
         if found is None or len(self._unexplained_s) < PACES_MIN:
             return None
         fleet, plan = found
+        if not all(self._believes_links):
+            fleet = fleet.without_links()
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         return (
             fleet,
@@ -272,7 +283,6 @@ class MoveWatch:
                 unexplained_s=statistics.median(self._unexplained_s),
                 recovery=StageRecovery(self._context.timing.join_wait_s),
                 horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
-                iteration_s=statistics.median(self._paces_s),
             ),
         )
 
@@ -295,6 +305,7 @@ class MoveWatch:
         room = self._context.manifest.replicas_max(move.taker) - len(self._roster.of_stage(move.taker))
         is_one_lost = not all(map(self._roster.holders, range(len(ready))))
         is_ready = mover.rests and mover.is_heard if move.giver == ABSENT else mover in ready[move.giver]
+        is_ready &= self._roster.get(mover.member) is mover
         if self._roster.is_deposed or not is_ready or not ready[move.taker] or is_one_lost or room <= 0:
             return False
         plan = ExecutionPlan((0, *self._split.counts), tuple(tuple(sorted(g.member.peer_id for g in stage)) for stage in ready))
@@ -331,6 +342,8 @@ class MoveWatch:
             member = next(g.member for g in self._roster.participants() if g.member.peer_id == first.move.peer)
             self._assignment.copied_s.pop(member, None)
             self._pending = MoveUnderWay(first, member, self._context.now_s())
+        else:
+            self._end()
 
     def _leave(self) -> list[MovePeer]:
         """Let those go who are to stand by, as far as they may."""

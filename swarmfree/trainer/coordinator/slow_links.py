@@ -8,11 +8,11 @@ the same iteration begins, as many as a majority can do without; the others with
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from swarmfree.policy.planner.measured_fleet import MeasuredPeer
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.slow_links import RatedStandbys
-from swarmfree.protocol.names import Member
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
@@ -31,8 +31,8 @@ class SlowLinks:
         """Nobody."""
         self._context, self._lead, self._roster, self._assignment = context, lead, roster, assignment
         self.rated: RatedStandbys | None = None
-        self._queue = deque[MovePeer]()
-        self._resting: dict[Member, tuple[MeasuredPeer, float]] = {}
+        self._queue = deque[tuple[MovePeer, float]]()
+        self._measured: dict[str, MeasuredPeer] = {}
 
     @property
     def is_under_way(self) -> bool:
@@ -41,22 +41,16 @@ class SlowLinks:
 
     def standbys(self) -> tuple[MeasuredPeer, ...]:
         """Those who stand by for it, as they were measured."""
-        there = {g.member for g in self._roster.participants() if g.rests}
-        self._resting = {member: known for member, known in self._resting.items() if member in there}
-        return tuple(peer for peer, _ in self._resting.values())
-
-    def end(self, after_s: float) -> None:
-        """Who has stood by for so long gets a place again: nothing is measured of it meanwhile, and
-        its link may have become better.
-        """
-        for member, (_, since_s) in self._resting.items():
-            participant = self._roster.get(member)
-            if participant is not None and self._context.now_s() - since_s > after_s:
-                participant.end_rest()
+        there = {g.member.peer_id for g in self._roster.participants() if g.rests}
+        return tuple(peer for name, peer in self._measured.items() if name in there)
 
     def queue(self, rated: RatedStandbys) -> None:
         """These are to leave, and nobody else."""
-        self.rated, self._queue = rated, deque(rated.moves)
+        self.rated, self._queue = rated, deque(zip(rated.moves, rated.rates, strict=True))
+
+    def clear(self) -> None:
+        """Whoever has not left stays."""
+        self._queue.clear()
 
     def look(self) -> list[MovePeer]:
         """Stages are filled, and an iteration is about to be opened: have some leave.
@@ -75,7 +69,7 @@ class SlowLinks:
             for s in stages
         ]
         while self._queue:
-            move = self._queue[0]
+            move, rate = self._queue[0]
             leaver = next((g for g in ready[move.giver] if g.member.peer_id == move.peer), None)
             if leaver is None or leaver.member == self._context.me or len(ready[move.giver]) == 1:
                 self._queue.popleft()
@@ -85,7 +79,9 @@ class SlowLinks:
                 break
             self._queue.popleft()
             ready[move.giver].remove(leaver)
-            self._resting[leaver.member] = measured_peer(leaver, move.giver), self._context.now_s()
+            known = replace(measured_peer(leaver, move.giver), links=(), bytes_per_s=rate)
+            self._measured = {name: peer for name, peer in self._measured.items() if self._assignment.is_resting(name)}
+            self._measured[move.peer] = known
             self._assignment.stand_by(leaver)
             left.append(move)
         return left

@@ -265,11 +265,15 @@ class Builder:
             await self._keep_up(request.action.donors)
 
     async def _begin_copy(self, building: Building, donors: tuple[Endpoint, ...]) -> None:
-        """Begin a copy; who was told to rejoin gives nothing up before a first part is here."""
+        """Begin a copy; who was told to rejoin, or holds an older state of that stage, gives
+        nothing up before a first part is here.
+        """
         request, target = building.request, CopyTarget(self._context.ports.engine, self._stage_member.device)
         copying = StateCopy(self._context, target, request.action.stage, donors, request.iteration, request.record)
         copying.past = building.past
-        if self._stage_member.replica_state.left_plan is not None:
+        replica_state = self._stage_member.replica_state
+        is_older = replica_state.stage == request.action.stage and replica_state.iteration < request.iteration
+        if replica_state.left_plan is not None or is_older:
             await copying.begin()
         building.copying = copying
 

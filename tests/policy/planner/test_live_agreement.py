@@ -80,7 +80,6 @@ def moved_on(plan: ExecutionPlan, real: Fleet = FLEET) -> ExecutionPlan:
         unexplained_s(iteration_s, fleet, plan, MANIFEST),
         StageRecovery(20.0),
         horizon_s(fleet),
-        iteration_s,
     )
     while True:
         plan = settled(fleet, plan, MANIFEST, outlook)

@@ -37,22 +37,31 @@ def test_nothing_is_known_where_nobody_tells() -> None:
 
 def test_a_peer_is_as_fast_as_its_best_link() -> None:
     """The others are slow for whom they lead to; between two it is what was measured."""
-    made = fleet(("a", "b", 100.0), ("a", "c", 9.0), ("c", "b", 8.0))
-    assert rates(made) == {"a": 100.0, "b": 100.0, "c": 9.0}
-    assert made.link("c", "b") == made.link("b", "c") == Link(0.0, 8.0)
+    made = fleet(("a", "b", 100.0), ("a", "c", 9.0), ("b", "c", 8.0), ("b", "a", 90.0), ("c", "a", 7.0), ("c", "b", 6.0))
+    assert rates(made) == {"a": 90.0, "b": 90.0, "c": 7.0}
+    assert made.link("c", "b") == made.link("b", "c") == Link(0.0, 6.0)
 
 
-def test_of_both_ways_between_two_the_slower_one_counts() -> None:
-    """A line at home takes much faster than it gives."""
-    made = fleet(("a", "c", 9.0), ("c", "a", 90.0), ("b", "c", 8.0), ("c", "b", 80.0), ("a", "b", 70.0))
-    assert rates(made) == {"a": 70.0, "b": 70.0, "c": 9.0}
+def test_of_both_ways_the_slower_one_counts() -> None:
+    """A line at home takes much faster than it gives: others tell of that, it does not itself."""
+    made = fleet(("a", "c", 9.0), ("b", "c", 8.0), ("c", "a", 90.0), ("c", "b", 80.0), ("a", "b", 70.0), ("b", "a", 60.0))
+    assert rates(made)["c"] == 9.0
+    assert rates(fleet(("c", "a", 9.0), ("c", "b", 8.0), ("a", "c", 90.0), ("b", "c", 80.0)))["c"] == 9.0
 
 
 def test_the_word_of_one_alone_makes_nobody_slow() -> None:
-    """Of two peers nobody knows whose link it is."""
-    made = fleet(("a", "b", 5.0), ("a", "b", 5.0))
+    """Of two peers nobody knows whose link it is, each way."""
+    made = fleet(("a", "b", 5.0), ("b", "a", 5.0), ("s", "c", 5.0))
     assert rates(made) == {}
     assert made.link("a", "b").bytes_per_s == 5.0
+    assert rates(fleet(("a", "b", 5.0), ("b", "a", 5.0), ("c", "b", 9.0))) == {"b": 9.0}, "two tell of what b sends"
+
+
+def test_what_is_known_of_who_serves_no_more_counts() -> None:
+    """Not what the others tell of it since."""
+    stands_by = MeasuredPeer("d", 1, 0.1, bytes_per_s=3.0)
+    made = fleet(("a", "d", 100.0), ("b", "d", 100.0), more=(stands_by,))
+    assert rates(made)["d"] == 3.0
 
 
 def test_what_is_told_of_strangers_and_of_oneself_counts_for_nothing() -> None:

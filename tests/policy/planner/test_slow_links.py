@@ -16,8 +16,7 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, best_move, is_worth_it
 from swarmfree.policy.planner.slow_links import (
     ALONE_SPEEDUP,
-    RATES_MAX,
-    TRUST,
+    LIMITS_MAX,
     RatedStandbys,
     _candidates,
     best_standbys,
@@ -60,12 +59,10 @@ def fleet_of(plan: ExecutionPlan, slow: Mapping[str, float], block_s: Mapping[st
     )
 
 
-def outlook(plan: ExecutionPlan, *, iteration_s: float = math.inf, unexplained_s: float = 0.0, stays: str = "s") -> MoveOutlook:
+def outlook(plan: ExecutionPlan, *, unexplained_s: float = 0.0, stays: str = "s") -> MoveOutlook:
     """Everybody may move but those who stay."""
     movable = plan.stages_of.keys() - set(stays)
-    return MoveOutlook(
-        movable, ReplicaLimits(8, 3), lambda _: 1.0, unexplained_s, StageRecovery(20.0), 3600.0, iteration_s=iteration_s
-    )
+    return MoveOutlook(movable, ReplicaLimits(8, 3), lambda _: 1.0, unexplained_s, StageRecovery(20.0), 3600.0)
 
 
 def leaves(text: str, slow: Mapping[str, float], **more: float | str) -> str:
@@ -104,6 +101,20 @@ def test_one_is_kept_where_the_others_wait_for_its_link_alone() -> None:
     assert leaves("s|ab|def", {"a": SLOW}) == "a"
 
 
+def test_of_equal_links_the_slower_device_leaves() -> None:
+    """And whose links are not known stays."""
+    plan = plan_of("s|abcd|efg")
+    fleet = fleet_of(plan, {"a": SLOW, "b": SLOW, "c": SLOW}, {"b": 0.06})
+    first = [moves[0].peer for moves in _candidates(fleet, plan, manifest_of(plan), outlook(plan), 1, 1e-6)]
+    assert set(first) == {"b"}
+    assert leaves("s|abc|def", {"a": math.inf, "b": SLOW, "c": math.inf}) == "b"
+
+
+def test_nobody_leaves_whose_stage_would_average_as_fast_as_the_others_with_it() -> None:
+    """Of a stage with a slow one, and one of four that is a little slower by being more."""
+    assert leaves("s|abc|defghi", {"b": SLOW, "d": FAST / 1.5}) == "b"
+
+
 def test_stage_0_and_who_may_not_move_stay() -> None:
     """The coordinator is one of them."""
     assert leaves("su|abc|def", {"u": SLOW}) == ""
@@ -126,14 +137,6 @@ def test_a_stage_hangs_on_one_peer_only_where_iterations_get_much_shorter() -> N
     assert ALONE_SPEEDUP > RISK_SLOWDOWN_MAX
 
 
-def test_what_is_known_of_iterations_has_to_explain_them() -> None:
-    """They take much less than is expected: then it is not the link that they wait for."""
-    plan = plan_of("s|abc|def")
-    expected_s = iteration_estimate(fleet_of(plan, {"b": SLOW}), plan, manifest_of(plan)).seconds
-    assert leaves("s|abc|def", {"b": SLOW}, iteration_s=1.01 * expected_s / TRUST) == "b"
-    assert leaves("s|abc|def", {"b": SLOW}, iteration_s=0.99 * expected_s / TRUST) == ""
-
-
 def test_what_iterations_take_beside_it_counts_for_both() -> None:
     """Where they take a minute for other reasons, two seconds are nothing."""
     assert leaves("s|abc|def", {"b": SLOW}, unexplained_s=60.0) == ""
@@ -146,16 +149,16 @@ def test_nobody_is_told_where_a_stage_is_lost_or_a_peer_serves_two() -> None:
     assert best_standbys(fleet_of(plan_of("s|abc|de"), {"b": SLOW}), plan, manifest_of(plan), outlook(plan)) is None
 
 
-def test_few_rates_are_tried() -> None:
-    """The slowest one alone, and all, are among them."""
+def test_few_sets_are_tried() -> None:
+    """Among them the one after which averaging takes the least; nobody leaves for nothing."""
     letters = "abcdefghijklmnopqrtuvwxyz"
-    plan = plan_of(f"s|{letters}")
+    plan = plan_of(f"s|{letters}|AB")
     fleet = fleet_of(plan, {name: SLOW * (1 + number) for number, name in enumerate(letters)})
-    found = [len(moves) for moves in _candidates(fleet, plan, outlook(plan), 1)]
-    assert len(found) <= RATES_MAX
-    assert max(found) == len(letters) - 1
-    few = plan_of("s|abcd")
-    assert [len(m) for m in _candidates(fleet_of(few, dict.fromkeys("ab", SLOW)), few, outlook(few), 2)] == [2]
+    found = _candidates(fleet, plan, manifest_of(plan), outlook(plan), 2, 1e-6)
+    assert len(found) <= LIMITS_MAX
+    assert max(map(len, found)) == len(letters) - 2
+    assert all(move.giver == 1 for moves in found for move in moves), "the other stage averages faster"
+    assert len(_candidates(fleet, plan, manifest_of(plan), outlook(plan), 2, 1.0)) == 1, "the others bring less than a second"
 
 
 def test_who_stands_by_comes_back_where_that_is_worth_it() -> None:
@@ -180,12 +183,22 @@ def test_who_stands_by_is_a_second_replica_where_it_hardly_costs_anything() -> N
     assert "this one stands by" in found.reason
 
 
+def test_the_standbys_with_the_best_links_are_looked_at_and_none_serves_stage_0() -> None:
+    """Of five, for a stage that has become slow."""
+    plan = plan_of("s|abvwxyz|de")
+    fleet = fleet_of(plan, {"v": SLOW, "w": SLOW, "x": SLOW, "y": SLOW, "z": FAST / 2}, {"a": 4.0, "b": 4.0, "s": 9.0})
+    found = best_move(fleet, plan.without(frozenset("vwxyz")), manifest_of(plan), outlook(plan))
+    assert found is not None and found.move == MovePeer("z", ABSENT, 1)
+
+
 def test_it_is_said_why() -> None:
     """With the seconds."""
     plan = plan_of("s|abc|def")
     moves = (MovePeer("b", 1, ABSENT),)
-    assert RatedStandbys(moves, plan, 5.0, 2.0, 2.5).reason.endswith("an iteration takes 5.00 s, and 2.00 s without it")
-    assert RatedStandbys(moves * 3, plan, 5.0, 2.0, 2.5).reason.endswith("2.00 s without the 3 with the slowest links")
+    assert RatedStandbys(moves, (SLOW,), plan, 5.0, 2.0, 2.5).reason.endswith("an iteration takes 5.00 s, and 2.00 s without it")
+    assert RatedStandbys(moves * 3, (SLOW,) * 3, plan, 5.0, 2.0, 2.5).reason.endswith(
+        "2.00 s without the 3 with the slowest links"
+    )
 
 
 @pytest.mark.parametrize(("peers", "limit_s"), [(1000, 0.1), (10_000, 2.0)])
