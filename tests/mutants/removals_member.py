@@ -546,6 +546,19 @@ def founder_of_a_first_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "founders_plan", property(lambda self: self.known_plan, lambda self, plan: None), raising=False)
 
 
+def side_without_its_founder(patch: pytest.MonkeyPatch) -> None:
+    """Who knows the plan of a forced side alone believes no first record but that one's
+    (evidence).
+    """
+    require = StageMember._require_proven
+
+    def careless(self: StageMember, record: Record, sender: Endpoint | None) -> None:
+        self.replica_state.founders_plan = self.replica_state.founders_plan or self.replica_state.known_plan
+        require(self, record, sender)
+
+    patch.setattr(StageMember, "_require_proven", careless)
+
+
 def plan_of_another_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Who builds its first state for a coordinator goes by the plan of another one (3.1)."""
     require = StageMember._require_proven

@@ -1026,6 +1026,35 @@ def first_record_after_a_later_plan() -> object:
     return [play(partial(story, rejoins=rejoins)) for rejoins in (False, True)]
 
 
+def first_record_after_a_forced_side() -> object:
+    """A member has opened the plan of a forced side, and was told to rejoin the founder, whose plan
+    it does not know: the answer to the founder's first record; where its side's plan is told it
+    once more, too; where it hears that side still; without a signature; and to a stranger's record
+    where it has opened the founder's plan before, and was not told to rejoin.
+    """
+
+    async def story(alone: Alone, *ways: str) -> str:
+        if "knows" in ways:
+            await alone.stage_member.open(A, Open(plan(1)))
+            alone.stage_member.lose_coordinator()
+        await alone.stage_member.open(D, Open(forced))
+        if "rejoins" in ways:
+            await alone.stage_member.rejoin(D, A)
+        if "hears of it" in ways:
+            alone.replica_state.learn(forced)
+        leader = endpoint("f") if "knows" in ways else A
+        first = voted(replace(record(), electorate=(leader.member,)), leader.member)
+        first = replace(first, evidence=None) if "unsigned" in ways else first
+        return await word(alone.stage_member.commit(Commit(first), leader))
+
+    forced = replace(plan(1, LATER), replicas=((Replica(D),), *plan(1).replicas[1:2], (Replica(SIBLING),)))
+    told = ("rejoins", "hears of it")
+    return [
+        play(partial(lambda alone, ways: story(alone, *ways), ways=ways))
+        for ways in (told[:1], told, told[1:], (*told, "unsigned"), ("knows",))
+    ]
+
+
 def first_record_beside_another_plan() -> object:
     """A member knows a plan of D, and builds its state for a coordinator that this does not name,
     of a later founder's term and of a higher one of the same founder, and for D: the answer to the

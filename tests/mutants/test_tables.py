@@ -376,6 +376,11 @@ ROWS = (
     Row(removals_return.state_of_a_joiner, tables_return.joiner_that_holds_a_lost_stage, ["joiner"]),
     Row(removals_member.founder_of_a_first_record, tables_member.first_record_after_a_later_plan, ["gone", "gone"]),
     Row(
+        removals_member.side_without_its_founder,
+        tables_member.first_record_after_a_forced_side,
+        ["gone", "gone", *["unproven"] * 3],
+    ),
+    Row(
         removals_member.plan_of_another_coordinator, tables_member.first_record_beside_another_plan, ["gone", "gone", "unproven"]
     ),
     *(

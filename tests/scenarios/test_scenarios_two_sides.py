@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.messages import Commit, Heartbeat, HeartbeatAnswer, Hello, Open, Train
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.messages import Commit, GetPlan, Goodbye, Heartbeat, HeartbeatAnswer, Hello, Open, Request, Train
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
+from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment, Script
 from tests.scenarios.scenario_world import STEADY, Once, is_asked, lines, play, swarm, unhurried
 
@@ -268,3 +269,65 @@ def test_what_a_coordinator_said_does_not_count_in_its_next_term() -> None:
     assert script.is_led
     assert script.told is not None
     assert not lines(result, "TookOver", script.told.peer_id.removeprefix("Qm"))
+
+
+class LeftBeforeTheFirstRecord(Once):
+    """Five of eleven are parted in iteration 0, and go on forced, slowly, without the slow founder.
+    The network mends; who leads them gives way, is told to rejoin the founder, and hears of its own
+    plan once more, from one that it led. It is cut from the founder until the first record is
+    decided there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=0, key__stage=1), self._part)
+        self._founder: Member | None = None
+        self._far = list[Member]()
+        self.leader: Member | None = None
+        self._is_told = False
+        self.is_decided = self.is_told_of_it = False
+
+    def _part(self, director: Director, _: Moment) -> None:
+        self._founder = director.coordinator
+        self._far = [member for member in director.members(0) if member != self._founder]
+        self._far.extend(director.members(stage)[0] for stage in (1, 2, 3))
+        director.partition(self._far)
+        for member in set(director.peers()) - {*self._far}:
+            director.slow(member, 9.5, 60.0)
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As ever; mend the network as the five are led, cut and mend it once more."""
+        super().see(director, moment)
+        asker, asked = moment.sender.member, moment.receiver.member
+        match moment:
+            case Moment(request=Open(plan=plan), outcome=None) if self.leader is None and plan.position.term.number == 2:
+                self.leader = asker
+                director.after(0.05, director.heal)
+                for member in self._far:
+                    director.slow(member, 18.0, 40.0)
+            case Moment(request=Goodbye(), outcome=Reply()) if asked == self.leader and not self._is_told:
+                self._is_told = True
+                assert self._founder is not None
+                director.cut(asked, self._founder)
+            case Moment(request=Open(plan=plan)) if asker == self._founder and plan.iteration == 1 and not self.is_decided:
+                self.is_decided = True
+                director.heal()
+            case Moment(request=Commit(record=record), outcome=None) if asked == self.leader and record.iteration == 0:
+                self.is_told_of_it |= self.is_decided and asker == self._founder
+            case _:
+                pass
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """What the plan is that it led by it hears after it was told to rejoin."""
+        if sender.member != self.leader or receiver.member not in self._far or not isinstance(request, GetPlan):
+            return None
+        return Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=1.95)
+
+
+def test_who_led_before_the_first_record_believes_its_founder_again() -> None:
+    """By the plan of its own side it knows nobody who signed the founder's record, and steps."""
+    setup = swarm(sources=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    script = LeftBeforeTheFirstRecord()
+    result = play(unhurried(setup, iterations=6), script)
+    assert script.is_told_of_it
+    assert script.leader is not None
+    assert lines(result, "Stepped iteration=1 ", script.leader.peer_id.removeprefix("Qm"))

@@ -629,11 +629,10 @@ class StageMember:
         is_own = record.evidence is not None and record.evidence.term.member == me
         known = known | {me.peer_id} if is_own or (sender is not None and sender.member == me) else known - {me.peer_id}
         is_led = sender is None or not self.hears_another(sender)
-        decides = self.replica_state.founders_plan or plan
-        if self._is_passed_over(record):
-            decides = plan = None
+        # Before the first record no other plan names who decides: those of a forced side do not
+        decides = None if self._is_passed_over(record) else self.replica_state.founders_plan
         # Another side's plan than of the one that had this built may name nobody who decides there
-        is_newcomer = last is None and (plan is None or self.replica_state.known_in != plan.position.term)
+        is_newcomer = last is None and (plan is None or decides is None or self.replica_state.known_in != plan.position.term)
         if record.evidence is not None and self._is_stored_too(record, sender, known):
             known |= {record.evidence.term.member.peer_id}
         electorate = electorate_of(last, decides)
