@@ -253,12 +253,19 @@ def _levelling(movable: Sequence[tuple[float, str]], wanted: float) -> list[str]
     return list(dict.fromkeys(name for _, name in (*slower, *faster, *movable[:1])))
 
 
-def believed(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> Fleet:
-    """Return the fleet with its links, where what is expected of an iteration by them is at most
-    `TRUST` times what one takes; else without: it is not they that all wait for, or somebody lies.
+def explained(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> tuple[Fleet, float]:
+    """What of an iteration that was measured is not expected.
+
+    Returns:
+        The fleet with its links, where by them an iteration takes at most `TRUST` times what it
+        did; else without: it is not they that all wait for, or somebody lies. And the seconds that
+        it does not explain, 0 where it took less.
     """
     expected_s = iteration_estimate(fleet, plan, manifest).seconds
-    return fleet if expected_s <= TRUST * measured_s else fleet.without_links()
+    if expected_s <= TRUST * measured_s:
+        return fleet, max(0.0, measured_s - expected_s)
+    bare = fleet.without_links()
+    return bare, unexplained_s(measured_s, bare, plan, manifest)
 
 
 def unexplained_s(measured_s: float, fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> float:

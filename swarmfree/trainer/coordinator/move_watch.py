@@ -27,10 +27,9 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import (
     MoveOutlook,
     RatedMove,
-    believed,
     best_move,
+    explained,
     is_safe_move,
-    unexplained_s,
 )
 from swarmfree.policy.planner.slow_links import RatedStandbys, best_standbys
 from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
@@ -136,9 +135,9 @@ class MoveWatch:
             self._paces_s.append(seconds)
             known = self._known()
             if known is not None and plan.stages_of.keys() <= known[0].by_name.keys():
-                fleet = believed(seconds, known[0], plan, self._context.manifest)
+                fleet, unexplained_s = explained(seconds, known[0], plan, self._context.manifest)
                 self._believes_links.append(fleet is known[0])
-                self._unexplained_s.append(unexplained_s(seconds, fleet, plan, self._context.manifest))
+                self._unexplained_s.append(unexplained_s)
         if self._pending is not None:
             self._measure(self._pending, record.iteration, seconds)
 
