@@ -75,6 +75,7 @@ class PeerChannel:
         limits: bounds.
         group: owns the task that looks.
         refusal: why the peer that is found is not called.
+        found: where each peer was found last, by no relay; this one is added.
 
     Attributes:
         calls: how many are under way.
@@ -82,7 +83,7 @@ class PeerChannel:
         peer_id: of the peer.
     """
 
-    __slots__ = ("_callables", "_channel", "_failure", "_opening", "_refusal", "calls", "is_cut", "peer_id")
+    __slots__ = ("_callables", "_channel", "_failure", "_found", "_opening", "_refusal", "calls", "is_cut", "peer_id")
 
     def __init__(
         self,
@@ -91,8 +92,10 @@ class PeerChannel:
         limits: WireLimits,
         group: asyncio.TaskGroup,
         refusal: Callable[[ProvenPeer], str | None] = anybody,
+        found: dict[str, Address] | None = None,
     ) -> None:
         """Look for the peer; the first call connects."""
+        self._found = {} if found is None else found
         self.calls = 0
         self.is_cut = False
         self.peer_id = addresses[0].peer_id
@@ -104,10 +107,15 @@ class PeerChannel:
 
     async def _open(self, addresses: Sequence[Address], certificate: Certificate, limits: WireLimits) -> None:
         try:
-            found = await find_peer(addresses, limits.connect_s, self._refusal)
+            found = await find_peer(addresses, limits.connect_s, self._refusal, self._found.get(self.peer_id))
         except CallFailed as error:
             self._failure = error
             return
+        if not found.address.relay:
+            self._found.pop(self.peer_id, None)
+            self._found[self.peer_id] = found.address
+            if len(self._found) > NEWEST_MAX:
+                del self._found[next(iter(self._found))]
         credentials = certificate.channel_credentials(found.certificate)
         options = limits.channel_options(found.server_name)
         self._channel = grpc.aio.secure_channel(found.address.grpc_target, credentials, options=options)
@@ -193,6 +201,7 @@ class Client:
         self._open: set[PeerChannel] = set()
         self._is_closing = False
         self._newest: dict[str, Endpoint] = {}
+        self._found: dict[str, Address] = {}
         self.frames_received = 0
         self.meter = LinkMeter()
 
@@ -268,7 +277,7 @@ class Client:
             line = None
         if line is None:
             self._drop_broken()
-            line = PeerChannel(addresses, self._certificate, self._limits, self._group, self._refusal)
+            line = PeerChannel(addresses, self._certificate, self._limits, self._group, self._refusal, self._found)
         self._lines[addresses] = line  # At the end: the dictionary is ordered by last use.
         self._open.add(line)
         if len(self._lines) > self._limits.channels_max:

@@ -48,7 +48,10 @@ def anybody(_peer: ProvenPeer) -> str | None:
 
 
 async def find_peer(
-    addresses: Sequence[Address], limit_s: float, refusal: Callable[[ProvenPeer], str | None] = anybody
+    addresses: Sequence[Address],
+    limit_s: float,
+    refusal: Callable[[ProvenPeer], str | None] = anybody,
+    before: Address | None = None,
 ) -> ProvenAddress:
     """Of a peer's addresses the first where that peer answers; each one has a head start before the
     next.
@@ -59,10 +62,12 @@ async def find_peer(
         addresses: of one peer.
         limit_s: for all of them.
         refusal: why the peer is not called, though it answers; None where it is.
+        before: where it was found last, by no relay.
 
     Raises:
         PeerUnreachable: nobody answers; `refused` where all addresses show that nobody, another
-            peer, or one that is not called, is there.
+            peer, or one that is not called, is there; of relays, which show nothing, none has to
+            where the address does that the peer was found at before.
         ProtocolViolation: what answers is no peer.
     """
     assert addresses, "a peer that is called has an address"
@@ -78,8 +83,12 @@ async def find_peer(
                 for attempt in attempts:
                     attempt.cancel()
                 return found
-    failures = [failure for attempt in attempts if isinstance(failure := attempt.result(), CallFailed)]
-    raise next((f for f in failures if not (isinstance(f, PeerUnreachable) and f.refused)), failures[0])
+    failed = [(a, f) for a, attempt in zip(addresses, attempts, strict=True) if isinstance(f := attempt.result(), CallFailed)]
+    sure = {address: failure for address, failure in failed if isinstance(failure, PeerUnreachable) and failure.refused}
+    unsure = [(address, failure) for address, failure in failed if address not in sure]
+    if before in sure and all(address.relay for address, _ in unsure):
+        raise sure[before]
+    raise unsure[0][1] if unsure else failed[0][1]
 
 
 async def _attempt(address: Address, end_s: float, refusal: Callable[[ProvenPeer], str | None]) -> ProvenAddress | CallFailed:
