@@ -193,6 +193,15 @@ async def test_a_lie_that_iterations_contradict_moves_nobody() -> None:
     assert world.decided() == []
 
 
+async def test_one_iteration_that_links_do_not_explain_changes_nothing() -> None:
+    """Each third takes less than is expected: most count, so that it is told as soon as else."""
+    world = LinkWorld("s|abc|def", {"b": SLOW})
+    await world.iterate(ITERATION_S, 3)
+    for number in range(20):
+        await world.iterate(1.5 if number % 3 == 0 else ITERATION_S)
+    assert world.decided() == [("b", 1, ABSENT)]
+
+
 async def test_what_has_not_left_when_the_change_has_failed_stays() -> None:
     """The first of five dies, before the fifth could leave."""
     world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)

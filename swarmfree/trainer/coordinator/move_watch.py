@@ -265,7 +265,7 @@ class MoveWatch:
         if found is None or len(self._unexplained_s) < PACES_MIN:
             return None
         fleet, plan = found
-        if not all(self._believes_links):
+        if 2 * sum(self._believes_links) <= len(self._believes_links):
             fleet = fleet.without_links()
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         return (
