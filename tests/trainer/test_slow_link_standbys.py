@@ -202,6 +202,19 @@ async def test_one_iteration_that_links_do_not_explain_changes_nothing() -> None
     assert world.decided() == [("b", 1, ABSENT)]
 
 
+async def test_nobody_comes_back_while_nothing_is_known_of_links() -> None:
+    """Others tell what iterations contradict, and its stage has become slow."""
+    world = LinkWorld("s|abc|de", {"b": SLOW})
+    await world.until_moved(ITERATION_S)
+    await world.iterate(1.1, 20)
+    world.rate = lambda one, other: 1e-3 if one in {"d", "a", "c", "e"} else FAST  # type: ignore[method-assign]
+    for _ in range(60):
+        world.tell_of("a", 4.0)
+        world.tell_of("c", 4.0)
+        await world.iterate(13.0)
+    assert [each for each in world.decided() if each[0] == "b"] == [("b", 1, ABSENT)]
+
+
 async def test_what_has_not_left_when_the_change_has_failed_stays() -> None:
     """The first of five dies, before the fifth could leave."""
     world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)

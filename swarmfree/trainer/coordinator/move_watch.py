@@ -265,7 +265,8 @@ class MoveWatch:
         if found is None or len(self._unexplained_s) < PACES_MIN:
             return None
         fleet, plan = found
-        if 2 * sum(self._believes_links) <= len(self._believes_links):
+        knows_links = 2 * sum(self._believes_links) > len(self._believes_links)
+        if not knows_links:
             fleet = fleet.without_links()
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
         return (
@@ -275,7 +276,7 @@ class MoveWatch:
                 movable={
                     g.member.peer_id
                     for g in self._roster.participants()
-                    if (g.is_member or g.rests) and g.is_heard and g.member != self._context.me
+                    if (g.is_member or (g.rests and knows_links)) and g.is_heard and g.member != self._context.me
                 },
                 limits=ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max),
                 copy_s=partial(copy_s, tuple(self._assignment.copies)),
