@@ -10,11 +10,12 @@ once: two stages average side by side, so that to leave out one slow link alone 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from swarmfree.policy.planner.estimator import PlanBounds, is_played, iteration_estimate, stage_averaging_s
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.scores import expected_loss, score
@@ -91,8 +92,8 @@ def _candidates(
     fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int, worth_s: float
 ) -> list[tuple[MovePeer, ...]]:
     """For some limits on the seconds of all averaging, each lower than the one before by `worth_s`
-    at least, those who have to leave for that: of each stage as few as possible, those with the
-    slowest links first. So nobody leaves whose stage averages as fast as the others without that.
+    at least, those who have to leave for that: of each stage as few as possible. So nobody leaves
+    whose stage averages as fast as the others without that.
     """
     ways = [_leavers(fleet, plan, manifest, outlook, stage, kept) for stage in range(ENDS_STAGE + 1, len(plan.blocks))]
     least_s = max((min(seconds) for _, seconds in ways), default=0.0)
@@ -113,17 +114,23 @@ def _candidates(
 def _leavers(
     fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, stage: int, kept: int
 ) -> tuple[list[MovePeer], list[float]]:
-    """Who could leave a stage, the slowest links first, of equal ones the slower device; and index
-    = how many of them leave: seconds of its averaging.
+    """Who could leave a stage, each time the one without whom the others average soonest, of equal
+    ones the slowest link, then the slower device; and index = how many of them leave: seconds of
+    its averaging.
     """
-    left = sorted(
-        (fleet.by_name[name] for name in plan.replicas[stage]), key=lambda peer: (peer.bytes_per_s, -peer.block_s, peer.name)
-    )
-    leavers: list[MovePeer] = []
-    seconds = [stage_averaging_s(left, manifest, stage, plan.blocks[stage])]
-    while len(left) > kept and left[0].bytes_per_s < math.inf and left[0].name in outlook.movable:
-        leavers.append(MovePeer(left.pop(0).name, stage, ABSENT))
-        seconds.append(stage_averaging_s(left, manifest, stage, plan.blocks[stage]))
+
+    def averaging_s(members: Sequence[PeerProfile]) -> float:
+        return stage_averaging_s(members, manifest, stage, plan.blocks[stage])
+
+    left = [fleet.by_name[name] for name in plan.replicas[stage]]
+    able = {peer.name for peer in left if peer.bytes_per_s < math.inf and peer.name in outlook.movable}
+    leavers, seconds = list[MovePeer](), [averaging_s(left)]
+    while len(left) > kept and any(peer.name in able for peer in left):
+        without = {peer: averaging_s([other for other in left if other is not peer]) for peer in left if peer.name in able}
+        gone = min(without, key=lambda peer: (without[peer], peer.bytes_per_s, -peer.block_s, peer.name))
+        left.remove(gone)
+        leavers.append(MovePeer(gone.name, stage, ABSENT))
+        seconds.append(without[gone])
     return leavers, seconds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,17 @@ def test_of_equal_links_the_slower_device_leaves() -> None:
     first = [moves[0].peer for moves in _candidates(fleet, plan, manifest_of(plan), outlook(plan), 1, 1e-6)]
     assert set(first) == {"b"}
     assert leaves("s|abc|def", {"a": math.inf, "b": SLOW, "c": math.inf}) == "b"
+
+
+def test_who_is_far_leaves_though_its_link_is_as_fast() -> None:
+    """Words to it take a second; nobody else leaves, and of whom nothing is known nobody does."""
+    plan = plan_of("s|abcd|efgh")
+    fleet = fleet_of(plan, dict.fromkeys("sabcdefgh", 1e7))
+    far = replace(fleet, peers=tuple(replace(p, latency_s=1.0 if p.name == "f" else 0.0) for p in fleet.peers))
+    found = best_standbys(far, plan, manifest_of(plan), outlook(plan))
+    assert found is not None and [move.peer for move in found.moves] == ["f"]
+    unknown = replace(far, peers=tuple(replace(p, bytes_per_s=math.inf) for p in far.peers))
+    assert best_standbys(unknown, plan, manifest_of(plan), outlook(plan)) is None
 
 
 def test_nobody_leaves_whose_stage_would_average_as_fast_as_the_others_with_it() -> None:
