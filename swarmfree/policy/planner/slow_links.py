@@ -25,10 +25,11 @@ from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
 LIMITS_MAX = 6
 """So many limits on the seconds of averaging are tried."""
-WORTH = 0.05
-"""Nobody leaves for less than this share of an iteration."""
+WORTH, PRUNED_MAX = 0.05, 32
+"""Nobody leaves for less than this share of an iteration; so many are looked at one by one."""
 SAFE, ALONE = 2, 1
 """Replicas that are kept of each stage."""
+Moves = tuple[MovePeer, ...]
 ALONE_SPEEDUP = 1.25
 """Iterations have to be so many times shorter for stages to hang on one peer. A standby comes to
 those where iterations get longer by `allocation.RISK_SLOWDOWN_MAX` at most, so none comes and goes.
@@ -76,10 +77,17 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
     worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
 
+    def seconds_without(moves: Moves) -> float:
+        return quick(_without(plan, moves)).seconds
+
     def best(kept: int) -> RatedStandbys | None:
-        sets = _candidates(fleet, plan, manifest, outlook, kept, worth_s)
-        found = min(sets, key=lambda moves: quick(_without(plan, moves)).seconds, default=None)
-        return None if found is None else _rated(fleet, plan, manifest, outlook, found)
+        found = min(_candidates(fleet, plan, manifest, outlook, kept), key=seconds_without, default=())
+        # The best links first: whoever stays without costing much has nothing to do with it
+        for move in sorted(found, key=lambda move: (-fleet.by_name[move.peer].bytes_per_s, move.peer))[:PRUNED_MAX]:
+            fewer = tuple(other for other in found if other != move)
+            if seconds_without(fewer) < seconds_without(found) + worth_s:
+                found = fewer
+        return _rated(fleet, plan, manifest, outlook, found) if found else None
 
     safe, alone = best(SAFE), best(ALONE)
     if alone is not None and alone.after_s * ALONE_SPEEDUP > min(alone.before_s, safe.after_s if safe is not None else math.inf):
@@ -88,26 +96,18 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     return found if found is not None and found.gain >= ChangeRules().gain_min else None
 
 
-def _candidates(
-    fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int, worth_s: float
-) -> list[tuple[MovePeer, ...]]:
-    """For some limits on the seconds of all averaging, each lower than the one before by `worth_s`
-    at least, those who have to leave for that: of each stage as few as possible. So nobody leaves
-    whose stage averages as fast as the others without that.
+def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int) -> list[Moves]:
+    """For some limits on the seconds of all averaging those who have to leave for that, of each
+    stage as few as possible. So nobody leaves whose stage averages as fast as the others without
+    that.
     """
     ways = [_leavers(fleet, plan, manifest, outlook, stage, kept) for stage in range(ENDS_STAGE + 1, len(plan.blocks))]
     least_s = max((min(seconds) for _, seconds in ways), default=0.0)
-    limits_s: list[float] = []
     before_s = max((seconds[0] for _, seconds in ways), default=0.0)
-    for limit_s in sorted({each_s for _, seconds in ways for each_s in seconds if each_s >= least_s}, reverse=True):
-        if before_s - limit_s >= worth_s:
-            limits_s.append(limit_s)
-            before_s = limit_s
-    if len(limits_s) > LIMITS_MAX:
-        limits_s = limits_s[:: -math.ceil(len(limits_s) / LIMITS_MAX)]
+    limits_s = sorted({each_s for _, seconds in ways for each_s in seconds if least_s <= each_s < before_s})
     return [
         tuple(move for leavers, seconds in ways for move in leavers[: next(k for k, s in enumerate(seconds) if s <= limit_s)])
-        for limit_s in limits_s
+        for limit_s in limits_s[:: max(1, math.ceil(len(limits_s) / LIMITS_MAX))]
     ]
 
 
@@ -134,13 +134,11 @@ def _leavers(
     return leavers, seconds
 
 
-def _without(plan: ExecutionPlan, moves: tuple[MovePeer, ...]) -> ExecutionPlan:
+def _without(plan: ExecutionPlan, moves: Moves) -> ExecutionPlan:
     return plan.without(frozenset(move.peer for move in moves))
 
 
-def _rated(
-    fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, moves: tuple[MovePeer, ...]
-) -> RatedStandbys:
+def _rated(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, moves: Moves) -> RatedStandbys:
     bounds, after = PlanBounds(fleet, manifest), _without(plan, moves)
     estimate = partial(iteration_estimate, fleet, manifest=manifest) if is_played(plan, manifest) else bounds.time
     before_s, after_s = (estimate(some).seconds + outlook.unexplained_s for some in (plan, after))

@@ -106,7 +106,7 @@ def test_of_equal_links_the_slower_device_leaves() -> None:
     """And whose links are not known stays."""
     plan = plan_of("s|abcd|efg")
     fleet = fleet_of(plan, {"a": SLOW, "b": SLOW, "c": SLOW}, {"b": 0.06})
-    first = [moves[0].peer for moves in _candidates(fleet, plan, manifest_of(plan), outlook(plan), 1, 1e-6)]
+    first = [moves[0].peer for moves in _candidates(fleet, plan, manifest_of(plan), outlook(plan), 1)]
     assert set(first) == {"b"}
     assert leaves("s|abc|def", {"a": math.inf, "b": SLOW, "c": math.inf}) == "b"
 
@@ -166,11 +166,10 @@ def test_few_sets_are_tried() -> None:
     letters = "abcdefghijklmnopqrtuvwxyz"
     plan = plan_of(f"s|{letters}|AB")
     fleet = fleet_of(plan, {name: SLOW * (1 + number) for number, name in enumerate(letters)})
-    found = _candidates(fleet, plan, manifest_of(plan), outlook(plan), 2, 1e-6)
+    found = _candidates(fleet, plan, manifest_of(plan), outlook(plan), 2)
     assert len(found) <= LIMITS_MAX
     assert max(map(len, found)) == len(letters) - 2
     assert all(move.giver == 1 for moves in found for move in moves), "the other stage averages faster"
-    assert len(_candidates(fleet, plan, manifest_of(plan), outlook(plan), 2, 1.0)) == 1, "the others bring less than a second"
 
 
 def test_who_stands_by_comes_back_where_that_is_worth_it() -> None:
