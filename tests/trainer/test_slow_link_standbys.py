@@ -215,6 +215,14 @@ async def test_nobody_comes_back_while_nothing_is_known_of_links() -> None:
     assert [each for each in world.decided() if each[0] == "b"] == [("b", 1, ABSENT)]
 
 
+async def test_who_still_loads_its_stage_is_none_that_is_kept() -> None:
+    """Of two nobody leaves for so little, and nobody does while a third one loads."""
+    world = LinkWorld("s|abx|def", {"b": 3.5 * SLOW}, usual_s=0.2)
+    world.peer("x").lose()
+    await world.iterate(1.6, 60)
+    assert [each for each in world.decided() if each[2] == ABSENT] == []
+
+
 async def test_what_has_not_left_when_the_change_has_failed_stays() -> None:
     """The first of five dies, before the fifth could leave."""
     world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)

@@ -173,23 +173,24 @@ class Assignment:
             self._roster.demote(participant, "it holds what another lineage left")
         # Then it has nobody to differ from
         is_alone = hello.stage != ABSENT and not self._roster.holders(hello.stage)
-        is_barred = self._roster.is_barred(sender.member) and not is_alone
+        rests = self.is_resting(sender.member.peer_id)
+        is_barred = (self._roster.is_barred(sender.member) or rests) and not is_alone
         if participant is None and is_ours and hello.stage != ABSENT and not is_barred:
             participant = self._welcome_back(sender, hello)
         if participant is None:
-            manifest, rests = self._context.manifest, self.is_resting(sender.member.peer_id)
+            manifest = self._context.manifest
             place = choose_stage(
                 self._counts(without=sender.member.peer_id),
                 manifest,
                 can_feed=self._may_feed(hello),
-                standby=hello.standby or is_barred or rests,
+                standby=hello.standby or is_barred,
                 speeds=stage_speeds(self._roster, manifest, without=sender.member.peer_id, split=self._split),
                 split=self._split,
             )
             if place.stage == ABSENT and self._standbys() >= self._context.local.limits.standbys_max:
                 raise Refused(RefusalKind.NOT_YET, "as many peers stand by here as may")
             participant = self._roster.admit(sender, hello, place.stage, is_ours=is_ours)
-            if rests:
+            if rests and place.stage == ABSENT:
                 participant.rest()
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()

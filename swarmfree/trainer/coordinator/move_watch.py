@@ -240,7 +240,9 @@ class MoveWatch:
             return None
         fleet, plan, outlook = found
         manifest = self._context.manifest
-        move, standbys = best_move(fleet, plan, manifest, outlook), best_standbys(fleet, plan, manifest, outlook)
+        # Who still loads its stage is no replica that could be kept
+        serving = plan.without(frozenset(g.member.peer_id for g in self._roster.participants() if not g.is_member))
+        move, standbys = best_move(fleet, plan, manifest, outlook), best_standbys(fleet, serving, manifest, outlook)
         return standbys if standbys is not None and (move is None or standbys.gain > move.gain) else move
 
     async def _try_move(self, best: RatedMove) -> None:
