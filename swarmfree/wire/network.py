@@ -159,7 +159,7 @@ class GrpcNetwork:
         return self._client.frames_received
 
     def link_rates(self) -> tuple[LinkRate, ...]:
-        """How fast payloads have come lately; see `policy.link_meter`."""
+        """How fast payloads have come lately; see `protocol.link_meter`."""
         return self._client.meter.rates(asyncio.get_running_loop().time())
 
     async def start(self) -> None:

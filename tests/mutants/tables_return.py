@@ -1303,8 +1303,8 @@ def standby_before_the_first_open() -> object:
 
 def standby_for_its_link() -> object:
     """A member has left its stage, which has room, for its link: its place, that as it says hello
-    again after it was fenced, that a moment later, that once its sibling is lost, and whether it is
-    still one that gets no place by itself.
+    again with its state after it was fenced, that a moment later, that once its sibling is lost,
+    and whether it is still one that gets no place by itself.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[int, int, int, int, bool]:
@@ -1314,7 +1314,7 @@ def standby_for_its_link() -> object:
         assignment._use_standbys()
         before = participant.stage
         roster.fence(ME.member, "nothing for 2 s")
-        place = assignment.hello(ME, Hello(False, False, ""))
+        place = assignment.hello(ME, _hello(1))
         assignment._use_standbys()
         again = roster.get(ME.member)
         assert again is not None

@@ -28,6 +28,7 @@ PLAYED_TOGETHER_MAX = 4_000
 or so, once each; else bounds are compared. What is best by these is played more often.
 """
 TRUST = 1.25
+"""So many times what an iteration takes it may be expected to by its links, to be believed."""
 SLOWEST, GIVERS = 2, 3
 """So many stages with the most work for their speed may get a peer, from so many with the least."""
 

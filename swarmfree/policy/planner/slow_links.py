@@ -27,9 +27,9 @@ LIMITS_MAX = 6
 """So many limits on the seconds of averaging are tried."""
 WORTH, PRUNED_MAX = 0.05, 32
 """Nobody leaves for less than this share of an iteration; so many are looked at one by one."""
+Moves = tuple[MovePeer, ...]
 SAFE, ALONE = 2, 1
 """Replicas that are kept of each stage."""
-Moves = tuple[MovePeer, ...]
 ALONE_SPEEDUP = 1.25
 """Iterations have to be so many times shorter for stages to hang on one peer. A standby comes to
 those where iterations get longer by `allocation.RISK_SLOWDOWN_MAX` at most, so none comes and goes.
@@ -48,7 +48,7 @@ class RatedStandbys:
         gain: its score against that of changing nothing.
     """
 
-    moves: tuple[MovePeer, ...]
+    moves: Moves
     rates: tuple[float, ...]
     plan: ExecutionPlan
     before_s: float
@@ -58,8 +58,9 @@ class RatedStandbys:
     @property
     def reason(self) -> str:
         """For an operator."""
-        who = "it" if len(self.moves) == 1 else f"the {len(self.moves)} with the slowest links"
-        return f"others wait for its link: an iteration takes {self.before_s:.2f} s, and {self.after_s:.2f} s without {who}"
+        count = len(self.moves)
+        whose, who = ("its link", "it") if count == 1 else (f"the links of {count}", "them")
+        return f"others wait for {whose}: an iteration takes {self.before_s:.2f} s, and {self.after_s:.2f} s without {who}"
 
 
 def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook) -> RatedStandbys | None:
@@ -73,7 +74,10 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     """
     if plan.empty_stages or plan.is_shared:
         return None
-    is_small = manifest.batch.microbatches * len(plan.blocks) * (1 + 2 * LIMITS_MAX) <= PLAYED_TOGETHER_MAX
+    sets = {kept: _candidates(fleet, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
+    # Each set is rated, and each who is in one is looked at
+    plays = 1 + sum(len(some) + min(PRUNED_MAX, max(map(len, some), default=0)) for some in sets.values())
+    is_small = manifest.batch.microbatches * len(plan.blocks) * plays <= PLAYED_TOGETHER_MAX
     quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
     worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
 
@@ -81,12 +85,12 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
         return quick(_without(plan, moves)).seconds
 
     def best(kept: int) -> RatedStandbys | None:
-        found = min(_candidates(fleet, plan, manifest, outlook, kept), key=seconds_without, default=())
+        now_s, found = min(((seconds_without(moves), moves) for moves in sets[kept]), key=lambda each: each[0], default=(0.0, ()))
         # The best links first: whoever stays without costing much has nothing to do with it
         for move in sorted(found, key=lambda move: (-fleet.by_name[move.peer].bytes_per_s, move.peer))[:PRUNED_MAX]:
             fewer = tuple(other for other in found if other != move)
-            if seconds_without(fewer) < seconds_without(found) + worth_s:
-                found = fewer
+            if (fewer_s := seconds_without(fewer)) < now_s + worth_s:
+                now_s, found = fewer_s, fewer
         return _rated(fleet, plan, manifest, outlook, found) if found else None
 
     safe, alone = best(SAFE), best(ALONE)

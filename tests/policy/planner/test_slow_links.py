@@ -207,9 +207,22 @@ def test_it_is_said_why() -> None:
     plan = plan_of("s|abc|def")
     moves = (MovePeer("b", 1, ABSENT),)
     assert RatedStandbys(moves, (SLOW,), plan, 5.0, 2.0, 2.5).reason.endswith("an iteration takes 5.00 s, and 2.00 s without it")
-    assert RatedStandbys(moves * 3, (SLOW,) * 3, plan, 5.0, 2.0, 2.5).reason.endswith(
-        "2.00 s without the 3 with the slowest links"
-    )
+    several = RatedStandbys(moves * 3, (SLOW,) * 3, plan, 5.0, 2.0, 2.5).reason
+    assert several == "others wait for the links of 3: an iteration takes 5.00 s, and 2.00 s without them"
+
+
+@pytest.mark.parametrize(("stages", "replicas", "microbatches"), [(4, 8, 60), (2, 8, 100), (7, 4, 36)])
+def test_a_small_swarm_is_looked_at_quickly(stages: int, replicas: int, microbatches: int) -> None:
+    """A coordinator looks between two iterations, and nothing trains meanwhile."""
+    names = [[f"{stage}.{n}" for n in range(replicas)] for stage in range(stages)]
+    plan = ExecutionPlan((0, *(1 for _ in names)), (("s",), *(tuple(each) for each in names)))
+    fleet = fleet_of(plan, {name: SLOW * (1 + number) for each in names for number, name in enumerate(each)})
+    manifest, took_s = manifest_of(plan, microbatches), list[float]()
+    for _ in range(3):
+        begun_s = time.process_time()
+        best_standbys(fleet, plan, manifest, outlook(plan))
+        took_s.append(time.process_time() - begun_s)
+    assert min(took_s) < 0.25
 
 
 @pytest.mark.parametrize(("peers", "limit_s"), [(1000, 0.1), (10_000, 2.0)])
