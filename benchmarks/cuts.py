@@ -20,6 +20,9 @@ to stderr; the last line is one JSON object:
 - *longest_gap_s*: the longest time between two commits from the first cut on; *longest_gap_all_s*
   and *median_gap_s* of all, the time from the loss to the guest with them;
 - *iterations*, *iterations_lost*: committed, and missing among them;
+- *handed_over*: how often a block went on in an engine that did not do the step before;
+- *blocks_off*: blocks whose steps, of all engines that ever held them, are not one chain over all
+  iterations, each from the very bytes (weights and both moments) that the one before left;
 - *loss_off*: the largest difference of any iteration's loss from that of the same model trained
   alone, nats per token.
 """
@@ -36,6 +39,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.block_chain import ENDS, Chain, chains, read_steps
 from benchmarks.command import finish
 from benchmarks.paced_fork_server import Pace
 from benchmarks.paced_swarm import BLOCK_S, HEAD_S, SETTLED_COMMITS, PacedSwarm, commit_times_s, gaps_s, paced, run_of
@@ -94,8 +98,20 @@ def _gaps(world: PacedSwarm, since_s: float) -> dict[str, Any]:
         "median_gap_s": statistics.median(gaps.values()),
         "iterations": len(commits),
         "iterations_lost": len(set(range(max(commits) + 1)) - commits.keys()),
+        **blocks_off(world.folder.parent, max(commits) + 1),
         "loss_off": losses_off(world.folder, commits),
     }
+
+
+def blocks_off(folder: Path, iterations: int) -> dict[str, int]:
+    """What becomes of the steps that engines wrote down, with those of the ends."""
+    found, off = chains(read_steps(folder)), 0
+    for block in (ENDS, *range(BLOCKS)):
+        chain = found.get(block, Chain(0, 0, "nobody did a step of it"))
+        if chain.fault or chain.steps < iterations:
+            off += 1
+            sys.stderr.write(f"block {block}: {chain.fault or f'{chain.steps} steps in {iterations} iterations'}\n")
+    return {"handed_over": sum(chain.handed_over for chain in found.values()), "blocks_off": off}
 
 
 def losses_off(folder: Path, losses: Mapping[int, float]) -> float:

@@ -9,6 +9,7 @@ and messages are what they are here.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -18,12 +19,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from benchmarks.block_chain import held_blocks, write_steps
 from swarmfree.cli.fork_server import load, run
 from swarmfree.lab.fork_server import serve
 from swarmfree.policy.planner.measured_fleet import FORWARD_SHARE
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.manifest import Manifest
+from swarmfree.protocol.records import StepScalars
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.engine_probe import EngineProbe
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 FLAG = "SWARMFREE_PACE"
 MEASURED = "measured: "
 """How a note of the coordinator begins that tells name, stage and seconds of each peer."""
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,8 @@ class _PacedEngine(EngineProbe):
 
     def __init__(self, engine: Engine, manifest: Manifest, path: Path, name: str) -> None:
         super().__init__(engine)
-        self._split, self._path, self._name = manifest.split, path, name
+        self._manifest, self._split, self._path, self._name = manifest, manifest.split, path, name
+        self._own_name = f"{name}-{next(_numbers)}"
 
     def follow(self, split: BlockSplit) -> None:
         """Cut stages so from here on, as the engine does."""
@@ -100,6 +105,15 @@ class _PacedEngine(EngineProbe):
         found = self._engine.loss(activations, tokens, partial_sum)
         self._rest(begun_s, Pace.read(self._path).head_s)
         return found
+
+    def step(self, scalars: StepScalars) -> None:
+        """Step, and write down what that made of each block."""
+        before = self._blocks()
+        self._engine.step(scalars)
+        write_steps(self._path.parent, self._own_name, before, self._blocks())
+
+    def _blocks(self) -> dict[int, str]:
+        return held_blocks(self._engine, self._manifest, self._split, self._stage)
 
     @property
     def _blocks_s(self) -> float:
