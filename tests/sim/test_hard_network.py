@@ -225,6 +225,25 @@ def test_a_device_goes_on_as_it_began() -> None:
     run_virtual(main)
 
 
+def test_work_that_raises_keeps_no_device_busy() -> None:
+    """Nobody waits for it: what comes after many such pieces begins at once."""
+
+    def fails() -> int:
+        raise KeyError("not kept")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        device = VirtualExecutor(VirtualClock(loop, 0.0, 0.0), random.Random(1), 0.1, Pace())
+        for _ in range(20):
+            with pytest.raises(KeyError):
+                await device.run(fails)
+        assert await device.run(lambda: 2) == 2
+        assert loop.time() < 0.2
+
+    run_virtual(main)
+
+
 def test_a_shelf_is_slow_or_refuses() -> None:
     """A slow shelf takes its time; one that refuses keeps nothing, not even what was there, and
     finds nothing.
