@@ -142,7 +142,8 @@ class Election:
             if poll.behind:
                 number = max(number, poll.behind) + 1
             elif may_claim or self._may_force(waited_s, plan, poll):
-                inheritance = await self._claim(term, plan, waited_s)
+                is_followed = is_majority(self._electorate(plan), poll.members())
+                inheritance = await self._claim(term, plan, waited_s, is_followed=is_followed)
                 if inheritance is not None:
                     return inheritance
                 number += 1
@@ -266,17 +267,19 @@ class Election:
     def _electorate(self, plan: Plan) -> tuple[Member, ...]:
         return electorate_of(self._stage_member.replica_state.newest_record, plan)
 
-    def _may_force(self, waited_s: float, plan: Plan, poll: Poll) -> bool:
+    def _may_force(self, waited_s: float, plan: Plan, poll: Poll, *, is_followed: bool = False) -> bool:
         """Whether this peer goes on with those that promised, or would promise, without a majority:
-        nobody that answered hears a coordinator.
+        nobody that answered hears a coordinator. Where a majority has just said that it would
+        promise (`is_followed`), it is there, and is asked again for as long as if a stage were
+        missing.
         """
         is_through = self._stage_member.replica_state.is_through
-        times = 1 if poll.covers(plan) or is_through else FORCED_WITHOUT_ALL
+        times = 1 if (poll.covers(plan) and not is_followed) or is_through else FORCED_WITHOUT_ALL
         has_waited = waited_s >= times * self._context.timing.split_wait_s
         # Where it is through, nothing is left to decide, and who is missing has ended
         return not poll.fresh and (has_waited or (is_through and not poll.silent))
 
-    async def _claim(self, term: Term, plan: Plan, waited_s: float) -> Takeover | None:
+    async def _claim(self, term: Term, plan: Plan, waited_s: float, *, is_followed: bool) -> Takeover | None:
         # Who knows of one record only may stand where a genesis lets the run go on from
         is_soon = len(self._stage_member.replica_state.records) == 1
         founder = await self._context.ports.directory.founder() if is_soon else None
@@ -285,7 +288,7 @@ class Election:
             return None
         # Of the electorate that the last record names, which may just have been fetched.
         majority = await self._may_claim(term, plan, poll)
-        if not (majority or self._may_force(waited_s, plan, poll)):
+        if not (majority or self._may_force(waited_s, plan, poll, is_followed=is_followed)):
             return None
         replica_state = self._stage_member.replica_state
         promised = replica_state.promised

@@ -99,7 +99,19 @@ def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
         return poll
 
     patch.setattr(Election, "_ask", asks)
-    patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll: may_force(self, waited_s, plan, asked[0]))
+
+    def careless(self: Election, waited_s: float, plan: Any, poll: Poll, *, is_followed: bool = False) -> bool:
+        return may_force(self, waited_s, plan, asked[0])
+
+    patch.setattr(Election, "_may_force", careless)
+
+
+def force_beside_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """A candidate that a majority has just said that it would follow goes on by force as soon as
+    one that nobody answers, where the answers to its claim are late (3.2).
+    """
+    may_force = Election._may_force
+    patch.setattr(Election, "_may_force", lambda self, waited_s, plan, poll, **_: may_force(self, waited_s, plan, poll))
 
 
 def voters_that_are_announced_now(patch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ from tests.trainer.test_election import announced
 
 T = TypeVar("T")
 LINEAGE, BEFORE = "1" * 64, "2" * 64
-E = endpoint("e")
+E, F = endpoint("e"), endpoint("f")
 """Of the record that the swarm stands on, before iteration 5."""
 
 
@@ -164,9 +164,12 @@ def candidate_without_majority() -> object:
 
 
 def candidate_that_is_refused_in_earnest() -> object:
-    """Three would promise, and do not as a candidate claims: they say nothing, or that it is no
-    member here. How many times `split_wait_s` pass until it leads all the same, four at most.
+    """All would promise, and do not as a candidate claims: three of four say nothing, or that it is
+    no member here; of six, who hold each stage twice, one of each stage says nothing, then or at
+    all. How many times `split_wait_s` pass until it leads all the same, four at most.
     """
+    second = {SIBLING, E, F}
+    six = replace(plan(1), replicas=tuple(tuple(map(Replica, pair)) for pair in ((E, A), (ME, SIBLING), (D, F))))
 
     def silent(to: Endpoint, claim: Claim) -> Promise:
         return _promising(to, claim) if claim.only_asking else _silent(to, claim)
@@ -176,13 +179,25 @@ def candidate_that_is_refused_in_earnest() -> object:
             return _promising(to, claim)
         raise Refused(RefusalKind.FORBIDDEN, "that is none of the members here")
 
+    def half(to: Endpoint, claim: Claim) -> Promise:
+        return silent(to, claim) if to in second else _promising(to, claim)
+
+    def half_alone(to: Endpoint, claim: Claim) -> Promise:
+        return _silent(to, claim) if to in second else _promising(to, claim)
+
     async def judge(alone: Alone, election: Election) -> int:
         begun_s, leads = alone.context.now_s(), False
         while alone.context.now_s() - begun_s < 4 * alone.context.timing.split_wait_s and not leads:
             leads = await election.campaign() is not None
         return round((alone.context.now_s() - begun_s) / alone.context.timing.split_wait_s) if leads else -1
 
-    return [_campaign(silent, judge), _campaign(forbidding, judge)]
+    async def of_six(alone: Alone, election: Election) -> int:
+        alone.replica_state.known_plan = six
+        electorate = tuple(six.names())
+        alone.replica_state.records = [replace(record(), iteration=-1, electorate=electorate)]
+        return await judge(alone, election)
+
+    return [_campaign(silent, judge), _campaign(forbidding, judge), _campaign(half, of_six), _campaign(half_alone, of_six)]
 
 
 def candidate_whose_lineage_counts_more() -> object:

@@ -334,7 +334,10 @@ ROWS = (
     # taking the lead, and coming back
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.word_of_who_follows_another, tables_return.who_is_heard_by_those_that_stop, [True, False, True, False]),
-    Row(removals_return.force_by_the_answers_to_a_claim, tables_return.candidate_that_is_refused_in_earnest, [3, 3]),
+    *(
+        Row(rule, tables_return.candidate_that_is_refused_in_earnest, [3, 3, 3, 1])
+        for rule in (removals_return.force_by_the_answers_to_a_claim, removals_return.force_beside_a_majority)
+    ),
     *(
         Row(rule, tables_return.candidate_beside_one_that_has_lost_its_place, ["by majority", "forced", "waits"])
         for rule in (removals_return.voters_that_are_announced_now, removals_return.voters_that_nobody_shows)
