@@ -11,7 +11,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from swarmfree.protocol.message_bounds import BYTES_S_MAX, LINKS_MAX
+from swarmfree.protocol.message_bounds import BYTES_S_MAX, BYTES_S_MIN, LINKS_MAX
 from swarmfree.protocol.messages import LinkRate
 
 SAMPLES, AGE_S = 15, 120.0
@@ -78,7 +78,7 @@ class LinkMeter:
     def add(self, peer_id: str, size_bytes: int, seconds: float, now_s: float) -> None:
         """So much has come in so many seconds, just now."""
         link = self._links.pop(peer_id, None) or _Arrivals()
-        link.rates.append((now_s, min(size_bytes / max(seconds, LEAST_S), BYTES_S_MAX)))
+        link.rates.append((now_s, min(max(BYTES_S_MIN, size_bytes / max(seconds, LEAST_S)), BYTES_S_MAX)))
         self._links[peer_id] = link  # at the end: the last ones count
         done = [known for known, other in self._links.items() if not other.open]
         for known in done[: max(0, len(done) - LINKS_MAX)]:

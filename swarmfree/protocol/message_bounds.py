@@ -22,7 +22,7 @@ REPLICAS_MAX = 64
 PARTS_MAX = 1 << 20
 ADMITTED_MAX = 256
 """Of those who stand by or build in one heartbeat."""
-LINKS_MAX, BYTES_S_MAX = 8, 1e12
+LINKS_MAX, BYTES_S_MIN, BYTES_S_MAX = 8, 1.0, 1e12
 """Of senders of whose links one peer tells, and how fast a link may be said to be."""
 CONTRIBUTIONS_MAX = 1 << 16
 """Of parts and contributors in one account; a list is no longer."""

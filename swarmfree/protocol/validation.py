@@ -491,7 +491,7 @@ def _heartbeat_answer(answer: says.HeartbeatAnswer, bounds: MessageBounds) -> No
     _count("links", answer.links, most.LINKS_MAX)
     for link in answer.links:
         _name("peer id", link.peer_id)
-        _within("bytes a second", link.bytes_per_s, 0, most.BYTES_S_MAX)
+        _within("bytes a second", link.bytes_per_s, most.BYTES_S_MIN, most.BYTES_S_MAX)
 
 
 def _seal(seal: says.Seal, bounds: MessageBounds) -> None:

@@ -191,6 +191,7 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (replace(BEAT, held_s=-1.0), "seconds that it was held -1.0"),
     (replace(BEAT, links=(messages.LinkRate("Qm", 1.0),) * 9), "9 links"),
     (replace(BEAT, links=(messages.LinkRate("Qm", math.nan),)), "bytes a second nan"),
+    (replace(BEAT, links=(messages.LinkRate("Qm", 1e-300),)), "bytes a second 1e-300"),
     (replace(BEAT, links=(messages.LinkRate("Qm\nHost", 1.0),)), "peer id"),
     (
         replace(BEAT, partial_sums=(PartialSum(PARTIAL_SUMS[0].id, MicrobatchSet(), (1, 1)),)),

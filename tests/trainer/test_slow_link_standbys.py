@@ -79,6 +79,16 @@ async def test_who_holds_up_the_others_stands_by_once_it_has_for_long_enough() -
     assert len(world.decided()) == 1, "nothing else is better"
 
 
+@pytest.mark.parametrize("turn", range(3))
+async def test_what_is_said_of_a_link_now_and_then_decides_nothing(turn: int) -> None:
+    """Most iterations show what the links say, and one of three has no look."""
+    world = LinkWorld("s|abc|def", {})
+    for number in range(90):
+        world.slow = {"b": SLOW / 1e4} if number % 3 == turn else {}
+        await world.iterate(0.9)
+    assert world.decided() == []
+
+
 async def test_of_two_alone_nobody_knows_whose_link_it_is() -> None:
     """Each of them tells of the other, and of nobody else."""
     world = LinkWorld("s|ab|def", {"b": SLOW})
@@ -95,13 +105,13 @@ async def test_those_of_several_stages_leave_together() -> None:
 
 
 async def test_no_more_leave_at_once_than_a_majority_can_do_without() -> None:
-    """Five of nine: three now, and the others with the next iteration; then it is measured."""
-    world = LinkWorld("s|abcd|efgh", dict.fromkeys("abcef", SLOW), usual_s=0.1)
+    """Eight of 13: six now, and the others with the next iteration; then it is measured."""
+    world = LinkWorld("s|abcdef|ghijkl", dict.fromkeys("abcdghij", SLOW), usual_s=0.1)
     await world.until_moved(ITERATION_S)
     first = len(world.decided())
-    assert first == 4, "five of nine are a majority"
+    assert first == 6, "seven of 13 are a majority"
     await world.iterate(1.5)
-    assert len(world.decided()) == 5
+    assert len(world.decided()) == 8
     assert {event.reason for event in world.of(MoveDecided)} == {world.of(MoveDecided)[0].reason}
     await world.iterate(1.5, PACES - 1)
     assert world.of(MoveMeasured) == [], "counted from the last one on"

@@ -10,11 +10,11 @@ once: two stages average side by side, so that to leave out one slow link alone 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from swarmfree.policy.planner.estimator import PlanBounds, is_played, iteration_estimate, stage_averaging_s
+from swarmfree.policy.planner.estimator import IterationTime, PlanBounds, is_played, iteration_estimate, stage_averaging_s
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.moves import MovePeer
@@ -28,6 +28,7 @@ LIMITS_MAX = 6
 WORTH, PRUNED_MAX = 0.05, 32
 """Nobody leaves for less than this share of an iteration; so many are looked at one by one."""
 Moves = tuple[MovePeer, ...]
+Estimate = Callable[[ExecutionPlan], IterationTime]
 SAFE, ALONE = 2, 1
 """Replicas that are kept of each stage."""
 ALONE_SPEEDUP = 1.25
@@ -67,31 +68,44 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     """Find who had better stand by; None where that brings less than `ChangeRules.gain_min`.
 
     Of stages that keep one peer and stages that keep two the latter, unless iterations get shorter
-    by `ALONE_SPEEDUP` for it. Stage 0 is left as it is, since few can feed.
+    by `ALONE_SPEEDUP` for it. Stage 0 is left as it is, since few can feed. Each peer counts by its
+    own rate, not by that of single pairs: two may be slow for each other alone, one of them may say
+    so of an honest one, and the router goes round them.
 
     Args:
         fleet, plan, manifest, outlook: as for `single_moves.best_move`.
     """
     if plan.empty_stages or plan.is_shared:
         return None
+    fleet = replace(fleet, links={})
     sets = {kept: _candidates(fleet, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
+    if not any(sets.values()):
+        return None
     # Each set is rated, and each who is in one is looked at
     plays = 1 + sum(len(some) + min(PRUNED_MAX, max(map(len, some), default=0)) for some in sets.values())
     is_small = manifest.batch.microbatches * len(plan.blocks) * plays <= PLAYED_TOGETHER_MAX
     quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
+    estimate = (
+        partial(iteration_estimate, fleet, manifest=manifest) if is_played(plan, manifest) else PlanBounds(fleet, manifest).time
+    )
+    before_s = estimate(plan).seconds + outlook.unexplained_s
     worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
 
     def seconds_without(moves: Moves) -> float:
         return quick(_without(plan, moves)).seconds
 
     def best(kept: int) -> RatedStandbys | None:
-        now_s, found = min(((seconds_without(moves), moves) for moves in sets[kept]), key=lambda each: each[0], default=(0.0, ()))
+        set_s, whole = min(((seconds_without(moves), moves) for moves in sets[kept]), key=lambda each: each[0], default=(0.0, ()))
+        found = whole
         # The best links first: whoever stays without costing much has nothing to do with it
-        for move in sorted(found, key=lambda move: (-fleet.by_name[move.peer].bytes_per_s, move.peer))[:PRUNED_MAX]:
+        for move in sorted(whole, key=lambda move: (-fleet.by_name[move.peer].bytes_per_s, move.peer))[:PRUNED_MAX]:
             fewer = tuple(other for other in found if other != move)
-            if (fewer_s := seconds_without(fewer)) < now_s + worth_s:
-                now_s, found = fewer_s, fewer
-        return _rated(fleet, plan, manifest, outlook, found) if found else None
+            if seconds_without(fewer) < set_s + worth_s:
+                found = fewer
+        rated = _rated(fleet, plan, outlook, estimate, before_s, found) if found else None
+        if found != whole and (rated is None or rated.gain < ChangeRules().gain_min):
+            return _rated(fleet, plan, outlook, estimate, before_s, whole)  # costs that are small add up
+        return rated
 
     safe, alone = best(SAFE), best(ALONE)
     if alone is not None and alone.after_s * ALONE_SPEEDUP > min(alone.before_s, safe.after_s if safe is not None else math.inf):
@@ -142,10 +156,11 @@ def _without(plan: ExecutionPlan, moves: Moves) -> ExecutionPlan:
     return plan.without(frozenset(move.peer for move in moves))
 
 
-def _rated(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, moves: Moves) -> RatedStandbys:
-    bounds, after = PlanBounds(fleet, manifest), _without(plan, moves)
-    estimate = partial(iteration_estimate, fleet, manifest=manifest) if is_played(plan, manifest) else bounds.time
-    before_s, after_s = (estimate(some).seconds + outlook.unexplained_s for some in (plan, after))
+def _rated(
+    fleet: Fleet, plan: ExecutionPlan, outlook: MoveOutlook, estimate: Estimate, before_s: float, moves: Moves
+) -> RatedStandbys:
+    after = _without(plan, moves)
+    after_s = estimate(after).seconds + outlook.unexplained_s
     stay, rest = (
         score(0.0, time_s, outlook.horizon_s, iterations_lost=expected_loss(fleet, some, outlook.recovery, time_s))
         for some, time_s in ((plan, before_s), (after, after_s))

@@ -214,7 +214,8 @@ class MoveWatch:
             return
         hold_s = after_s * max(1.0, statistics.median(self._paces_s) / SHORT_S)
         self._assignment.end_rests(STANDBY_HOLDS * hold_s)
-        if now_s < self._looked_s + hold_s / LOOKS:
+        # One that tells otherwise each few iterations decides nothing in those that show it
+        if now_s < self._looked_s + hold_s / LOOKS or (self._knows_links and not self._believes_links[-1]):
             return
         self._looked_s = now_s
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -267,7 +268,7 @@ class MoveWatch:
         if found is None or len(self._unexplained_s) < PACES_MIN:
             return None
         fleet, plan = found
-        knows_links = 2 * sum(self._believes_links) > len(self._believes_links)
+        knows_links = self._knows_links
         if not knows_links:
             fleet = fleet.without_links()
         left_s = (manifest.run.iterations - self._lead.iteration) * statistics.median(self._paces_s)
@@ -287,6 +288,11 @@ class MoveWatch:
                 horizon_s=min(horizon_s(fleet), max(left_s, 1e-9)),
             ),
         )
+
+    @property
+    def _knows_links(self) -> bool:
+        """Whether most of the last iterations took what the links say."""
+        return 2 * sum(self._believes_links) > len(self._believes_links)
 
     def _known(self) -> tuple[Fleet, ExecutionPlan] | None:
         rate = failure_rate(self._lost, self._peer_hours)

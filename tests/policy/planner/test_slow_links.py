@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from swarmfree.policy.planner.allocation import RISK_SLOWDOWN_MAX, ReplicaLimits
-from swarmfree.policy.planner.estimator import iteration_estimate
-from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
+from swarmfree.policy.planner.estimator import iteration_estimate, stage_averaging_s
+from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
+from swarmfree.policy.planner.hysteresis import ChangeRules
 from swarmfree.policy.planner.moves import MovePeer
 from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook, best_move, is_worth_it
@@ -23,6 +24,7 @@ from swarmfree.policy.planner.slow_links import (
     best_standbys,
 )
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
+from swarmfree.protocol.message_bounds import BYTES_S_MIN
 from swarmfree.protocol.names import ABSENT
 
 FAST, SLOW = 1e8, 1e5
@@ -125,6 +127,41 @@ def test_who_is_far_leaves_though_its_link_is_as_fast() -> None:
 def test_nobody_leaves_whose_stage_would_average_as_fast_as_the_others_with_it() -> None:
     """Of a stage with a slow one, and one of four that is a little slower by being more."""
     assert leaves("s|abc|defghi", {"b": SLOW, "d": FAST / 1.5}) == "b"
+
+
+def test_a_slow_way_between_two_sends_nobody_away() -> None:
+    """Neither of them, nor a third one: the router goes round it, or one of them lies."""
+    plan = plan_of("s|abcd|efg")
+    for pair in (("a", "f"), ("b", "f"), ("c", "g")):
+        fleet = replace(fleet_of(plan, {}), links={pair: Link(0.0, SLOW / 4)})
+        assert best_standbys(fleet, plan, manifest_of(plan), outlook(plan)) is None
+
+
+def test_costs_that_are_small_are_not_let_pass_one_by_one() -> None:
+    """Eight peers, each a little faster than the one before: none costs a twentieth, and all that
+    could leave cost more than a tenth.
+    """
+    plan = plan_of("s|abcdefgh|xyz")
+    manifest = manifest_of(plan)
+    unit_s = stage_averaging_s([fleet_of(plan, {"a": 1.0}).by_name[name] for name in plan.replicas[1]], manifest, 1, 1)
+    fleet = fleet_of(
+        plan, {name: unit_s / (2.0 - 0.2 * place) for place, name in enumerate("abcdefgh")}, dict.fromkeys("sabcdefghxyz", 0.002)
+    )
+    for beside_s in (5.0, 7.0, 8.0, 9.0, 10.0):
+        now_s = iteration_estimate(fleet, plan, manifest).seconds + beside_s
+        found = best_standbys(fleet, plan, manifest, outlook(plan, unexplained_s=beside_s))
+        assert found is not None
+        assert found.after_s * ChangeRules().gain_min < now_s
+
+
+def test_the_slowest_rate_that_may_be_told_is_a_number_for_everything() -> None:
+    """What a peer says of its links ends no coordinator."""
+    plan = plan_of("s|abc|def")
+    fleet = replace(fleet_of(plan, {"b": BYTES_S_MIN}), links={("a", "f"): Link(0.0, BYTES_S_MIN)})
+    assert math.isfinite(iteration_estimate(fleet, plan, manifest_of(plan)).seconds)
+    assert best_standbys(fleet, plan, manifest_of(plan), outlook(plan)) is not None
+    move = best_move(fleet, plan, manifest_of(plan), outlook(plan))
+    assert move is None or math.isfinite(move.gain)
 
 
 def test_stage_0_and_who_may_not_move_stay() -> None:
