@@ -1319,7 +1319,8 @@ def standby_before_the_first_open() -> object:
 def standby_for_its_link() -> object:
     """A member has left its stage, which has room, for its link: its place, that as it says hello
     again with its state after it was fenced, that a moment later, that once its sibling is lost,
-    and whether it is still one that gets no place by itself.
+    and whether it is still one that gets no place by itself. Then where its sibling is lost before
+    it says hello, with its state and with one of another lineage: its place, and that again.
     """
 
     async def story(alone: Alone, assignment: Assignment, roster: Roster) -> tuple[int, int, int, int, bool]:
@@ -1338,7 +1339,16 @@ def standby_for_its_link() -> object:
         assignment._use_standbys()
         return before, place.stage, after, again.stage, again.rests
 
-    return _assignment(story)
+    async def lost(alone: Alone, assignment: Assignment, roster: Roster, *, lineage: str) -> tuple[int, bool]:
+        assignment.stand_by(roster.admit(ME, Hello(False, False, ""), 1, built=True))
+        for gone in (ME, SIBLING):
+            roster.fence(gone.member, "nothing for 2 s")
+        place = assignment.hello(ME, _hello(1, lineage))
+        again = roster.get(ME.member)
+        assert again is not None
+        return place.stage, again.rests
+
+    return _assignment(story), *(_assignment(partial(lost, lineage=lineage)) for lineage in (LINEAGE, BEFORE))
 
 
 def standby_that_holds_a_lost_stage() -> object:

@@ -778,7 +778,7 @@ ROWS = (
         for removal in (removals_move.those_who_leave, removals_move.majority_without_them)
     ),
     *(
-        Row(removal, tables_return.standby_for_its_link, (ABSENT, ABSENT, ABSENT, 1, False))
+        Row(removal, tables_return.standby_for_its_link, ((ABSENT, ABSENT, ABSENT, 1, False), (1, False), (1, False)))
         for removal in (removals_move.rest_of_a_slow_link, removals_move.rest_of_who_was_away)
     ),
     Row(removals_move.links_with_one_alone, tables_move.links_of_two, [math.inf, math.inf, 2.0, 2.0, 1.0]),
