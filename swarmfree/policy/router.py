@@ -131,13 +131,14 @@ def deal_again(shares: Sequence[Share], live: Collection[Member], sources: Seque
 
 def deal_elsewhere(shares: Sequence[Share], missing: MicrobatchSet, sums: Mapping[Member, MicrobatchSet]) -> tuple[Share, ...]:
     """Deal microbatches that their sources have done, but in sums that overlap with those that
-    count, to sources that have not done them: each has a sum of its own there.
+    count, or that are not told, to sources that have not done them: each has a sum of its own
+    there.
 
     Args:
         shares: as they were dealt; unchanged where nothing of that kind is missing.
-        missing: in no sum of stage 0 that counts. At least one source's first share counts, so that
-            there always is a source that has not done one of them.
-        sums: what each source has done.
+        missing: in no sum of stage 0 that counts. Where all sums are told, at least one source's
+            first share counts, so that there always is a source that has not done one of them.
+        sums: what each source has done, as far as the coordinator knows.
 
     Source: protocol section 3.7.
     """

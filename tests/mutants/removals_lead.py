@@ -1215,6 +1215,13 @@ def sums_that_overlap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "deal_elsewhere", lambda shares, missing, sums: shares)
 
 
+def sums_that_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """What is redone for a source again and again, and is in no sum that it tells, is not dealt to
+    another one (3.7).
+    """
+    patch.setattr(rounds, "REDONE_MAX", 1 << 30)
+
+
 def record_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
     """Who is called for, and cannot step with the last record, holds nothing before it says what it
     holds (3.3).

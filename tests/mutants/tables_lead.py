@@ -24,11 +24,14 @@ from swarmfree.protocol.messages import (
     Commit,
     Committed,
     Heartbeat,
+    HeartbeatAnswer,
     Hello,
     Meet,
     Met,
     Open,
     Promise,
+    Redo,
+    Redone,
     Report,
     Request,
     Response,
@@ -912,6 +915,48 @@ def source_with_an_overlapping_sum() -> object:
         newest = coordinator.lead.plan
         assert newest is not None
         return [(share.offsets, share.taken) for share in newest.shares]
+
+    return lead(story)
+
+
+def source_that_does_not_tell() -> object:
+    """A source has done both its microbatches, and tells of neither: in that sum is half of one
+    that another source feeds by now. One of them is redone for it, until its shares are dealt
+    otherwise: how often, and the shares.
+    """
+
+    async def story(alone: Alone, coordinator: Coordinator) -> tuple[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+        rolling, missing, redone = coordinator._rounds, MicrobatchSet.of([0]), list[int]()
+        other, roster = endpoint("e"), coordinator.roster
+        told = PartialSum(PartialSumId(other.member, 0), MicrobatchSet.of([2, 3]), (2, 3))
+
+        def beat(to: Endpoint) -> HeartbeatAnswer:
+            stage = {**PLACES, other.member: 0}[to.member]
+            sums = (told,) if to == other else ()
+            return replace(beat_answer(stage), stored=MicrobatchSet.full(4 if stage else 0), partial_sums=sums)
+
+        def member(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Heartbeat):
+                return Reply(beat(to))
+            if isinstance(request, Redo):
+                redone.extend(segment.offset for segment in request.segments)
+                return Reply(Redone(MicrobatchSet.of(segment.offset for segment in request.segments), ()))
+            return answer(to, request)
+
+        alone.line.answer = member
+        roster.admit(other, Hello(True, False, ""), 0, built=True, opened=at(1))
+        for one in roster.members():
+            one.answer = beat(one.endpoint)
+        shares = (Share(A.member, (0, 1), (), 1), Share(other.member, (2, 3), (), 1))
+        dealt = replace(plan(1), replicas=((Replica(A), Replica(other)), *plan(1).replicas[1:]), shares=shares)
+        coordinator.lead.follow(dealt)
+        with contextlib.suppress(Replanned):
+            for _ in range(5):
+                assert await rolling._repair(dealt, [missing, MicrobatchSet(), MicrobatchSet()], set())
+                rolling._deal_elsewhere(dealt, missing)
+        newest = coordinator.lead.plan
+        assert newest is not None
+        return len(redone), [(share.offsets, share.taken) for share in newest.shares]
 
     return lead(story)
 

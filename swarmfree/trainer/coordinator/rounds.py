@@ -42,6 +42,10 @@ PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
 each time until a round succeeds.
 """
 SPOILT_MAX = 2
+REDONE_MAX = 2
+"""So often a microbatch is redone for its source; where the source then still does not tell of it,
+it goes to another one.
+"""
 STALE_ROLLS_MAX = 4
 ROUNDS_OF_A_TERM = 1 << 12
 
@@ -91,6 +95,7 @@ class Rounds:
         self._stale: Counter[Member] = Counter()
         self._spoilt: Counter[Member] = Counter()
         self._differing: set[int] = set()
+        self._redone: Counter[tuple[Member, int]] = Counter()
         self._averages: dict[int, StageAverage] = {}
         self._failures: dict[int, int] = {}
         self.redone = 0
@@ -131,6 +136,7 @@ class Rounds:
         a base which comes back.
         """
         self._averages, self._failures, self.rolls, self.redone = {}, {}, {}, 0
+        self._redone.clear()
 
     async def average(self, plan: Plan) -> tuple[StageAverage, ...]:
         """Average every stage.
@@ -193,10 +199,13 @@ class Rounds:
         for partial_sum in self._partial_sums(plan, ENDS_STAGE):
             member = partial_sum.id.member
             sums[member] = sums.get(member, MicrobatchSet()) | partial_sum.microbatches
+        for (member, offset), count in self._redone.items():
+            if count >= REDONE_MAX:  # its sum has half of another one in it, which may stay a half
+                sums[member] = sums.get(member, MicrobatchSet()) | MicrobatchSet.of([offset])
         shares = deal_elsewhere(plan.shares, missing, sums)
         if shares != plan.shares:
             self._lead.follow(replace(plan, shares=shares))
-            raise Replanned("sums of sources overlap: what counts in none of them is dealt again")
+            raise Replanned("sources have done what counts in none of their sums: it is dealt to others")
 
     def _drop_lost(self, plan: Plan) -> None:
         """Who reported an average may be gone since, and who holds its stage now have come later,
@@ -278,6 +287,10 @@ class Rounds:
             if isinstance(reply.message, Redone):
                 gone.update(reply.message.gone)
                 done.append((work[0].first, list(reply.message.done.offsets())))
+                told = missing[ENDS_STAGE] & reply.message.done
+                self._redone.update(
+                    (s.after.member, s.offset) for s in work if s.offset in told and owners.get(s.offset) == s.after
+                )
 
         await each(by_redoer, one)
         count = sum(len(offsets) for _, offsets in done)
