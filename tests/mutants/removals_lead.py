@@ -1004,7 +1004,20 @@ def stranger_that_has_not_noticed(patch: pytest.MonkeyPatch) -> None:
     note = PartitionMerge._note_leaderless
 
     def careless(self: PartitionMerge, stranger: Member, met: Met) -> None:
-        if met.coordinator is None:
+        if met.coordinator is None or met.coordinator.member != self._context.me:
+            note(self, stranger, met)
+
+    patch.setattr(PartitionMerge, "_note_leaderless", careless)
+
+
+def stranger_whose_coordinator_is_gone(patch: pytest.MonkeyPatch) -> None:
+    """A stage is made anew though a peer of this lineage that may hold it, and follows one that
+    leads no longer, has just been met (3.4).
+    """
+    note = PartitionMerge._note_leaderless
+
+    def careless(self: PartitionMerge, stranger: Member, met: Met) -> None:
+        if met.coordinator is None or met.coordinator.member == self._context.me:
             note(self, stranger, met)
 
     patch.setattr(PartitionMerge, "_note_leaderless", careless)

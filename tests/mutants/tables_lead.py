@@ -38,7 +38,7 @@ from swarmfree.protocol.messages import (
     Seal,
     Sealed,
 )
-from swarmfree.protocol.names import Endpoint, PartialSumId
+from swarmfree.protocol.names import Endpoint, PartialSumId, Term
 from swarmfree.protocol.plan import Rebuilt, Replica, Share
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, PartialSum, Record, Roll, float64_bits
@@ -289,8 +289,8 @@ def rival_that_never_gives_way() -> object:
 def stranger_that_follows_nobody() -> object:
     """An announced peer that follows nobody is met, on this lineage, on its beginning, and on
     another one, and one that no record has named, that has no record, or that follows this peer
-    still, without a place: whether nothing is made anew until it may have said hello, at first and
-    well before the time is over.
+    still, without a place, or one that is gone, or leads: whether nothing is made anew until it may
+    have said hello, at first and well before the time is over.
     """
 
     async def story(
@@ -300,13 +300,17 @@ def stranger_that_follows_nobody() -> object:
         lineage: str = "e",
         name: str = "x",
         last: Record | None = LAST,
-        follows: bool = False,
+        follows: str = "",
     ) -> tuple[bool, bool]:
         coordinator.lead.named["x"] = 2
         coordinator.lead.past.update({2: "d" * 64, 3: "e" * 64})
-        leader, merge, timing = alone.context.here if follows else None, coordinator.partition_merge, alone.context.timing
-        met = Met(2 if lineage == "d" else 3, lineage * 64, (), leader, None, whole=False, record=last)
-        alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
+        merge, timing = coordinator.partition_merge, alone.context.timing
+        leader = {"": None, "this": alone.context.here}.get(follows, endpoint(follows))
+        term = Term(1, leader.member) if leader is not None else None
+        met = Met(2 if lineage == "d" else 3, lineage * 64, (), leader, term, whole=False, record=last)
+        alone.line.answer = lambda to, request: (
+            _gone(to) if to == endpoint("gone") else Reply(met) if isinstance(request, Meet) else answer(to, request)
+        )
         directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint(name), 2)]))
         alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
         await merge._look_beyond()
@@ -314,8 +318,13 @@ def stranger_that_follows_nobody() -> object:
         await asyncio.sleep(1.5 * (timing.coordinator_silence_s + timing.silence_s))
         return at_first, merge.expects_members()
 
-    asked = {"lineage": "e"}, {"lineage": "d"}, {"lineage": "f"}, {"name": "y"}, {"last": None}, {"follows": True}
+    asked = [{"lineage": "e"}, {"lineage": "d"}, {"lineage": "f"}, {"name": "y"}, {"last": None}]
+    asked += [{"follows": whom} for whom in ("this", "gone", "leader")]
     return [lead(partial(story, **changes)) for changes in asked]  # type: ignore[arg-type]
+
+
+def _gone(to: Endpoint) -> Reply:
+    raise PeerUnreachable(f"nobody listens for {to.member}")
 
 
 def holder_that_is_called_in_vain() -> object:
@@ -327,7 +336,8 @@ def holder_that_is_called_in_vain() -> object:
         coordinator.lead.named["x"] = 2
         coordinator.lead.past.update({3: "e" * 64})
         leader, merge = {"this": alone.context.here, "": None}.get(whom, endpoint("y")), coordinator.partition_merge
-        met = Met(3, "e" * 64, (), leader, None, whole=False, record=LAST)
+        term = Term(1, leader.member) if whom == "y" else None
+        met = Met(3, "e" * 64, (), leader, term, whole=False, record=LAST)
         alone.line.answer = lambda to, request: Reply(met) if isinstance(request, Meet) else answer(to, request)
         await merge.look_at(endpoint("x"))
         return merge.expects_members()

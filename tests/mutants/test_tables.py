@@ -286,8 +286,12 @@ ROWS = (
     Row(removals_lead.rival_that_calls_again, tables_lead.rival_that_never_gives_way, [(True, True), (True, True)]),
     Row(removals_return.holder_that_has_woken, tables_lead.holder_that_is_called_in_vain, [True, True, False]),
     *(
-        Row(removed, tables_lead.stranger_that_follows_nobody, [*[(True, True)] * 2, *[(False, False)] * 3, (True, True)])
-        for removed in (removals_lead.leaderless_stranger, removals_lead.stranger_that_has_not_noticed)
+        Row(removed, tables_lead.stranger_that_follows_nobody, [(y, y) for y in (1, 1, 0, 0, 0, 1, 1, 0)])
+        for removed in (
+            removals_lead.leaderless_stranger,
+            removals_lead.stranger_that_has_not_noticed,
+            removals_lead.stranger_whose_coordinator_is_gone,
+        )
     ),
     Row(removals_lead.members_of_a_rival, tables_lead.rival_that_gives_way, [True, True, True, False, True, False]),
     Row(removals_lead.word_of_who_replaces, tables_lead.leaver_beside_a_dead_sibling, [True, False]),

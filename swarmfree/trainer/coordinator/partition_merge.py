@@ -127,9 +127,9 @@ class PartitionMerge:
         self._called.tell()
 
     def _note_leaderless(self, stranger: Member, met: Met) -> None:
-        """Who follows nobody, or has not noticed yet that it has no place here any more, and stands
-        on this lineage or its beginning, says hello once it has been refused the lead: what it may
-        hold is not made anew before that.
+        """Who follows nobody, or has not noticed yet that it has no place here any more, or that
+        its coordinator leads no longer, and stands on this lineage or its beginning, says hello
+        once it has been refused the lead: what it may hold is not made anew before that.
         """
         is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
         if is_kin and stranger.peer_id in self._lead.named:
@@ -166,13 +166,22 @@ class PartitionMerge:
         answers.
         """
         met = await self._meet(stranger)
-        if met is not None and (met.coordinator is None or met.coordinator.member == self._context.me):
-            self._note_leaderless(stranger.member, met)
-        elif met is not None and met.coordinator is not None:
-            rival = await self._visit(met.coordinator)
-            if rival is not None:
-                self.hear(rival)
+        rival = await self._rival_of(stranger, met) if met is not None else None
+        if rival is not None:
+            self.hear(rival)
         return met is not None
+
+    async def _rival_of(self, stranger: Endpoint, met: Met) -> Rival | None:
+        """Whom a peer follows, if that one leads it still."""
+        leader = self._leader_elsewhere(met)
+        rival = await self._visit(leader) if leader is not None else None
+        if rival is None:
+            self._note_leaderless(stranger.member, met)
+        return rival
+
+    def _leader_elsewhere(self, met: Met | None) -> Endpoint | None:
+        leader = None if met is None else met.coordinator
+        return None if leader is None or leader.member == self._context.me else leader
 
     def expects_members(self) -> bool:
         """Whether a rival is about to give way, or this coordinator is: the loser's members are
@@ -367,10 +376,9 @@ class PartitionMerge:
             self._turn += 1
             stranger = strangers[self._turn % len(strangers)]
             met = await self._meet(stranger)
-            if met is not None and met.coordinator is not None and met.coordinator.member != self._context.me:
-                return await self._visit(met.coordinator)
-            if met is not None:
-                self._note_leaderless(stranger.member, met)
+            rival = await self._rival_of(stranger, met) if met is not None else None
+            if self._leader_elsewhere(met) is not None:
+                return rival
             if self._heard is not None:
                 break  # that one has called meanwhile
         return None
