@@ -1266,6 +1266,13 @@ def word_of_who_is_called_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participant, "is_only_called_for", False)
 
 
+def word_after_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """Who is called for counts as a holder, though it has worked on another base, and says hello
+    with what another lineage left (3.3).
+    """
+    patch.setattr(Participant, "may_differ", lambda self, bases: self.is_only_called_for)
+
+
 def doubt_that_lasts(patch: pytest.MonkeyPatch) -> None:
     """Who may have built unheard, and is called for, counts by what it tells where it is fenced and
     called for once more (3.3).

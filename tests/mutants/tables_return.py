@@ -1142,20 +1142,31 @@ def called_for_that_holds_something_else() -> object:
     """A peer is called for as the only holder of stage 1, and says hello: with what another lineage
     left, forced or not, or one that was forced and is further, after it has answered a heartbeat,
     with what belongs here, or is further, without a word of what it holds. Whether it counts as a
-    holder; at last one that is not called for. With that what it holds of this lineage, how often
+    holder; then one that is not called for; and one whose heartbeat told of another base, also
+    where it has been told to build since. With that what it holds of this lineage, how often
     the loss is told (once more where it counts no longer), and whether its own word stands for what
     was guessed of it.
     """
 
     async def story(
-        alone: Alone, assignment: Assignment, roster: Roster, *, hello: Hello, is_heard: bool, is_called: bool = True
+        alone: Alone,
+        assignment: Assignment,
+        roster: Roster,
+        *,
+        hello: Hello,
+        is_heard: bool,
+        is_called: bool = True,
+        base: str = "b0",
+        is_told: bool = False,
     ) -> tuple[bool, int, int, bool]:
         roster.fence(SIBLING.member, "it is gone")
         roster.call_for(ME, 1, 5)
         called = roster.get(ME.member)
         assert called is not None
         if is_heard:
-            called.hear(replace(beat_answer(1), stage=1, iteration=5), 0.0)
+            called.hear(replace(beat_answer(1), stage=1, iteration=5, base=base), 0.0)
+        if is_told:
+            called.begin_build()
         if not is_called:
             called.miss(None)
         assert assignment.hello(ME, hello) == assignment.hello(ME, hello)
@@ -1174,7 +1185,9 @@ def called_for_that_holds_something_else() -> object:
         (nothing, False),
     )
     found = [_assignment(partial(story, hello=hello, is_heard=is_heard)) for hello, is_heard in asked]
-    return [*found, _assignment(partial(story, hello=other, is_heard=False, is_called=False))]
+    found.append(_assignment(partial(story, hello=other, is_heard=False, is_called=False)))
+    elsewhere = partial(story, hello=other, is_heard=True, base="elsewhere")
+    return [*found, _assignment(elsewhere), _assignment(partial(elsewhere, is_told=True))]
 
 
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:

@@ -570,10 +570,13 @@ ROWS = (
         [(False, 5), (False, -1), (True, 5)],
     ),
     Row(removals_return.state_of_who_was_told_nothing, tables_return.newcomer_that_was_told_nothing, [3, -1, -1]),
-    Row(
-        removals_return.word_of_who_is_called_for,
-        tables_return.called_for_that_holds_something_else,
-        [(False, -1, 2, True)] * 3 + [(True, 5, 1, False)] * 5,
+    *(
+        Row(
+            removed,
+            tables_return.called_for_that_holds_something_else,
+            [*[(False, -1, 2, True)] * 3, *[(True, 5, 1, False)] * 5, (False, -1, 2, True), (True, 5, 1, False)],
+        )
+        for removed in (removals_return.word_of_who_is_called_for, removals_return.word_after_a_heartbeat)
     ),
     Row(
         removals_return.build_of_another_place,

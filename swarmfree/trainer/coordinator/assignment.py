@@ -167,7 +167,8 @@ class Assignment:
         is_ours = hello.stage != ABSENT and self._lead.past.get(hello.iteration) == hello.lineage
         participant = self._roster.get(sender.member)
         is_other = hello.iteration <= self._lead.iteration or hello.forced != self._lead.tip().forced  # and not only further
-        if participant is not None and participant.is_only_called_for and hello.stage != ABSENT and is_other and not is_ours:
+        is_foreign = hello.stage != ABSENT and is_other and not is_ours
+        if participant is not None and is_foreign and participant.may_differ(self._lead.bases):
             participant.greet(hello)
             participant.vouch(is_ours=False)
             self._roster.demote(participant, "it holds what another lineage left")

@@ -265,6 +265,14 @@ class Participant:
         """
         return self.built and self.answer is None and not self.is_heard
 
+    def may_differ(self, bases: Collection[str]) -> bool:
+        """Whether its hello counts for more than what it was taken to hold: it has not said a word
+        yet, or it works on none of the lead's `bases`, and was told to build nothing.
+        """
+        told = self.answer
+        is_elsewhere = self.built and self.was_told_nothing and told is not None and told.base not in bases
+        return self.is_only_called_for or is_elsewhere
+
     @property
     def is_member(self) -> bool:
         """Whether it holds its stage's state and has promised a plan with it."""
