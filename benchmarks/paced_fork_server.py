@@ -78,7 +78,7 @@ class _PacedEngine(EngineProbe):
     def __init__(self, engine: Engine, manifest: Manifest, path: Path, name: str) -> None:
         super().__init__(engine)
         self._manifest, self._split, self._path, self._name = manifest, manifest.split, path, name
-        self._own_name = f"{name}-{next(_numbers)}"
+        self._own_name = f"{name}-{os.getpid()}-{next(_numbers)}"
 
     def follow(self, split: BlockSplit) -> None:
         """Cut stages so from here on, as the engine does."""

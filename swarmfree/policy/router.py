@@ -148,6 +148,7 @@ def deal_elsewhere(shares: Sequence[Share], missing: MicrobatchSet, sums: Mappin
             taker = next((t for t in dealt.values() if offset not in sums.get(t.source, MicrobatchSet())), None)
             if taker is not None:
                 giver = dealt[share.source]
-                dealt[giver.source] = replace(giver, offsets=tuple(each for each in giver.offsets if each != offset))
+                left, known = (tuple(each for each in some if each != offset) for some in (giver.offsets, giver.taken))
+                dealt[giver.source] = replace(giver, offsets=left, taken=known)
                 dealt[taker.source] = replace(taker, offsets=(*taker.offsets, offset), taken=(*taker.taken, offset))
     return tuple(dealt.values())

@@ -930,19 +930,20 @@ def source_with_an_overlapping_sum() -> object:
 
 
 def source_that_does_not_tell() -> object:
-    """A source has done both its microbatches, and tells of neither: in that sum is half of one
-    that another source feeds by now. One of them is redone for it, until its shares are dealt
-    otherwise: how often, and the shares.
+    """A source has done both its microbatches, and does not tell of the first: in that sum is half
+    of one that another source feeds by now. It is redone for it, once in vain, until its shares are
+    dealt otherwise, as is what it has told of and does not count; in another base it is redone
+    again. How often, each time, and the shares.
     """
 
-    async def story(alone: Alone, coordinator: Coordinator) -> tuple[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    async def story(alone: Alone, coordinator: Coordinator) -> list[tuple[int, list[tuple[tuple[int, ...], tuple[int, ...]]]]]:
         rolling, missing, redone = coordinator._rounds, MicrobatchSet.of([0]), list[int]()
         other, roster = endpoint("e"), coordinator.roster
-        told = PartialSum(PartialSumId(other.member, 0), MicrobatchSet.of([2, 3]), (2, 3))
+        told = {m: PartialSum(PartialSumId(m, 0), MicrobatchSet.of(o), o) for m, o in ((A.member, (1,)), (other.member, (2, 3)))}
 
         def beat(to: Endpoint) -> HeartbeatAnswer:
             stage = {**PLACES, other.member: 0}[to.member]
-            sums = (told,) if to == other else ()
+            sums = (told[to.member],) if to.member in told else ()
             return replace(beat_answer(stage), stored=MicrobatchSet.full(4 if stage else 0), partial_sums=sums)
 
         def member(to: Endpoint, request: Request) -> Reply:
@@ -950,7 +951,8 @@ def source_that_does_not_tell() -> object:
                 return Reply(beat(to))
             if isinstance(request, Redo):
                 redone.extend(segment.offset for segment in request.segments)
-                return Reply(Redone(MicrobatchSet.of(segment.offset for segment in request.segments), ()))
+                done = MicrobatchSet.of(segment.offset for segment in request.segments if len(redone) > 1)
+                return Reply(Redone(done, ()))
             return answer(to, request)
 
         alone.line.answer = member
@@ -959,14 +961,19 @@ def source_that_does_not_tell() -> object:
             one.answer = beat(one.endpoint)
         shares = (Share(A.member, (0, 1), (), 1), Share(other.member, (2, 3), (), 1))
         dealt = replace(plan(1), replicas=((Replica(A), Replica(other)), *plan(1).replicas[1:]), shares=shares)
-        coordinator.lead.follow(dealt)
-        with contextlib.suppress(Replanned):
-            for _ in range(5):
-                assert await rolling._repair(dealt, [missing, MicrobatchSet(), MicrobatchSet()], set())
-                rolling._deal_elsewhere(dealt, missing)
-        newest = coordinator.lead.plan
-        assert newest is not None
-        return len(redone), [(share.offsets, share.taken) for share in newest.shares]
+        found = []
+        for _ in range(2):
+            redone.clear()
+            coordinator.lead.follow(dealt)
+            with contextlib.suppress(Replanned):
+                for _ in range(5):
+                    await rolling._repair(dealt, [missing, MicrobatchSet(), MicrobatchSet()], set())
+                    rolling._deal_elsewhere(dealt, missing if len(redone) < 3 else MicrobatchSet.of([0, 1]))
+            newest = coordinator.lead.plan
+            assert newest is not None
+            found.append((len(redone), [(share.offsets, share.taken) for share in newest.shares]))
+            rolling.forget()
+        return found
 
     return lead(story)
 

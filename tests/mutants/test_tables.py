@@ -196,7 +196,11 @@ ROWS = (
     Row(removals_lead.vouched_voters, tables_lead.voter_with_a_built_state, False),
     Row(removals_lead.state_of_the_newest_base, tables_lead.planned_member_of_a_rebuilt_stage, [True, False]),
     Row(removals_lead.sums_that_overlap, tables_lead.source_with_an_overlapping_sum, [((2,), ()), ((1, 3, 0), (0,))]),
-    Row(removals_lead.sums_that_are_not_told, tables_lead.source_that_does_not_tell, (2, [((1,), ()), ((2, 3, 0), (0,))])),
+    Row(
+        removals_lead.sums_that_are_not_told,
+        tables_lead.source_that_does_not_tell,
+        [(3, [((), ()), ((2, 3, 0, 1), (0, 1))])] * 2,
+    ),
     Row(removals_lead.redone_for_nobody, tables_lead.stages_that_are_redone, [0, 2]),
     Row(
         removals_lead.state_that_a_record_begins_with,

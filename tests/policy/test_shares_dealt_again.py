@@ -56,7 +56,8 @@ def test_sources_that_go_and_come_back_leave_sums_that_cover(sources: int, *, su
     """Whoever is there in the end finishes its share, and then nothing is missing, also where a
     successor has dealt the base from the beginning, and where half a contribution, to which the
     other half does not come once its microbatch is dealt to another, keeps a sum from being told:
-    but for what everybody there has done in such a sum.
+    but for what everybody there has done in such a sum. Each plan on the way is one that members
+    take.
     """
     stories_left = 0
     for seed in range(STORIES):
@@ -76,6 +77,19 @@ def test_sources_that_go_and_come_back_leave_sums_that_cover(sources: int, *, su
                     if rng.random() < likely and (offset not in feeders[share.source].halves or offset in share.offsets):
                         feeders[share.source].finish(offset)
 
+        def lacking(shares: tuple[Share, ...], feeders: dict[Member, _Feeder]) -> MicrobatchSet:
+            there = [each for share in shares for each in feeders[share.source].source._book.partial_sums()]
+            return choose_partial_sums(there, COUNT).missing
+
+        def averaged(shares: tuple[Share, ...], feeders: dict[Member, _Feeder]) -> tuple[Share, ...]:
+            sums = {member: MicrobatchSet.of(feeder.done) for member, feeder in feeders.items()}
+            return deal_elsewhere(shares, lacking(shares, feeders), sums)
+
+        def check(shares: tuple[Share, ...]) -> None:
+            assert sorted(offset for share in shares for offset in share.offsets) == list(range(COUNT)), "each is dealt once"
+            for share in shares:
+                assert sorted(share.taken) == sorted({*share.taken} & {*share.offsets}), "a plan that members refuse"
+
         shares = first(members)
         for _ in range(8):
             live = rng.sample(members, rng.randint(1, sources))
@@ -84,14 +98,16 @@ def test_sources_that_go_and_come_back_leave_sums_that_cover(sources: int, *, su
             elif not {share.source for share in shares} <= set(live):
                 shares = deal_again(shares, live, live, 2)
             work(shares, 0.3, feeders, rng)
+            if rng.random() < 0.3:
+                shares = averaged(shares, feeders)
+            check(shares)
         for _ in range(COUNT):
             work(shares, 1.0, feeders, rng)
-            there = [each for share in shares for each in feeders[share.source].source._book.partial_sums()]
-            missing = choose_partial_sums(there, COUNT).missing
-            sums = {member: MicrobatchSet.of(feeder.done) for member, feeder in feeders.items()}
-            before, shares = shares, deal_elsewhere(shares, missing, sums)
+            before, shares = shares, averaged(shares, feeders)
+            check(shares)
             if shares == before:
                 break
+        missing = lacking(shares, feeders)
         done_by_all = MicrobatchSet.full(COUNT) if halves else MicrobatchSet()
         for share in shares:
             done_by_all = done_by_all & MicrobatchSet.of(feeders[share.source].done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmfree.protocol.link_meter import AGE_S, SAMPLES, LinkMeter
-from swarmfree.protocol.message_bounds import BYTES_S_MAX, LINKS_MAX
+from swarmfree.protocol.message_bounds import BYTES_S_MAX, BYTES_S_MIN, LINKS_MAX
 
 
 def rates(meter: LinkMeter, now_s: float = 100.0) -> dict[str, float]:
@@ -124,3 +124,11 @@ def test_nobody_is_forgotten_while_something_comes_from_it(count: int) -> None:
     meter.arrive("slow", 50)
     meter.end("slow", 5.0, whole=True)
     assert rates(meter)["slow"] == 10.0
+
+
+def test_what_is_told_is_what_others_accept() -> None:
+    """Of the slowest way, and the fastest."""
+    meter = LinkMeter()
+    meter.add("a", 1, 1e6, 100.0)
+    meter.add("b", 1 << 62, 0.0, 100.0)
+    assert rates(meter) == {"a": BYTES_S_MIN, "b": BYTES_S_MAX}

@@ -70,14 +70,15 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     Of stages that keep one peer and stages that keep two the latter, unless iterations get shorter
     by `ALONE_SPEEDUP` for it. Stage 0 is left as it is, since few can feed. Each peer counts by its
     own rate, not by that of single pairs: two may be slow for each other alone, one of them may say
-    so of an honest one, and the router goes round them.
+    so of an honest one, and the router goes round them. But what it brings has to be worth it with
+    the pairs as well: work that goes round a slow one may go by way of who would leave.
 
     Args:
         fleet, plan, manifest, outlook: as for `single_moves.best_move`.
     """
     if plan.empty_stages or plan.is_shared:
         return None
-    fleet = replace(fleet, links={})
+    with_pairs, fleet = fleet, replace(fleet, links={})
     sets = {kept: _candidates(fleet, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
     if not any(sets.values()):
         return None
@@ -85,9 +86,13 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     plays = 1 + sum(len(some) + min(PRUNED_MAX, max(map(len, some), default=0)) for some in sets.values())
     is_small = manifest.batch.microbatches * len(plan.blocks) * plays <= PLAYED_TOGETHER_MAX
     quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
-    estimate = (
-        partial(iteration_estimate, fleet, manifest=manifest) if is_played(plan, manifest) else PlanBounds(fleet, manifest).time
-    )
+
+    def estimate_in(some: Fleet) -> Estimate:
+        return (
+            partial(iteration_estimate, some, manifest=manifest) if is_played(plan, manifest) else PlanBounds(some, manifest).time
+        )
+
+    estimate = estimate_in(fleet)
     before_s = estimate(plan).seconds + outlook.unexplained_s
     worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
 
@@ -110,8 +115,16 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     safe, alone = best(SAFE), best(ALONE)
     if alone is not None and alone.after_s * ALONE_SPEEDUP > min(alone.before_s, safe.after_s if safe is not None else math.inf):
         alone = None
-    found = alone or safe
-    return found if found is not None and found.gain >= ChangeRules().gain_min else None
+
+    def with_pairs_too(rated: RatedStandbys | None, speedup: float) -> RatedStandbys | None:
+        if rated is None or not with_pairs.links:
+            return rated
+        time = estimate_in(with_pairs)
+        real = _rated(with_pairs, plan, outlook, time, time(plan).seconds + outlook.unexplained_s, rated.moves)
+        return min(rated, real, key=lambda each: each.gain) if real.after_s * speedup <= real.before_s else None
+
+    found = (with_pairs_too(alone, ALONE_SPEEDUP), with_pairs_too(safe, 1.0))
+    return next((rated for rated in found if rated is not None and rated.gain >= ChangeRules().gain_min), None)
 
 
 def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int) -> list[Moves]:

@@ -287,10 +287,7 @@ class Rounds:
             if isinstance(reply.message, Redone):
                 gone.update(reply.message.gone)
                 done.append((work[0].first, list(reply.message.done.offsets())))
-                told = missing[ENDS_STAGE] & reply.message.done
-                self._redone.update(
-                    (s.after.member, s.offset) for s in work if s.offset in told and owners.get(s.offset) == s.after
-                )
+                self._redone.update((s.after.member, s.offset) for s in work if s.offset in reply.message.done)
 
         await each(by_redoer, one)
         count = sum(len(offsets) for _, offsets in done)

@@ -137,6 +137,25 @@ def test_a_slow_way_between_two_sends_nobody_away() -> None:
         assert best_standbys(fleet, plan, manifest_of(plan), outlook(plan)) is None
 
 
+@pytest.mark.parametrize("text", ["s|ab|de", "s|a|de", "s|ab|dfe"])
+@pytest.mark.parametrize("rate", [1e4, 3e4])
+def test_who_leads_round_a_slow_way_stays(text: str, rate: float) -> None:
+    """Of whoever has a slow link and good ways to all: without it the work takes the slow way. So
+    it does not come and go.
+    """
+    plan = plan_of(text)
+    pairs = {(one, other): Link(0.0, rate) for one in "ab" for other in "df" if {one, other} <= set(text)}
+    fleet = replace(fleet_of(plan, {"e": SLOW}), links=pairs)
+    assert best_standbys(replace(fleet, links={}), plan, manifest_of(plan), outlook(plan)) is not None
+    for _ in range(4):
+        found = best_standbys(fleet, plan, manifest_of(plan), outlook(plan))
+        if found is None:
+            break
+        before, after = (iteration_estimate(fleet, each, manifest_of(plan)).seconds for each in (plan, found.plan))
+        assert after < before
+        plan = found.plan
+
+
 def test_costs_that_are_small_are_not_let_pass_one_by_one() -> None:
     """Eight peers, each a little faster than the one before: none costs a twentieth, and all that
     could leave cost more than a tenth.
