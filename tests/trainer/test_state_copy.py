@@ -252,3 +252,31 @@ def test_a_copy_goes_on_where_a_cut_leaves_its_blocks_alone(counts: tuple[int, .
     with pytest.raises(ExceptionGroup) as failure:
         run_virtual(main)
     assert failure.group_contains(Refused, match="cut anew meanwhile")
+
+
+def test_a_stage_without_blocks_is_copied_though_nobody_has_a_part_of_it() -> None:
+    """Its members joined it before a cut took its blocks; who is asked for a part refuses."""
+    manifest = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4), stages=StagesSection(body=3))
+    first = Donors().first
+    record = replace(first, stages=(*first.stages, first.stages[-1]), split=SetSplit((0, 2, 2), 0))
+    engine = IntegerEngine(manifest)
+    engine.follow(BlockSplit((0, 2, 2)))
+    engine.blank(1)
+
+    class Without(Donors):
+        def _answer(self, request: Request) -> Reply:
+            if isinstance(request, GetRecord) and request.iteration <= 0:
+                return Reply(RecordAnswer(record))
+            raise Refused(RefusalKind.FAILED, "part 0 of stage 1, which has 0")
+
+    machine = Machine()
+    ports = make_ports(network=Without(), clock=machine, executor=machine, engine=engine)
+    context = Context(ports, manifest, LocalConfig("memory"), random.Random(1), manifest.fingerprint())
+    copying = StateCopy(context, CopyTarget(engine, Device(machine, machine), lanes=1), 1, (GOOD,), 1, record)
+
+    async def main() -> None:
+        await copying.begin()
+        await copying.run()
+
+    run_virtual(main)
+    assert copying.level == 1

@@ -103,11 +103,14 @@ class StateCopy:
         self._split = () if stage == ENDS_STAGE else split_after(record, context.manifest).counts
 
     async def begin(self) -> None:
-        """Have the first part, before anything is given up for this copy: the donors may be gone.
+        """Have the first part, before anything is given up for this copy: the donors may be gone. A
+        stage without blocks has none.
 
         Raises:
             CallFailed: no donor answers.
         """
+        if self._split and not BlockSplit(self._split).blocks_of(self._stage):
+            return
 
         async def keep(_: Asked, reply: Reply) -> None:
             self._first = reply
