@@ -22,6 +22,8 @@ NAMES_SHOWN = 4
 BUSY = 0.5
 """A stage that computes for less of an iteration is not what the others wait for."""
 LEAST_SHOWN = 0.001
+SHORT_S = 0.1
+"""Below this seconds are shown with two digits that count."""
 
 
 def plan(
@@ -78,6 +80,8 @@ def plan(
     except PlanImpossible as error:
         fewer = leaner(fleet, manifest)
         remedy = f"; there is one with {_limits(fewer[1])}" if fewer is not None else ""
+        if not any(peer.can_feed for peer in fleet.peers):
+            remedy = "; write can_feed = true for a machine that has the text"
         raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}{remedy}") from None
     reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet.without(lost), manifest)) if lost else ()
     if as_json:
@@ -128,9 +132,11 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
         lines.append(f"standby  {_some(found.standbys)}")
     if found.slow_links:
         lines.append(f"of these {_some(found.slow_links)} would hold up the others by {_their(found.slow_links)}")
+    if plan.is_shared:
+        lines.append("several stages on one machine: a live swarm begins once there is a machine for each")
     lines.append(
-        f"iteration {time.seconds:,.2f} s: passes and their messages {time.compute_s:,.2f}, "
-        f"averaging {time.averaging_s:,.2f}, commit {time.commit_s:,.2f}; "
+        f"iteration {_seconds(time.seconds)} s: passes and their messages {_seconds(time.compute_s)}, "
+        f"averaging {_seconds(time.averaging_s)}, commit {_seconds(time.commit_s)}; "
         f"{found.tokens_per_s:,.0f} tokens/s"
     )
     if found.is_bound:
@@ -179,9 +185,13 @@ def _reaction_values(reaction: RatedReaction) -> dict[str, Any]:
     }
 
 
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.2f}" if seconds >= SHORT_S or not seconds else f"{seconds:.2g}"
+
+
 def _some(names: tuple[str, ...]) -> str:
     shown = ", ".join(names[:NAMES_SHOWN])
-    return shown if len(names) <= NAMES_SHOWN else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
+    return ", ".join(names) if len(names) <= NAMES_SHOWN + 1 else f"{shown} and {len(names) - NAMES_SHOWN:,} more"
 
 
 def _their(names: tuple[str, ...]) -> str:

@@ -101,11 +101,13 @@ def read_fleet(text: str, origin: str, manifest: Manifest) -> Fleet:
     peers: dict[str, PeerProfile] = {}
     for described, place in _entries(content, "peers", source):
         _require(described, place, ("tflops", "memory_gb", "mbit_per_s", "count"))
+        if not described.name.strip():
+            place.fail("name", f"{assigned('name', described.name)}: a machine needs a name, which plans and links give")
         if len(peers) + described.count > PEERS_MAX:
             place.fail("count", f"{assigned('count', described.count)}: a fleet has at most {PEERS_MAX:,} peers")
         for profile in _profiles(described, manifest):
             if profile.name in peers:
-                place.fail("name", f"{assigned('name', profile.name)}: another peer has that name")
+                place.fail("name", f"{assigned('name', described.name)}: {profile.name} is the name of a machine above, too")
             peers[profile.name] = profile
     links: dict[tuple[str, str], Link] = {}
     for described, place in _entries(content, "links", source):

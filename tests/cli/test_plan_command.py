@@ -11,28 +11,14 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.main import app
 from swarmfree.lab.fleet_file import read_fleet
+from swarmfree.policy.planner.estimator import iteration_estimate
 from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.protocol.config import read_run
 from tests import tidy
 
-MODEL = """
-[model]
-width = 512
-blocks = 8
-heads = 8
-kv_heads = 8
-mlp_width = 2048
-tokens_per_row = 512
-vocabulary = 32000
-[stages]
-body = 4
-replicas_max = 4
-[batch]
-rows = 8
-microbatches = 32
-"""
-FLEET = re.findall(r"```toml\n(.*?)```", (tidy.ROOT / "docs/planning.md").read_text(encoding="utf-8"), re.DOTALL)[0]
-"""The fleet of the documentation: twelve machines of three kinds."""
+PAGE = (tidy.ROOT / "docs/planning.md").read_text(encoding="utf-8")
+FLEET, MODEL, *_ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+"""The fleet of the documentation, twelve machines of three kinds, and its run."""
 
 
 @pytest.fixture
@@ -84,6 +70,25 @@ def test_who_would_hold_up_the_others_by_its_link_stands_by(folder: Path, mbit_p
     assert found["slow_links"] == found["standbys"] == slow
     (line,) = [line for line in plan().stdout.splitlines() if "would hold up the others by their links" in line] or [""]
     assert line == (f"of these {', '.join(slow)} would hold up the others by their links" if slow else "")
+
+
+def test_the_page_says_what_the_command_says_of_slow_links(folder: Path) -> None:
+    """Of its own fleet and run; and what it would be with them, by the same estimate."""
+    without, with_them = re.findall(r"([\d,]+) tokens/s, where it would be ([\d,]+)", PAGE)[0]
+    (folder / "fleet.toml").write_text(FLEET.replace("mbit_per_s = 200", "mbit_per_s = 20"))
+    assert f"{without} tokens/s" in plan().stdout
+    manifest = read_run(MODEL, "test").manifest
+    everybody = chosen_plan(read_fleet(FLEET, "test", manifest), manifest)
+    seconds = iteration_estimate(read_fleet((folder / "fleet.toml").read_text(), "test", manifest), everybody, manifest).seconds
+    assert f"{32 * 8 * 512 / seconds:,.0f}" == with_them
+
+
+def test_fewer_machines_than_stages_are_said_to_be_that(folder: Path) -> None:
+    """And what takes less than a hundredth of a second is not said to take none."""
+    (folder / "fleet.toml").write_text(FLEET.split("[[peers]]")[1].join(["[[peers]]", ""]).replace("count = 2", "count = 1"))
+    said = plan("--set", "model.width=16", "--set", "model.mlp_width=8", "--set", "batch.microbatches=2").stdout.splitlines()
+    assert "several stages on one machine: a live swarm begins once there is a machine for each" in said
+    assert not any("iteration 0.00 s" in line for line in said)
 
 
 def test_what_is_too_large_to_be_played_is_said_to_leave_links_out(folder: Path) -> None:
@@ -145,14 +150,15 @@ def test_a_better_link_and_faster_machines_are_worth_something(folder: Path) -> 
         ),
         ("tflops = 350", "tflops = 1e308", "fleet.toml:4: tflops = 1e+308: must be from 1e-09 to 1e+09"),
         ("memory_gb = 80", "memory_gb = 1e-300", "fleet.toml:5: memory_gb = 1e-300: must be from 1e-09 to 1e+09"),
-        ('name = "t4"', 'name = "rtx4090"', 'fleet.toml:23: name = "rtx4090-1": another peer has that name'),
+        ('name = "t4"', 'name = "rtx4090"', 'fleet.toml:23: name = "rtx4090": rtx4090-1 is the name of a machine above, too'),
         ("count = 6", "count = 60000", "fleet.toml:14: count = 60000: a fleet has at most 10,000 peers"),
         (FLEET, "", "fleet.toml: no [[peers]]: a fleet has one at least, with name, tflops, memory_gb and mbit_per_s"),
         ("name = ", "name == ", "fleet.toml:2: column"),
+        ('name = "t4"', 'name = " "', 'fleet.toml:23: name = " ": a machine needs a name, which plans and links give'),
         (
             "can_feed = true",
             "can_feed = false",
-            "--peers fleet.toml: no plan for this fleet: stage 0 needs a peer that can feed, and",
+            "nobody here can; write can_feed = true for a machine that has the text",
         ),
         (
             "memory_gb = ",
@@ -186,7 +192,7 @@ def test_a_loss_that_is_asked_about_is_answered_with_what_it_costs(folder: Path)
     first = next(index for index, line in enumerate(lines) if line.startswith("if "))
     assert lines[first].endswith("lost, nobody serves stage 2:")
     ways = lines[first + 1 :]
-    assert any("adopts stage 2: 60.0 s of change, then " in way for way in ways)
+    assert any("adopts stage 2: 60.0 s of change, then iterations of " in way for way in ways)
     assert any("stage 2" in way and ("moves from" in way or "stands by" in way) for way in ways)
     assert any("a new plan for everybody" in way for way in ways)
     found = json.loads(plan("--json", *flags).stdout)["reactions"]

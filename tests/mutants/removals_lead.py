@@ -457,7 +457,7 @@ def refused_again_and_again(patch: pytest.MonkeyPatch) -> None:
     """Who refuses what it is told, and is called for, is called for each time that it refuses
     (3.3).
     """
-    patch.setattr(Participant, "recall", lambda self: None)
+    patch.setattr(Participant, "recall", lambda self, before: None)
 
 
 def copiers_go_first(patch: pytest.MonkeyPatch) -> None:

@@ -308,23 +308,25 @@ def stranger_that_follows_nobody() -> object:
         leader = {"": None, "this": alone.context.here}.get(follows, endpoint(follows))
         term = Term(1, leader.member) if leader is not None else None
         met = Met(2 if lineage == "d" else 3, lineage * 64, (), leader, term, whole=False, record=last)
-        alone.line.answer = lambda to, request: (
-            _gone(to) if to == endpoint("gone") else Reply(met) if isinstance(request, Meet) else answer(to, request)
-        )
+        while_it_is_called = list[bool]()
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == endpoint("gone"):
+                while_it_is_called.append(merge.expects_members())
+                raise PeerUnreachable(f"nobody listens for {to.member}")
+            return Reply(met) if isinstance(request, Meet) else answer(to, request)
+
+        alone.line.answer = one
         directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(endpoint(name), 2)]))
         alone.context.ports = replace(alone.context.ports, directory=directory)  # type: ignore[arg-type]
         await merge._look_beyond()
-        at_first = merge.expects_members()
+        at_first = merge.expects_members() and all(while_it_is_called)
         await asyncio.sleep(1.5 * (timing.coordinator_silence_s + timing.silence_s))
         return at_first, merge.expects_members()
 
     asked = [{"lineage": "e"}, {"lineage": "d"}, {"lineage": "f"}, {"name": "y"}, {"last": None}]
     asked += [{"follows": whom} for whom in ("this", "gone", "leader")]
     return [lead(partial(story, **changes)) for changes in asked]  # type: ignore[arg-type]
-
-
-def _gone(to: Endpoint) -> Reply:
-    raise PeerUnreachable(f"nobody listens for {to.member}")
 
 
 def holder_that_is_called_in_vain() -> object:

@@ -1143,9 +1143,9 @@ def called_for_that_holds_something_else() -> object:
     left, forced or not, or one that was forced and is further, after it has answered a heartbeat,
     with what belongs here, or is further, without a word of what it holds. Whether it counts as a
     holder; then one that is not called for; and one whose heartbeat told of another base, also
-    where it has been told to build since. With that what it holds of this lineage, how often
-    the loss is told (once more where it counts no longer), and whether its own word stands for what
-    was guessed of it.
+    where it has been told to build since, or has said before what belongs here. With that what it
+    holds of this lineage, how often the loss is told (once more where it counts no longer), and
+    whether its own word stands for what was guessed of it.
     """
 
     async def story(
@@ -1157,15 +1157,17 @@ def called_for_that_holds_something_else() -> object:
         is_heard: bool,
         is_called: bool = True,
         base: str = "b0",
-        is_told: bool = False,
+        since: str = "",
     ) -> tuple[bool, int, int, bool]:
         roster.fence(SIBLING.member, "it is gone")
         roster.call_for(ME, 1, 5)
+        if since == "said":
+            assignment.hello(ME, _hello(1))
         called = roster.get(ME.member)
         assert called is not None
         if is_heard:
             called.hear(replace(beat_answer(1), stage=1, iteration=5, base=base), 0.0)
-        if is_told:
+        if since == "told":
             called.begin_build()
         if not is_called:
             called.miss(None)
@@ -1187,7 +1189,7 @@ def called_for_that_holds_something_else() -> object:
     found = [_assignment(partial(story, hello=hello, is_heard=is_heard)) for hello, is_heard in asked]
     found.append(_assignment(partial(story, hello=other, is_heard=False, is_called=False)))
     elsewhere = partial(story, hello=other, is_heard=True, base="elsewhere")
-    return [*found, _assignment(elsewhere), _assignment(partial(elsewhere, is_told=True))]
+    return [*found, *(_assignment(partial(elsewhere, since=since)) for since in ("", "told", "said"))]
 
 
 def _back(rebuilt: Rebuilt | None, *, sealing: bool = False, lineage: str = LINEAGE, barred: bool = False) -> object:

@@ -578,7 +578,7 @@ ROWS = (
         Row(
             removed,
             tables_return.called_for_that_holds_something_else,
-            [*[(False, -1, 2, True)] * 3, *[(True, 5, 1, False)] * 5, (False, -1, 2, True), (True, 5, 1, False)],
+            [*[(False, -1, 2, True)] * 3, *[(True, 5, 1, False)] * 5, (False, -1, 2, True), *[(True, 5, 1, False)] * 2],
         )
         for removed in (removals_return.word_of_who_is_called_for, removals_return.word_after_a_heartbeat)
     ),

@@ -37,6 +37,14 @@ def test_the_last_ones_are_called_for_once() -> None:
     assert absent.take(1) == []
 
 
+def test_who_is_called_for_has_shown_what_it_showed_before_it_was_fenced() -> None:
+    """So no old hello counts against it."""
+    before, called = _holder(1), _holder(1)
+    before.prove()
+    called.recall(before)
+    assert called.is_proven
+
+
 @pytest.mark.parametrize(("in_vain", "is_called"), [(E, True), (ME, False)])
 def test_who_was_called_for_in_vain_is_not_remembered(in_vain: Endpoint, *, is_called: bool) -> None:
     """One that falls silent beside a sibling is called for when that is lost, but for the very one

@@ -254,8 +254,11 @@ def test_a_copy_goes_on_where_a_cut_leaves_its_blocks_alone(counts: tuple[int, .
     assert failure.group_contains(Refused, match="cut anew meanwhile")
 
 
-def test_a_stage_without_blocks_is_copied_though_nobody_has_a_part_of_it() -> None:
-    """Its members joined it before a cut took its blocks; who is asked for a part refuses."""
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_stage_without_blocks_is_copied_though_nobody_has_a_part_of_it(*, answers: bool) -> None:
+    """Its members joined it before a cut took its blocks; who is asked for a part refuses. But a
+    donor has to answer before anything is given up.
+    """
     manifest = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4), stages=StagesSection(body=3))
     first = Donors().first
     record = replace(first, stages=(*first.stages, first.stages[-1]), split=SetSplit((0, 2, 2), 0))
@@ -265,7 +268,7 @@ def test_a_stage_without_blocks_is_copied_though_nobody_has_a_part_of_it() -> No
 
     class Without(Donors):
         def _answer(self, request: Request) -> Reply:
-            if isinstance(request, GetRecord) and request.iteration <= 0:
+            if isinstance(request, GetRecord) and request.iteration <= 0 and answers:
                 return Reply(RecordAnswer(record))
             raise Refused(RefusalKind.FAILED, "part 0 of stage 1, which has 0")
 
@@ -278,5 +281,9 @@ def test_a_stage_without_blocks_is_copied_though_nobody_has_a_part_of_it() -> No
         await copying.begin()
         await copying.run()
 
-    run_virtual(main)
-    assert copying.level == 1
+    if answers:
+        run_virtual(main)
+        assert copying.level == 1
+        return
+    with pytest.raises(PeerSilent, match="no donor of stage 1"):
+        run_virtual(main)

@@ -103,11 +103,13 @@ class RatedReaction:
     @property
     def reason(self) -> str:
         """For an operator."""
-        meanwhile = f", {self.meanwhile_s:.2f} s each meanwhile" if self.meanwhile_s < math.inf and self.transition_s else ""
+        meanwhile = (
+            f", iterations of {self.meanwhile_s:.2f} s meanwhile" if self.meanwhile_s < math.inf and self.transition_s else ""
+        )
         lost = f", {self.iterations_lost:.0f} iterations of learning lost" if self.iterations_lost else ""
-        risk = f", {self.risk:.1f} more at the next failure" if self.risk else ""
+        risk = f", and the next failure costs {self.risk:.1f}" if self.risk else ""
         return (
-            f"{self.transition_s:.1f} s of change{meanwhile}, then {self.iteration_s:.2f} s an iteration{lost}{risk}: "
+            f"{self.transition_s:.1f} s of change{meanwhile}, then iterations of {self.iteration_s:.2f} s{lost}{risk}: "
             f"{3600 * self.score:,.1f} iterations an hour until the next failure"
         )
 

@@ -70,61 +70,71 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     Of stages that keep one peer and stages that keep two the latter, unless iterations get shorter
     by `ALONE_SPEEDUP` for it. Stage 0 is left as it is, since few can feed. Each peer counts by its
     own rate, not by that of single pairs: two may be slow for each other alone, one of them may say
-    so of an honest one, and the router goes round them. But what it brings has to be worth it with
-    the pairs as well: work that goes round a slow one may go by way of who would leave.
+    so of an honest one, and the router goes round them. But what that brings has to be worth it
+    with the pairs as well: work that goes round a slow one may go by way of who would leave.
 
     Args:
         fleet, plan, manifest, outlook: as for `single_moves.best_move`.
     """
     if plan.empty_stages or plan.is_shared:
         return None
-    with_pairs, fleet = fleet, replace(fleet, links={})
-    sets = {kept: _candidates(fleet, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
+    own = replace(fleet, links={})
+    looks = [own, fleet] if fleet.links else [own]
+    sets = {kept: _candidates(own, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
     if not any(sets.values()):
         return None
     # Each set is rated, and each who is in one is looked at
-    plays = 1 + sum(len(some) + min(PRUNED_MAX, max(map(len, some), default=0)) for some in sets.values())
+    plays = 1 + sum(len(some) * (len(looks) + min(PRUNED_MAX, max(map(len, some), default=0))) for some in sets.values())
     is_small = manifest.batch.microbatches * len(plan.blocks) * plays <= PLAYED_TOGETHER_MAX
-    quick = (lambda some: iteration_estimate(fleet, some, manifest, 1)) if is_small else PlanBounds(fleet, manifest).time
 
-    def estimate_in(some: Fleet) -> Estimate:
+    def quickly(some: Fleet) -> Estimate:
+        return (lambda each: iteration_estimate(some, each, manifest, 1)) if is_small else PlanBounds(some, manifest).time
+
+    def exactly(some: Fleet) -> Estimate:
         return (
             partial(iteration_estimate, some, manifest=manifest) if is_played(plan, manifest) else PlanBounds(some, manifest).time
         )
 
-    estimate = estimate_in(fleet)
-    before_s = estimate(plan).seconds + outlook.unexplained_s
-    worth_s = WORTH * (quick(plan).seconds + outlook.unexplained_s)
+    quick = [(time, time(plan).seconds + outlook.unexplained_s) for time in map(quickly, looks)]
+    exact = [(look, time, time(plan).seconds + outlook.unexplained_s) for look in looks for time in [exactly(look)]]
 
-    def seconds_without(moves: Moves) -> float:
-        return quick(_without(plan, moves)).seconds
+    def share_without(moves: Moves, look: int = 0) -> float:
+        """Of the seconds of an iteration as it is."""
+        time, before_s = quick[look]
+        return (time(_without(plan, moves)).seconds + outlook.unexplained_s) / before_s
 
-    def best(kept: int) -> RatedStandbys | None:
-        set_s, whole = min(((seconds_without(moves), moves) for moves in sets[kept]), key=lambda each: each[0], default=(0.0, ()))
-        found = whole
+    def pruned(whole: Moves) -> Moves:
+        """Those of a set without whom iterations get longer by their own rates."""
+        share, found = share_without(whole), whole
         # The best links first: whoever stays without costing much has nothing to do with it
         for move in sorted(whole, key=lambda move: (-fleet.by_name[move.peer].bytes_per_s, move.peer))[:PRUNED_MAX]:
             fewer = tuple(other for other in found if other != move)
-            if seconds_without(fewer) < set_s + worth_s:
+            if share_without(fewer) < share + WORTH:
                 found = fewer
-        rated = _rated(fleet, plan, outlook, estimate, before_s, found) if found else None
-        if found != whole and (rated is None or rated.gain < ChangeRules().gain_min):
-            return _rated(fleet, plan, outlook, estimate, before_s, whole)  # costs that are small add up
-        return rated
+        return found
+
+    def best(kept: int) -> list[RatedStandbys]:
+        """In each look the first set, by its own rates, that is worth it in others, too."""
+        for whole in sorted(sets[kept], key=share_without):
+            few = pruned(whole)
+            if all(share_without(few or whole, look) < 1 / ChangeRules().gain_min for look in range(1, len(looks))):
+                # Costs that are small add up
+                return next(filter(_is_worth_it, (rated(moves) for moves in dict.fromkeys((few, whole)) if moves)), [])
+        return []
+
+    def rated(moves: Moves) -> list[RatedStandbys]:
+        return [_rated(look, plan, outlook, time, before_s, moves) for look, time, before_s in exact]
 
     safe, alone = best(SAFE), best(ALONE)
-    if alone is not None and alone.after_s * ALONE_SPEEDUP > min(alone.before_s, safe.after_s if safe is not None else math.inf):
-        alone = None
+    least_s = [min(each.before_s, safe[k].after_s if safe else math.inf) for k, each in enumerate(alone)]
+    if any(each.after_s * ALONE_SPEEDUP > least for each, least in zip(alone, least_s, strict=True)):
+        alone = []
+    return min(alone or safe, key=lambda each: each.gain, default=None)
 
-    def with_pairs_too(rated: RatedStandbys | None, speedup: float) -> RatedStandbys | None:
-        if rated is None or not with_pairs.links:
-            return rated
-        time = estimate_in(with_pairs)
-        real = _rated(with_pairs, plan, outlook, time, time(plan).seconds + outlook.unexplained_s, rated.moves)
-        return min(rated, real, key=lambda each: each.gain) if real.after_s * speedup <= real.before_s else None
 
-    found = (with_pairs_too(alone, ALONE_SPEEDUP), with_pairs_too(safe, 1.0))
-    return next((rated for rated in found if rated is not None and rated.gain >= ChangeRules().gain_min), None)
+def _is_worth_it(looks: Sequence[RatedStandbys]) -> bool:
+    """Whether the same standbys gain enough however it is looked at."""
+    return bool(looks) and min(each.gain for each in looks) >= ChangeRules().gain_min
 
 
 def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int) -> list[Moves]:

@@ -195,6 +195,8 @@ class Assignment:
                 participant.rest()
             self._context.tell(Placed(sender.member.peer_id, place.stage))
             self.start_joins()
+        if is_ours:
+            participant.prove()
         if participant.stage in {ABSENT, hello.stage} and hello.stage != ABSENT and is_ours and not participant.built:
             participant.vouch_again(hello)  # it is no use now, and may be the last one soon
         elif participant.stage == hello.stage and is_ours:

@@ -61,6 +61,7 @@ class Participant:
         sent_to: the iteration up to which it was sent what it steps with.
         was_recalled: it was fenced before, and is called for.
         progress: news and microbatches of which its last answer has told.
+        is_proven: here it has said that its state is of this lineage, or built or promised one.
         rests: it stands by for its link, and gets a place where that is worth it, or a stage is
             lost.
         round_trips_s: that its last answers were under way, there and back.
@@ -93,6 +94,7 @@ class Participant:
     sent_to: int = ABSENT
     was_recalled: bool = False
     progress: int = 0
+    is_proven: bool = False
     rests: bool = False
     round_trips_s: deque[float] = field(default_factory=lambda: deque(maxlen=ROUND_TRIPS))
 
@@ -114,7 +116,7 @@ class Participant:
         be compared with the record.
         """
         self.built, self.built_at, self.built_digest, self.is_ours, self.failed_builds = True, iteration, state_digest, is_ours, 0
-        self.may_have_built = False  # what it holds is known again
+        self.may_have_built, self.is_proven = False, True  # what it holds is known again
 
     def reach(self, iteration: int) -> None:
         """It has stepped, and is ready for this iteration at least."""
@@ -171,7 +173,7 @@ class Participant:
         begins with; that may have given way since, also to what it holds by now.
         """
         if self.built and self.builds == builds:
-            self.opened, self.may_have_built = position, False
+            self.opened, self.may_have_built, self.is_proven = position, False, True
 
     def pass_over(self) -> int:
         """A plan is made without it; how many were by now."""
@@ -207,9 +209,13 @@ class Participant:
         self.may_have_built, self.keeps, self.was_told = True, before.keeps, not before.was_told_nothing
         self.copies, self.is_emptied = before.copies, before.is_emptied
 
-    def recall(self) -> None:
-        """It was fenced, and is called for."""
-        self.was_recalled = True
+    def recall(self, before: Participant) -> None:
+        """It was fenced, as this, and is called for."""
+        self.was_recalled, self.is_proven = True, before.is_proven
+
+    def prove(self) -> None:
+        """It has said that what it holds is of this lineage."""
+        self.is_proven = True
 
     def forbid(self) -> None:
         """It forbids what this coordinator says."""
@@ -267,10 +273,11 @@ class Participant:
 
     def may_differ(self, bases: Collection[str]) -> bool:
         """Whether its hello counts for more than what it was taken to hold: it has not said a word
-        yet, or it works on none of the lead's `bases`, and was told to build nothing.
+        yet, or it works on none of the lead's `bases`, was told to build nothing, and has never
+        shown here that what it holds is of this lineage: an old hello may come late.
         """
         told = self.answer
-        is_elsewhere = self.built and self.was_told_nothing and told is not None and told.base not in bases
+        is_elsewhere = self.built and not self.is_proven and self.was_told_nothing and told is not None and told.base not in bases
         return self.is_only_called_for or is_elsewhere
 
     @property

@@ -173,10 +173,11 @@ class PartitionMerge:
 
     async def _rival_of(self, stranger: Endpoint, met: Met) -> Rival | None:
         """Whom a peer follows, if that one leads it still."""
-        leader = self._leader_elsewhere(met)
+        leader, is_known = self._leader_elsewhere(met), stranger.member.peer_id in self._kin_since_s
+        self._note_leaderless(stranger.member, met)  # its leader may be silent for a while
         rival = await self._visit(leader) if leader is not None else None
-        if rival is None:
-            self._note_leaderless(stranger.member, met)
+        if rival is not None and not is_known:
+            self._kin_since_s.pop(stranger.member.peer_id, None)
         return rival
 
     def _leader_elsewhere(self, met: Met | None) -> Endpoint | None:

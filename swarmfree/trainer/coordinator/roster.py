@@ -218,7 +218,7 @@ class Roster(Participants):
             called = self.admit(
                 participant.endpoint, hello, stage, built=True, built_at=held, is_ours=is_ours, silent_since_s=since_s
             )
-            called.recall()
+            called.recall(participant)
             if participant.may_have_built or not participant.built:
                 called.doubt(participant)
 

@@ -103,13 +103,15 @@ class StateCopy:
         self._split = () if stage == ENDS_STAGE else split_after(record, context.manifest).counts
 
     async def begin(self) -> None:
-        """Have the first part, before anything is given up for this copy: the donors may be gone. A
-        stage without blocks has none.
+        """Have the first part, before anything is given up for this copy: donors may be gone. Of
+        a stage without blocks, which has none, their last record.
 
         Raises:
             CallFailed: no donor answers.
         """
         if self._split and not BlockSplit(self._split).blocks_of(self._stage):
+            if await self._record(ABSENT) is None:
+                raise PeerSilent(f"no donor of stage {self._stage} tells its last record")
             return
 
         async def keep(_: Asked, reply: Reply) -> None:

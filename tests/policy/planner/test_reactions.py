@@ -133,7 +133,7 @@ def test_lost_learning_counts_as_iterations() -> None:
 def test_reasons_are_for_people() -> None:
     """With seconds before and after."""
     assert best("s|a|b|c", "b", QUICK).reason.startswith("10.0 s of change, then ")
-    assert "s each meanwhile" in best("s|abcd|efgh|ij", "j", QUICK).reason
+    assert "s meanwhile, then iterations of" in best("s|abcd|efgh|ij", "j", QUICK).reason
 
 
 def large_swarm(count: int, stages: int) -> tuple[Fleet, ExecutionPlan, Manifest, ReplicaLimits]:

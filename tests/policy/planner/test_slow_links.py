@@ -156,6 +156,41 @@ def test_who_leads_round_a_slow_way_stays(text: str, rate: float) -> None:
         plan = found.plan
 
 
+@pytest.mark.parametrize(("text", "slow"), [("s|abc|def|ghi", {"e": 3e5, "i": 3e4}), ("s|ac|df|gi", {"c": 1e5, "i": 3e4})])
+def test_another_one_stands_by_where_one_leads_round_a_slow_way(text: str, slow: Mapping[str, float]) -> None:
+    """Both together would be best by their own rates, and the worst of all with that way."""
+    plan = plan_of(text)
+    fleet = replace(fleet_of(plan, slow), links={("a", "f"): Link(0.0, 1e3)})
+    found = best_standbys(fleet, plan, manifest_of(plan), outlook(plan))
+    assert found is not None and [move.peer for move in found.moves] == ["i"]
+
+
+def test_a_slow_way_sends_nobody_away_beside_one_who_leaves() -> None:
+    """That it is slow is the word of one."""
+    plan = plan_of("s|abd|fe")
+    pairs = {(one, other): Link(0.0, 1e4) for one in "ab" for other in "df"}
+    found = best_standbys(replace(fleet_of(plan, {"e": SLOW}), links=pairs), plan, manifest_of(plan), outlook(plan))
+    assert found is None or [move.peer for move in found.moves] == ["e"]
+
+
+def test_with_all_ways_a_stage_hangs_on_one_peer_only_for_much() -> None:
+    """By its own rates it would; a way that is slow anyhow leaves little to gain."""
+    plan = plan_of("s|a|de")
+    fleet = fleet_of(plan, {"e": SLOW})
+    for rate, expected in ((2e4, None), (1e6, ["e"])):
+        found = best_standbys(replace(fleet, links={("s", "a"): Link(0.0, rate)}), plan, manifest_of(plan), outlook(plan))
+        assert (None if found is None else [move.peer for move in found.moves]) == expected
+
+
+def test_what_iterations_take_beside_it_counts_with_all_ways_too() -> None:
+    """Before and after."""
+    plan = plan_of("s|abc|def")
+    fleet = replace(fleet_of(plan, {"b": SLOW}), links={("a", "d"): Link(0.0, FAST)})
+    found = [best_standbys(fleet, plan, manifest_of(plan), outlook(plan, unexplained_s=each_s)) for each_s in (5.0, 50.0)]
+    assert found[0] is not None and found[0].before_s > 5.0
+    assert found[1] is None
+
+
 def test_costs_that_are_small_are_not_let_pass_one_by_one() -> None:
     """Eight peers, each a little faster than the one before: none costs a twentieth, and all that
     could leave cost more than a tenth.
