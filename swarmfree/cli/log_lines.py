@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 
 MINUTE_S = 60.0
+WHAT_CHARS = 200
+"""So much of what an exception says."""
 
 
 class LineQuota(logging.Filter):
@@ -38,11 +40,26 @@ class LineQuota(logging.Filter):
         return self._count <= self._lines_max
 
 
+class OneLine(logging.Filter):
+    """What libraries log of an exception takes one line: a call that its caller has given up is no
+    fault, and a traceback looks like one.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Every record is written."""
+        if record.exc_info and record.exc_info[1] is not None and not record.name.startswith("swarmfree"):
+            kind, what = type(record.exc_info[1]).__name__, " ".join(str(record.exc_info[1]).split())
+            record.msg, record.args = f"{record.getMessage()}: {kind}: {what[:WHAT_CHARS]}", ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
 def bound_log(lines_max: int) -> None:
-    """From now on everything that is written to the log is counted."""
+    """From now on everything that is written to the log is counted, and takes a line each."""
     quota = LineQuota(lines_max)
     for handler in logging.getLogger().handlers or filter(None, [logging.lastResort]):
         handler.addFilter(quota)
+        handler.addFilter(OneLine())
 
 
 def log_descriptor() -> int:
