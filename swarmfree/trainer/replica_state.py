@@ -250,9 +250,10 @@ class ReplicaState:
         `Stay`, and can order one of its own.
         """
         kept, promised, kept_for = self.kept_from, self.promised, self.kept_for
-        if kept is None or kept_for is None or promised is None:
+        if kept is None or kept_for is None:
             return
-        if promised.term <= kept_for and asked in {None, kept_for.member}:
+        is_later = promised is not None and promised.term > kept_for  # none by who has only stood by
+        if not is_later and asked in {None, kept_for.member}:
             return
         self.iteration, self.lineage, self.records, self.past = kept
         self.is_committed_state, self.kept_from = True, None

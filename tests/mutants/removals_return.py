@@ -1550,6 +1550,19 @@ def state_told_to_another(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "take_back", lambda self, asked=None: take_back(self))
 
 
+def state_of_who_has_stood_by(patch: pytest.MonkeyPatch) -> None:
+    """What was kept for an iteration that nobody opened counts for nothing with whoever else is
+    asked for a place, where its holder has only stood by and promised nothing (3.3).
+    """
+    take_back = ReplicaState.take_back
+
+    def careless(self: ReplicaState, asked: Member | None = None) -> None:
+        if self.promised is not None:
+            take_back(self, asked)
+
+    patch.setattr(ReplicaState, "take_back", careless)
+
+
 def asked_while_kept(patch: pytest.MonkeyPatch) -> None:
     """Whoever had its state kept by a coordinator that it hears asks others for a place all the
     same (3.3).

@@ -672,7 +672,10 @@ ROWS = (
     Row(removals_return.place_of_who_holds, tables_return.stranger_that_says_it_holds, [True, True, False, True]),
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing, [(5, True), (6, False), (6, False)]),
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing_at_a_claim, [(6, False), (5, True)]),
-    Row(removals_return.state_told_to_another, tables_copies.state_kept_for_nothing_at_a_hello, [(-1, 0), (1, 5)]),
+    *(
+        Row(removed, tables_copies.state_kept_for_nothing_at_a_hello, [(-1, 0), (1, 5), (1, 5)])
+        for removed in (removals_return.state_told_to_another, removals_return.state_of_who_has_stood_by)
+    ),
     Row(
         removals_return.asked_while_kept,
         tables_copies.state_kept_for_who_is_heard,
