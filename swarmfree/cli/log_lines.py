@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import traceback
 from collections.abc import Callable
 
 MINUTE_S = 60.0
-WHAT_CHARS = 200
-"""So much of what an exception says."""
+LINE_CHARS = 300
+"""So much of what is said of an exception."""
 
 
 class LineQuota(logging.Filter):
@@ -41,17 +42,24 @@ class LineQuota(logging.Filter):
 
 
 class OneLine(logging.Filter):
-    """What libraries log of an exception takes one line: a call that its caller has given up is no
-    fault, and a traceback looks like one.
+    """What is logged of an exception that came from libraries alone takes one line: a call that its
+    caller has given up is no fault, and a traceback looks like one.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Every record is written."""
-        if record.exc_info and record.exc_info[1] is not None and not record.name.startswith("swarmfree"):
-            kind, what = type(record.exc_info[1]).__name__, " ".join(str(record.exc_info[1]).split())
-            record.msg, record.args = f"{record.getMessage()}: {kind}: {what[:WHAT_CHARS]}", ()
-            record.exc_info = record.exc_text = None
+        """Every record is written; one that cannot be put so is written as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not _is_ours(error):
+            with contextlib.suppress(Exception):
+                said = " ".join(f"{record.getMessage()}: {type(error).__name__}: {error}".split())
+                record.msg, record.args, record.exc_info, record.exc_text = said[:LINE_CHARS], (), None, None
         return True
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether it went through code of this package: then it may be a fault here."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(name.partition(".")[0] == "swarmfree" for name in modules)
 
 
 def bound_log(lines_max: int) -> None:

@@ -252,7 +252,7 @@ class ReplicaState:
         kept, promised, kept_for = self.kept_from, self.promised, self.kept_for
         if kept is None or kept_for is None:
             return
-        is_later = promised is not None and promised.term > kept_for  # none by who has only stood by
+        is_later = promised is not None and promised.term > kept_for  # none where it was told to rejoin
         if not is_later and asked in {None, kept_for.member}:
             return
         self.iteration, self.lineage, self.records, self.past = kept

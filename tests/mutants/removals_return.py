@@ -1552,7 +1552,7 @@ def state_told_to_another(patch: pytest.MonkeyPatch) -> None:
 
 def state_of_who_has_stood_by(patch: pytest.MonkeyPatch) -> None:
     """What was kept for an iteration that nobody opened counts for nothing with whoever else is
-    asked for a place, where its holder has only stood by and promised nothing (3.3).
+    asked for a place, where its holder was told to rejoin: its promise is gone (3.3).
     """
     take_back = ReplicaState.take_back
 

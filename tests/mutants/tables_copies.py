@@ -322,8 +322,8 @@ def state_kept_for_nothing() -> object:
 
 def state_kept_for_nothing_at_a_hello() -> object:
     """A member kept its state for a later iteration, which its coordinator never opened, and hears
-    nobody: what it says that it holds to that one, and to another peer; and where it has only stood
-    by, and promised nobody anything.
+    nobody: what it says that it holds to that one, and to another peer; and where it was told
+    to rejoin, so that its promise is gone.
     """
 
     async def story(alone: Alone, *, to: Endpoint, stands_by: bool = False) -> tuple[int, int]:

@@ -8,14 +8,15 @@ from functools import partial
 from types import SimpleNamespace
 
 from swarmfree.policy.fork_choice import Tip
-from swarmfree.protocol.errors import PeerSilent
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable
 from swarmfree.protocol.messages import Meet, Met, Request
-from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.names import Endpoint, Term
 from swarmfree.protocol.ports import Reply
+from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.roster import Roster
-from tests.mutants.alone import LATER, ME, Alone, D
-from tests.mutants.tables_lead import answer
+from tests.mutants.alone import LATER, ME, Alone, D, endpoint
+from tests.mutants.tables_lead import LAST, answer, lead
 from tests.mutants.tables_roster import _roster
 from tests.trainer.test_election import announced
 
@@ -78,3 +79,30 @@ def test_a_directory_that_is_silent_does_not_keep_a_run_from_its_end() -> None:
         return await PartitionMerge(context, roster._lead, roster).beyond()
 
     assert _roster(story, ME) == set()
+
+
+def test_who_follows_a_coordinator_that_answers_is_not_waited_for_again() -> None:
+    """Its coordinator was silent at a first look, long ago, and answers at each one since."""
+
+    async def story(alone: Alone, coordinator: Coordinator) -> list[bool]:
+        merge, leader, silent = coordinator.partition_merge, endpoint("y"), [True]
+        coordinator.lead.named["x"] = 2
+        coordinator.lead.past.update({3: "e" * 64})
+        met = Met(3, "e" * 64, (), leader, Term(1, leader.member), whole=True, record=LAST)
+
+        def one(to: Endpoint, request: Request) -> Reply:
+            if to == leader and silent[0]:
+                raise PeerUnreachable("nobody listens")
+            return Reply(met) if isinstance(request, Meet) else answer(to, request)
+
+        alone.line.answer = one
+        waited = list[bool]()
+        for later_s in (0.0, 0.5 * merge.expects_at_most_s, merge.expects_at_most_s):
+            await asyncio.sleep(later_s)
+            rival = await merge._rival_of(endpoint("x"), met)
+            assert (rival is None) == silent[0]
+            waited.append(merge.expects_members())
+            silent[0] = False
+        return waited
+
+    assert lead(story) == [True, False, False]

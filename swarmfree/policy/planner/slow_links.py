@@ -115,11 +115,12 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
 
     def best(kept: int) -> list[RatedStandbys]:
         """In each look the first set, by its own rates, that is worth it in others, too."""
-        for whole in sorted(sets[kept], key=share_without):
-            few = pruned(whole)
-            if all(share_without(few or whole, look) < 1 / ChangeRules().gain_min for look in range(1, len(looks))):
-                # Costs that are small add up
-                return next(filter(_is_worth_it, (rated(moves) for moves in dict.fromkeys((few, whole)) if moves)), [])
+        most = 1 / ChangeRules().gain_min
+        for turn, whole in enumerate(sorted(sets[kept], key=share_without)):
+            few = pruned(whole) if is_small or not turn else whole
+            moves = few if few and share_without(few) < most else whole  # costs that are small add up
+            if all(share_without(moves, look) < most for look in range(len(looks))) and _is_worth_it(found := rated(moves)):
+                return found
         return []
 
     def rated(moves: Moves) -> list[RatedStandbys]:

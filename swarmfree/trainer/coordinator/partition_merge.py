@@ -173,11 +173,14 @@ class PartitionMerge:
 
     async def _rival_of(self, stranger: Endpoint, met: Met) -> Rival | None:
         """Whom a peer follows, if that one leads it still."""
-        leader, is_known = self._leader_elsewhere(met), stranger.member.peer_id in self._kin_since_s
+        leader, peer_id = self._leader_elsewhere(met), stranger.member.peer_id
+        since_s = self._kin_since_s.get(peer_id)
         self._note_leaderless(stranger.member, met)  # its leader may be silent for a while
         rival = await self._visit(leader) if leader is not None else None
-        if rival is not None and not is_known:
-            self._kin_since_s.pop(stranger.member.peer_id, None)
+        if rival is not None and since_s is None:
+            self._kin_since_s.pop(peer_id, None)
+        elif rival is not None and since_s is not None:
+            self._kin_since_s[peer_id] = since_s
         return rival
 
     def _leader_elsewhere(self, met: Met | None) -> Endpoint | None:
