@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from swarmfree.policy.planner.estimator import IterationTime, PlanBounds, is_played, iteration_estimate, stage_averaging_s
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
@@ -23,11 +23,14 @@ from swarmfree.policy.planner.single_moves import PLAYED_TOGETHER_MAX, MoveOutlo
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE
 
-LIMITS_MAX = 6
-"""So many limits on the seconds of averaging are tried."""
+LIMITS_MAX, TRIED_MAX = 6, 3
+"""So many limits on the seconds of averaging are tried, and so many of the sets that they make are
+looked at closely.
+"""
 WORTH, PRUNED_MAX = 0.05, 32
 """Nobody leaves for less than this share of an iteration; so many are looked at one by one."""
 Moves = tuple[MovePeer, ...]
+Way = tuple[list[MovePeer], list[float]]
 Estimate = Callable[[ExecutionPlan], IterationTime]
 SAFE, ALONE = 2, 1
 """Replicas that are kept of each stage."""
@@ -80,24 +83,26 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
         return None
     own = replace(fleet, links={})
     looks = [own, fleet] if fleet.links else [own]
-    sets = {kept: _candidates(own, plan, manifest, outlook, kept) for kept in (SAFE, ALONE)}
+    ways = [_leavers(own, plan, manifest, outlook, stage) for stage in range(ENDS_STAGE + 1, len(plan.blocks))]
+    sets = {kept: _candidates(plan, ways, kept) for kept in (SAFE, ALONE)}
     if not any(sets.values()):
         return None
-    # Each set is rated, and each who is in one is looked at
-    plays = 1 + sum(len(some) * (len(looks) + min(PRUNED_MAX, max(map(len, some), default=0))) for some in sets.values())
+    # Each set is rated, and each who is in one of those that are tried is looked at
+    each_plays = len(looks) + min(PRUNED_MAX, max(len(moves) for some in sets.values() for moves in some))
+    plays = 1 + sum(len(some) + min(len(some), TRIED_MAX) * each_plays for some in sets.values())
+    is_played_out = is_played(plan, manifest)
     is_small = manifest.batch.microbatches * len(plan.blocks) * plays <= PLAYED_TOGETHER_MAX
 
     def quickly(some: Fleet) -> Estimate:
         return (lambda each: iteration_estimate(some, each, manifest, 1)) if is_small else PlanBounds(some, manifest).time
 
     def exactly(some: Fleet) -> Estimate:
-        return (
-            partial(iteration_estimate, some, manifest=manifest) if is_played(plan, manifest) else PlanBounds(some, manifest).time
-        )
+        return partial(iteration_estimate, some, manifest=manifest) if is_played_out else PlanBounds(some, manifest).time
 
     quick = [(time, time(plan).seconds + outlook.unexplained_s) for time in map(quickly, looks)]
     exact = [(look, time, time(plan).seconds + outlook.unexplained_s) for look in looks for time in [exactly(look)]]
 
+    @cache
     def share_without(moves: Moves, look: int = 0) -> float:
         """Of the seconds of an iteration as it is."""
         time, before_s = quick[look]
@@ -116,8 +121,9 @@ def best_standbys(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook
     def best(kept: int) -> list[RatedStandbys]:
         """In each look the first set, by its own rates, that is worth it in others, too."""
         most = 1 / ChangeRules().gain_min
-        for turn, whole in enumerate(sorted(sets[kept], key=share_without)):
-            few = pruned(whole) if is_small or not turn else whole
+        best_first = sorted(sets[kept], key=share_without)[: TRIED_MAX if is_small else 1]
+        for whole in (each for each in best_first if share_without(each) < most):
+            few = pruned(whole)
             moves = few if few and share_without(few) < most else whole  # costs that are small add up
             if all(share_without(moves, look) < most for look in range(len(looks))) and _is_worth_it(found := rated(moves)):
                 return found
@@ -138,12 +144,13 @@ def _is_worth_it(looks: Sequence[RatedStandbys]) -> bool:
     return bool(looks) and min(each.gain for each in looks) >= ChangeRules().gain_min
 
 
-def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, kept: int) -> list[Moves]:
+def _candidates(plan: ExecutionPlan, all_ways: Sequence[Way], kept: int) -> list[Moves]:
     """For some limits on the seconds of all averaging those who have to leave for that, of each
     stage as few as possible. So nobody leaves whose stage averages as fast as the others without
     that.
     """
-    ways = [_leavers(fleet, plan, manifest, outlook, stage, kept) for stage in range(ENDS_STAGE + 1, len(plan.blocks))]
+    most = [max(0, len(names) - kept) for names in plan.replicas[ENDS_STAGE + 1 :]]
+    ways = [(leavers[:count], seconds[: count + 1]) for (leavers, seconds), count in zip(all_ways, most, strict=True)]
     least_s = max((min(seconds) for _, seconds in ways), default=0.0)
     before_s = max((seconds[0] for _, seconds in ways), default=0.0)
     limits_s = sorted({each_s for _, seconds in ways for each_s in seconds if least_s <= each_s < before_s})
@@ -153,9 +160,7 @@ def _candidates(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: 
     ]
 
 
-def _leavers(
-    fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, stage: int, kept: int
-) -> tuple[list[MovePeer], list[float]]:
+def _leavers(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest, outlook: MoveOutlook, stage: int) -> Way:
     """Who could leave a stage, each time the one without whom the others average soonest, of equal
     ones the slowest link, then the slower device; and index = how many of them leave: seconds of
     its averaging.
@@ -167,7 +172,7 @@ def _leavers(
     left = [fleet.by_name[name] for name in plan.replicas[stage]]
     able = {peer.name for peer in left if peer.bytes_per_s < math.inf and peer.name in outlook.movable}
     leavers, seconds = list[MovePeer](), [averaging_s(left)]
-    while len(left) > kept and any(peer.name in able for peer in left):
+    while len(left) > ALONE and any(peer.name in able for peer in left):
         without = {peer: averaging_s([other for other in left if other is not peer]) for peer in left if peer.name in able}
         gone = min(without, key=lambda peer: (without[peer], peer.bytes_per_s, -peer.block_s, peer.name))
         left.remove(gone)

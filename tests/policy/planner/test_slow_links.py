@@ -19,8 +19,10 @@ from swarmfree.policy.planner.single_moves import MoveOutlook, best_move, is_wor
 from swarmfree.policy.planner.slow_links import (
     ALONE_SPEEDUP,
     LIMITS_MAX,
+    Moves,
     RatedStandbys,
     _candidates,
+    _leavers,
     best_standbys,
 )
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
@@ -68,6 +70,12 @@ def outlook(plan: ExecutionPlan, *, unexplained_s: float = 0.0, stays: str = "s"
     return MoveOutlook(movable, ReplicaLimits(8, 3), lambda _: 1.0, unexplained_s, StageRecovery(20.0), 3600.0)
 
 
+def candidates(fleet: Fleet, plan: ExecutionPlan, kept: int) -> list[Moves]:
+    """Sets that are looked at."""
+    ways = [_leavers(fleet, plan, manifest_of(plan), outlook(plan), stage) for stage in range(1, len(plan.blocks))]
+    return _candidates(plan, ways, kept)
+
+
 def leaves(text: str, slow: Mapping[str, float], **more: float | str) -> str:
     """Who is told to stand by, sorted."""
     plan = plan_of(text)
@@ -108,7 +116,7 @@ def test_of_equal_links_the_slower_device_leaves() -> None:
     """And whose links are not known stays."""
     plan = plan_of("s|abcd|efg")
     fleet = fleet_of(plan, {"a": SLOW, "b": SLOW, "c": SLOW}, {"b": 0.06})
-    first = [moves[0].peer for moves in _candidates(fleet, plan, manifest_of(plan), outlook(plan), 1)]
+    first = [moves[0].peer for moves in candidates(fleet, plan, 1)]
     assert set(first) == {"b"}
     assert leaves("s|abc|def", {"a": math.inf, "b": SLOW, "c": math.inf}) == "b"
 
@@ -257,7 +265,7 @@ def test_few_sets_are_tried() -> None:
     letters = "abcdefghijklmnopqrtuvwxyz"
     plan = plan_of(f"s|{letters}|AB")
     fleet = fleet_of(plan, {name: SLOW * (1 + number) for number, name in enumerate(letters)})
-    found = _candidates(fleet, plan, manifest_of(plan), outlook(plan), 2)
+    found = candidates(fleet, plan, 2)
     assert len(found) <= LIMITS_MAX
     assert max(map(len, found)) == len(letters) - 2
     assert all(move.giver == 1 for moves in found for move in moves), "the other stage averages faster"
