@@ -8,7 +8,7 @@ from swarmfree.policy.planner.measured_fleet import COPY_BYTES_S, MeasuredCopy, 
 
 
 def test_the_last_copies_of_that_size_count() -> None:
-    """A machine that was slow when it began is not so for ever; one that is slow once is no news."""
+    """A machine that was slow at first is not so for ever; one copy that is slow is no news."""
     slow, fast = [MeasuredCopy(1e6, 4.0)] * 9, [MeasuredCopy(1e6, 1.0)] * 2
     assert copy_s(slow, 1e6) == pytest.approx(4.0)
     assert copy_s([*slow, *fast], 1e6) == pytest.approx(1.0)
