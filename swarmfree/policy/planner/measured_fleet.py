@@ -33,7 +33,6 @@ longer than that shows that it is slow.
 """
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
-NEWEST = 3
 SURPRISE_HOURS = 10.0
 LEAST_HORIZON_S = 600.0
 
@@ -189,9 +188,8 @@ class MeasuredCopy:
 
 
 def copy_s(copies: Sequence[MeasuredCopy], size_bytes: float) -> float:
-    """Seconds that the next copy is expected to take: by the median rate of the last `NEWEST` made
-    since the first commit that are nearest to it in size, since a small one takes more for each
-    byte, and machines do not stay as they were.
+    """Seconds that the next copy is expected to take: by the median rate of those made since the
+    first commit that are nearest to it in size, since a small one takes more for each byte.
 
     Before that commit all peers load at once, so that their copies count only while there are no
     others.
@@ -201,7 +199,7 @@ def copy_s(copies: Sequence[MeasuredCopy], size_bytes: float) -> float:
     counted = [copy for copy in copies if not copy.is_first] or copies
     off = [abs(math.log(copy.size_bytes / size_bytes)) for copy in counted]
     rates = [copy.size_bytes / copy.seconds for copy, each in zip(counted, off, strict=True) if each == min(off)]
-    return size_bytes / (statistics.median(rates[-NEWEST:]) if rates else COPY_BYTES_S)
+    return size_bytes / (statistics.median(rates) if rates else COPY_BYTES_S)
 
 
 def failure_rate(lost: int, peer_hours: float) -> float:

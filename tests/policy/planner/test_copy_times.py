@@ -7,19 +7,12 @@ import pytest
 from swarmfree.policy.planner.measured_fleet import COPY_BYTES_S, MeasuredCopy, copy_s
 
 
-def test_the_last_copies_of_that_size_count() -> None:
-    """A machine that was slow at first is not so for ever; one copy that is slow is no news."""
-    slow, fast = [MeasuredCopy(1e6, 4.0)] * 9, [MeasuredCopy(1e6, 1.0)] * 2
-    assert copy_s(slow, 1e6) == pytest.approx(4.0)
-    assert copy_s([*slow, *fast], 1e6) == pytest.approx(1.0)
-    assert copy_s([*slow, *fast, MeasuredCopy(1e6, 4.0)], 1e6) == pytest.approx(1.0)
-
-
 def test_those_nearest_in_size_count_and_first_ones_only_alone() -> None:
-    """By their rate."""
+    """By the median of their rates."""
     copies = [MeasuredCopy(1e6, 9.0, is_first=True), MeasuredCopy(1e7, 5.0), MeasuredCopy(1e6, 2.0), MeasuredCopy(1e7, 5.0)]
     assert copy_s(copies, 1e6) == pytest.approx(2.0)
     assert copy_s(copies, 2e7) == pytest.approx(10.0)
+    assert copy_s([*copies, MeasuredCopy(1e6, 1.0), MeasuredCopy(1e6, 1.0)], 1e6) == pytest.approx(1.0)
     assert copy_s(copies[:1], 1e6) == pytest.approx(9.0)
     assert copy_s([], 1e6) == pytest.approx(1e6 / COPY_BYTES_S)
     assert copy_s(copies, 0) == 0.0
