@@ -1550,7 +1550,7 @@ def state_told_to_another(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaState, "take_back", lambda self, asked=None: take_back(self))
 
 
-def state_of_who_has_stood_by(patch: pytest.MonkeyPatch) -> None:
+def state_of_who_was_told_to_rejoin(patch: pytest.MonkeyPatch) -> None:
     """What was kept for an iteration that nobody opened counts for nothing with whoever else is
     asked for a place, where its holder was told to rejoin: its promise is gone (3.3).
     """

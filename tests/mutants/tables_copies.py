@@ -326,13 +326,13 @@ def state_kept_for_nothing_at_a_hello() -> object:
     to rejoin, so that its promise is gone.
     """
 
-    async def story(alone: Alone, *, to: Endpoint, stands_by: bool = False) -> tuple[int, int]:
+    async def story(alone: Alone, *, to: Endpoint, rejoins: bool = False) -> tuple[int, int]:
         _standing(alone, 5, ())
         state = alone.replica_state
         asked = replace(record(), iteration=5)
         request = Build(at(2, iteration=6), Stay(1, 5, "it holds it"), 6, asked.lineage(), asked, ("", state.lineage))
         await word(alone.builder.build(A, request))
-        if stands_by:
+        if rejoins:
             state.promises = replace(state.promises, promised=None)
         alone.stage_member.lose_coordinator()
         membership = Membership(alone.context, alone.stage_member, alone.tasks, lead=lambda _: asyncio.sleep(0))
@@ -340,7 +340,7 @@ def state_kept_for_nothing_at_a_hello() -> object:
         hello = next(request for _, request in alone.line.asked if isinstance(request, Hello))
         return hello.stage, hello.iteration
 
-    return [play(partial(story, to=to, stands_by=stands_by)) for to, stands_by in ((A, False), (D, False), (D, True))]
+    return [play(partial(story, to=to, rejoins=rejoins)) for to, rejoins in ((A, False), (D, False), (D, True))]
 
 
 def state_kept_as_it_steps() -> object:

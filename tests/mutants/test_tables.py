@@ -674,7 +674,7 @@ ROWS = (
     Row(removals_return.state_as_it_was, tables_copies.state_kept_for_nothing_at_a_claim, [(6, False), (5, True)]),
     *(
         Row(removed, tables_copies.state_kept_for_nothing_at_a_hello, [(-1, 0), (1, 5), (1, 5)])
-        for removed in (removals_return.state_told_to_another, removals_return.state_of_who_has_stood_by)
+        for removed in (removals_return.state_told_to_another, removals_return.state_of_who_was_told_to_rejoin)
     ),
     Row(
         removals_return.asked_while_kept,
