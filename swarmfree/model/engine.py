@@ -95,6 +95,30 @@ class TorchEngine:
         self._sums = GradientSums(self._state.layout, self._state.parameters())
         self._digests = Digests(self._state)
 
+    def copy_part(self, part: int, other: TorchEngine, there: int) -> None:
+        """Copy weights and moments, and the digest where it is known."""
+        here, beyond = self._part(part), other._part(there)
+        assert here.floats == beyond.floats, f"{here.floats} floats for {beyond.floats}"
+        other._held_digests().take(there, self._held_digests(), part)
+        own, others = self._held().vectors(weights_only=False), other._held().vectors(weights_only=False)
+        for mine, its in zip(own, others, strict=True):
+            its[beyond.start : beyond.stop] = mine[here.start : here.stop]
+
+    def swap(self, other: TorchEngine) -> None:
+        """Exchange states and splits; nothing is copied."""
+        self.clear()  # no buffer of gradients goes with what is exchanged
+        other.clear()
+        held, split = (self._state, self._digests), self._split
+        self._take(other._state, other._digests, other._split)
+        other._take(*held, split)
+
+    def _take(self, state: StageState | None, digests: Digests | None, split: BlockSplit) -> None:
+        self._settle()
+        self.unload()
+        self._split, self._state, self._digests = split, state, digests
+        self._layouts.clear()
+        self._sums = GradientSums(state.layout, state.parameters()) if state is not None else None
+
     def unload(self) -> None:
         """Hold nothing."""
         self._graphs.clear()

@@ -86,6 +86,12 @@ class Digests:
         """The moments of this part have become zero."""
         self._resting.add(part)
 
+    def take(self, part: int, other: Digests, there: int) -> None:
+        """This part becomes what a part of another state is."""
+        self.change(part, moments=True)
+        if there in other._parts:
+            self._parts[part] = other._parts[there]
+
     def of(self, part: int) -> tuple[bytes, ...]:
         """BLAKE3 of weights, first and second moment of one part."""
         if part not in self._parts:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from mmap import mmap
-from typing import Protocol
+from typing import Protocol, Self
 
 from swarmfree.protocol.actions import MergeMode
 from swarmfree.protocol.manifest import LogDtype
@@ -54,6 +54,18 @@ class Engine(Protocol):
 
     def blank(self, stage: int) -> None:
         """Hold `stage` with everything zero, to be filled by `write_state` or `merge_state`."""
+        ...
+
+    def copy_part(self, part: int, other: Self, there: int) -> None:
+        """Have a part of another engine of the same run and kind be what this one's is, weights and
+        moments; the two are of one length.
+        """
+        ...
+
+    def swap(self, other: Self) -> None:
+        """Exchange what is held, and how it is cut, with another engine of the same run and kind;
+        graphs, sums and averages of both are dropped.
+        """
         ...
 
     def unload(self) -> None:

@@ -294,7 +294,8 @@ class ModelCut:
         iteration: the first one that is cut so.
         blocks: of each body stage.
         reason: for people.
-        seconds: that the swarm waited while members prepared it.
+        seconds: that the swarm waited while members got the blocks that they lacked, and laid out
+            their stages anew.
         predicted_s: that was expected.
         iteration_s, predicted_iteration_s: of an iteration before and afterwards, as expected; 0 =
             nothing was.

@@ -737,7 +737,7 @@ class Prepared:
 
     Args:
         state_digest: of what was prepared.
-        seconds: it took.
+        seconds: that the device worked on it; the rest of the wait was for blocks of others.
         received_bytes: that came from other stages.
     """
 

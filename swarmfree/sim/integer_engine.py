@@ -59,6 +59,17 @@ class IntegerEngine:
         """Hold zeros."""
         self._hold(stage, (PartState(bytes(STATE_BYTES)),) * self.part_count(stage))
 
+    def copy_part(self, part: int, other: IntegerEngine, there: int) -> None:
+        """Copy weights and moments."""
+        other._set(there, self._state[part])
+
+    def swap(self, other: IntegerEngine) -> None:
+        """Exchange states and splits."""
+        stage, state = self._stage, self.state
+        self._split, other._split = other._split, self._split
+        self._hold(other._stage, other.state)
+        other._hold(stage, state)
+
     def unload(self) -> None:
         """Hold nothing."""
         self._hold(ABSENT, ())

@@ -30,6 +30,11 @@ class EngineProbe:
         """Forward to the engine."""
         return getattr(self._engine, name)
 
+    @property
+    def bare(self) -> Engine:
+        """The engine that is seen into, here and further on."""
+        return bare(self._engine)
+
     def replaced(self) -> None:
         """Called right before the state, or a part of it, comes from elsewhere than a step."""
 
@@ -44,6 +49,15 @@ class EngineProbe:
         self._stage = stage
         self.replaced()
         self._engine.blank(stage)
+
+    def copy_part(self, part: int, other: Engine, there: int) -> None:
+        """Copy a part into another engine, seen into or not."""
+        self._engine.copy_part(part, bare(other), there)
+
+    def swap(self, other: Engine) -> None:
+        """Exchange what is held with another engine, seen into or not."""
+        self.replaced()
+        self._engine.swap(bare(other))
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
         """Write one part from a donor, as the engine does."""
@@ -61,3 +75,8 @@ class EngineProbe:
         """Merge one part from two donors, as the engine does."""
         self.replaced()
         self._engine.merge_state(part, before, after, weight_before, weight_after, mode)
+
+
+def bare(engine: Engine) -> Engine:
+    """The engine itself, however often it is seen into."""
+    return engine.bare if isinstance(engine, EngineProbe) else engine

@@ -17,7 +17,7 @@ from benchmarks.paced_swarm import run_of
 from swarmfree.lab.chaos.loss_judge import scalars_of
 from swarmfree.model.engine import TorchEngine
 from swarmfree.protocol.split import BlockSplit
-from swarmfree.trainer.recovery.recut import hold, read_blocks
+from tests.engine_blocks import hold, read_blocks
 
 MANIFEST = run_of(4, 2, 1)
 ITERATIONS = 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from model_world import GROUPED, EngineRing, RandomTokens, manifest_of, scalars_of
@@ -10,10 +11,12 @@ from model_world import GROUPED, EngineRing, RandomTokens, manifest_of, scalars_
 from swarmfree.model.engine import TorchEngine
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RunSection, StagesSection
-from swarmfree.protocol.split import BlockSplit
+from swarmfree.protocol.split import BlockSplit, lacking
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.sim.integer_tokens import IntegerTokens
-from swarmfree.trainer.recovery.recut import exchange, hold, read_blocks
+from swarmfree.trainer.engine_probe import EngineProbe, bare
+from swarmfree.trainer.recovery.recut import begin_cut, copy_block, exchange, write_parts
+from tests.engine_blocks import hold, read_blocks
 
 TORCH = manifest_of(replace(GROUPED, blocks=6))
 INTEGER = Manifest(
@@ -86,18 +89,56 @@ def test_a_run_that_is_cut_anew_is_the_one_that_is_not(integers: bool) -> None: 
     assert digests[:4] == digests[4:]
 
 
-def test_two_cuts_of_a_stage_are_exchanged() -> None:
-    """And exchanged back, to the bit."""
-    ring, new = CutRing(INTEGER, integers=True), BlockSplit((3, 1, 2))
-    ring.train(0, IntegerTokens(INTEGER, 40).microbatch(0))
+@pytest.mark.parametrize("integers", [True, False], ids=["integers", "torch"])
+@pytest.mark.parametrize("counts", [(3, 1, 2), (1, 4, 1), (4, 0, 2), (1, 0, 5), (0, 6, 0)])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("probes", [0, 1, 2])
+def test_two_cuts_of_a_stage_are_exchanged(integers: bool, counts: tuple[int, ...], stage: int, probes: int) -> None:  # noqa: FBT001 - which engine
+    """And exchanged back, to the bit, however deep engines are seen into; nothing of the work of
+    one cut is left in the other.
+    """
+    ring, new = CutRing(INTEGER if integers else TORCH, integers=integers), BlockSplit(counts)
+    ring.train(0, (IntegerTokens(INTEGER, 40) if integers else RandomTokens(TORCH)).microbatch(0))
     ring.step_all(1)
-    blocks, engine, other = ring.blocks(), ring.all[1], ring.new_engine()
-    hold(other, new, 1, [part for block in range(3) for part in blocks[block]])
+    blocks, old, bare_engines = ring.blocks(), ring.split, (ring.all[stage], ring.new_engine())
+    engine, other = (cast("Engine", EngineProbe(each)) if probes else each for each in bare_engines)
+    if probes > 1:
+        other = cast("Engine", EngineProbe(other))
+    assert (bare(engine), bare(other)) == bare_engines
+    expected = ring.new_engine()
+    hold(expected, new, stage, [part for block in new.blocks_of(stage) for part in blocks[block]])
+    begin_cut(other, new, stage)
+    own, each = old.blocks_of(stage), len(blocks[0])
+    for index, block in enumerate(new.blocks_of(stage)):
+        if block in own:
+            copy_block(engine, old, other, new, stage, block)
+        else:
+            write_parts(other, each * index, blocks[block])
     before, prepared = engine.state_digest(), other.state_digest()
-    exchange(engine, ring.split, other, new, 1)
+    assert prepared == expected.state_digest()
+    exchange(engine, old, other, new)
     assert (engine.state_digest(), other.state_digest()) == (prepared, before)
-    exchange(engine, new, other, ring.split, 1)
+    assert (engine.part_count(stage), other.part_count(stage)) == (each * len(new.blocks_of(stage)), each * len(own))
+    if new.blocks_of(stage):
+        with pytest.raises((AssertionError, KeyError, ValueError)):
+            engine.read_average(0)
+    assert read_blocks(engine, new, stage, new.blocks_of(stage)) == [p for b in new.blocks_of(stage) for p in blocks[b]]
+    exchange(engine, new, other, old)
     assert (engine.state_digest(), other.state_digest()) == (before, prepared)
+    assert read_blocks(engine, old, stage, own) == [part for block in own for part in blocks[block]]
+    given_up = lacking(new.blocks_of(stage), own)
+    assert all(read_blocks(engine, old, stage, range(block, block + 1)) == blocks[block] for block in given_up)
+
+
+def test_no_gradient_goes_with_a_cut_that_is_exchanged() -> None:
+    """Its buffer is as large as the weights, and would be kept as long as the way back is."""
+    ring, new = CutRing(TORCH, integers=False), BlockSplit((3, 1, 2))
+    ring.train(0, RandomTokens(TORCH).microbatch(0))
+    engine, other = cast("TorchEngine", ring.all[1]), cast("TorchEngine", ring.new_engine())
+    hold(other, new, 1, [part for block in ring.blocks()[:3] for part in block])
+    parameters = engine._body().parameters()
+    exchange(engine, ring.split, other, new)
+    assert all(parameter.grad is None for parameter in parameters)
 
 
 def test_a_stage_whose_blocks_stay_is_held_through_a_cut_of_others() -> None:

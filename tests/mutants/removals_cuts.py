@@ -79,8 +79,8 @@ def kept_in_turn(patch: pytest.MonkeyPatch) -> None:
 def memory_for_a_cut(patch: pytest.MonkeyPatch) -> None:
     """Another cut is prepared whether there is memory for it or not."""
 
-    def careless(manifest: Manifest, old: BlockSplit, new: BlockSplit, stage: int) -> int:
-        del manifest, old, new, stage
+    def careless(manifest: Manifest, new: BlockSplit, stage: int) -> int:
+        del manifest, new, stage
         return 0
 
     patch.setattr(preparation, "cut_bytes", careless)
@@ -127,11 +127,11 @@ def prepared_by_everybody(patch: pytest.MonkeyPatch) -> None:
     """The model is cut anew by whoever was first to have prepared it."""
     settled = ModelCuts._prepared
 
-    async def careless(self: ModelCuts, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
+    async def careless(self: ModelCuts, asked: list[Participant], wish: BlockSplit) -> tuple[dict[int, str], float]:
         found: dict[int, str] = {}
         for participant in asked:
-            found |= await settled(self, [participant], wish) or {}
-        return found
+            found |= (await settled(self, [participant], wish))[0]
+        return found, 0.0
 
     patch.setattr(ModelCuts, "_prepared", careless)
 

@@ -239,7 +239,7 @@ def prepared_without_memory() -> object:
     """Another cut is asked for where one byte is missing, and where it is there."""
 
     async def story(alone: Alone) -> list[str]:
-        needed = cut_bytes(FOUR, BlockSplit(OLD), BlockSplit(NEW), 1)
+        needed = cut_bytes(FOUR, BlockSplit(NEW), 1)
         found = []
         for free_bytes in (needed - 1, needed):
             alone.context.ports = replace(alone.context.ports, free_bytes=lambda free_bytes=free_bytes: free_bytes)

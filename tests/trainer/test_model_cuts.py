@@ -11,12 +11,14 @@ import pytest
 
 from swarmfree.policy.planner.allocation import ReplicaLimits
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfile
+from swarmfree.policy.planner.hysteresis import ChangeWatch
 from swarmfree.policy.planner.measured_fleet import MeasuredCopy
-from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
+from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, block_parameters
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes
-from swarmfree.policy.planner.scores import STATE_FLOATS, StageRecovery
+from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import MoveOutlook
 from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.events import ModelCut
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
 from swarmfree.protocol.messages import Prepared
 from swarmfree.protocol.names import Member, Term
@@ -70,7 +72,7 @@ class World:
 
     def take(self, counts: tuple[int, ...]) -> None:
         """The next plan is cut so."""
-        self.cut = counts
+        self.cut = self.lead.cut = counts
 
     def outlook(self) -> tuple[Fleet, ExecutionPlan, MoveOutlook]:
         """As `MoveWatch` has it."""
@@ -134,18 +136,26 @@ def test_what_is_expected_is_said() -> None:
 
 
 @pytest.mark.parametrize(("is_prepared", "is_told"), [(True, False), (False, False), (True, True)])
-def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is_prepared: bool, is_told: bool) -> None:
-    """The next one is expected to take as long for as much; of a cut that a rehearsal asks for it
-    is not known how much is copied.
+@pytest.mark.parametrize("is_opened", [True, False])
+@pytest.mark.parametrize("told_s", [2.0, 1e9])
+def test_what_a_cut_took_counts(
+    monkeypatch: pytest.MonkeyPatch, told_s: float, *, is_prepared: bool, is_told: bool, is_opened: bool
+) -> None:
+    """The next one is expected to take as long for as much, copied and laid out; of a cut that a
+    rehearsal asks for it is not known how much that is. One that comes to nothing counts for
+    nothing. Whatever a member says, its device has worked for as long as that took at most.
     """
-    world, took_s = World("b", rate=2e6), 3.0
+    world, opened_s, worked_s = World("b", rate=2e6), 0.5, min(told_s, 3.0)
+    copied_s = 3.0 - worked_s
+    told: list[ModelCut] = []
+    world.context.tell = lambda event: told.extend([event] if isinstance(event, ModelCut) else [])
     if is_told:
         world.context.ports.cuts = ((1, (3, 1, 2)),)
 
-    async def prepared(_: object, wish: BlockSplit) -> dict[int, str] | None:
-        world.now_s += took_s
+    async def prepared(_: object, wish: BlockSplit) -> tuple[dict[int, str], float]:
+        world.now_s += copied_s + worked_s
         changed = [stage for stage in (1, 2, 3) if wish.blocks_of(stage) != MANIFEST.split.blocks_of(stage)]
-        return dict.fromkeys(changed, "x") if is_prepared else None
+        return (dict.fromkeys(changed, "x"), told_s) if is_prepared else ({}, 0.0)
 
     world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
     monkeypatch.setattr(world.cuts, "_prepared", prepared)
@@ -153,7 +163,35 @@ def test_what_a_cut_took_counts_as_a_copy(monkeypatch: pytest.MonkeyPatch, *, is
         world.now_s += 1.0
         asyncio.run(world.cuts.consider())
     assert bool(world.cut) is is_prepared
-    assert world.copies == ([MeasuredCopy(block_state_bytes(MANIFEST), took_s)] if is_prepared and not is_told else [])
+    assert (world.copies, told) == ([], [])
+    if not is_opened:
+        world.lead.cut = ()
+    world.now_s += opened_s
+    world.cuts.opened()
+    assert [event.seconds for event in told] == [copied_s + worked_s + opened_s] * (is_prepared and is_opened)
+    block = block_state_bytes(MANIFEST)
+    is_known = is_prepared and is_opened and not is_told
+    assert world.copies == [MeasuredCopy(block, copied_s)] * (is_known and copied_s > 0)
+    world.now_s += 1.0
+    world.cuts.opened()
+    assert len(told) == (is_prepared and is_opened)
+    if not is_known:
+        return
+    world.has_cut(*world.cut)
+    world.slow, world.rate = "ca"[world.cut[0] > world.cut[2]], math.inf
+    world.cuts._watch, world.cut, before = ChangeWatch(), (), world.cut
+    expected = [wish for _ in range(100) if (wish := next_wish(world)) is not None]
+    after = expected[0].split
+    changed = [stage for stage in (1, 2, 3) if after.blocks_of(stage) != BlockSplit(before).blocks_of(stage)]
+    most = max(after.counts[stage - 1] for stage in changed)
+    assert expected[0].laid_out_bytes == most * block
+    assert expected[0].predicted_s == pytest.approx((worked_s + opened_s) * most / max(before))
+
+
+def next_wish(world: World) -> Any:
+    """A second later."""
+    world.now_s += 1.0
+    return world.cuts._wish()
 
 
 def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:
@@ -180,15 +218,17 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
     """
     world, waits_s = World("b"), list[float]()
     better = best_split(
-        *world.outlook()[:2], MANIFEST, SplitOutlook({}, Link(0.0, 1e9).seconds, 0.05, StageRecovery(30.0), 600.0)
+        *world.outlook()[:2],
+        MANIFEST,
+        SplitOutlook({}, Link(0.0, 1e9).seconds, Link(0.0, 1e9).seconds, 0.05, StageRecovery(30.0), 600.0),
     )
     monkeypatch.setattr(model_cuts, "best_split", lambda *_: better)
-    answers: list[dict[int, str] | None] = []
+    answers: list[dict[int, str]] = []
 
-    async def prepared(*_: object) -> dict[int, str] | None:
+    async def prepared(*_: object) -> tuple[dict[int, str], float]:
         waits_s.append(world.now_s)
         world.now_s += MANIFEST.timing.join_wait_s
-        return answers.pop() if answers else None
+        return answers.pop() if answers else {}, 0.0
 
     world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
     monkeypatch.setattr(world.cuts, "_prepared", prepared)
@@ -213,12 +253,10 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("counts", [(1, 3, 2), (4, 0, 2), (2, 2, 2)])
-def test_memory_for_another_cut_is_that_of_an_engine_and_of_both_states(counts: tuple[int, ...]) -> None:
-    """Of the blocks before and after: that one has more of them says nothing."""
-    block = block_parameters(MANIFEST.model)
+def test_memory_for_another_cut_is_that_of_an_engine(counts: tuple[int, ...]) -> None:
+    """Of all blocks that the stage has then: it is there beside the one that holds what is."""
     for stage, after in enumerate(counts, start=1):
-        needed = BYTES_PER_PARAMETER * after + STATE_FLOATS * FLOAT_BYTES * (after + 2)
-        assert cut_bytes(MANIFEST, BlockSplit((2, 2, 2)), BlockSplit(counts), stage) == needed * block
+        assert cut_bytes(MANIFEST, BlockSplit(counts), stage) == BYTES_PER_PARAMETER * after * block_parameters(MANIFEST.model)
 
 
 def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:
@@ -238,7 +276,7 @@ def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:
         world.context.timing = MANIFEST.timing
         asked = [SimpleNamespace(member=Member(name, "1"), endpoint=name, stage=1) for name in "abc"]
         begun_s = asyncio.get_running_loop().time()
-        assert await world.cuts._prepared(cast("Any", asked), BlockSplit((3, 1, 2))) is None
+        assert await world.cuts._prepared(cast("Any", asked), BlockSplit((3, 1, 2))) == ({}, 0.0)
         return asyncio.get_running_loop().time() - begun_s
 
     assert run_virtual(story) < 1.0

@@ -55,6 +55,7 @@ class SplitOutlook:
     Args:
         held: name -> the blocks that this peer holds now; who is not named holds none.
         copy_s: seconds that a copy of so many bytes takes.
+        lay_out_s: seconds until a stage of so many bytes is laid out anew.
         unexplained_s: of an iteration, beyond what devices compute; the same with every split.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
@@ -63,6 +64,7 @@ class SplitOutlook:
 
     held: Mapping[str, range]
     copy_s: Callable[[float], float]
+    lay_out_s: Callable[[float], float]
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
@@ -79,7 +81,8 @@ class RatedSplit:
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
         copied_most: of the peer that copies most.
-        transition_s: that this one's copy takes.
+        laid_out_most: of the largest stage that gets other blocks than it has.
+        transition_s: that copying so much takes, and laying out so much.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
         gain: its score against that of changing nothing.
@@ -90,6 +93,7 @@ class RatedSplit:
     moves: tuple[BlockMove, ...]
     copied_bytes: int
     copied_most: int
+    laid_out_most: int
     transition_s: float
     before_s: float
     after_s: float
@@ -287,11 +291,13 @@ def _rated(
         for stage, names in enumerate(after.replicas)
         for name in names
     ]
-    most = max(copies, default=0)
-    transition_s = outlook.copy_s(most)
+    stages = range(ENDS_STAGE + 1, len(after.blocks))
+    changed = [stage for stage in stages if old.blocks_of(stage) != split.blocks_of(stage)]
+    most, largest = max(copies, default=0), block_state_bytes(manifest) * max((after.blocks[s] for s in changed), default=0)
+    transition_s = outlook.copy_s(most) + outlook.lay_out_s(largest)
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
-    return RatedSplit(split, after, block_moves(old, split), sum(copies), most, transition_s, before_s, after_s, value)
+    return RatedSplit(split, after, block_moves(old, split), sum(copies), most, largest, transition_s, before_s, after_s, value)
 
 
 @dataclass(frozen=True, slots=True)

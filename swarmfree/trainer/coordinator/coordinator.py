@@ -310,6 +310,7 @@ class Coordinator:
     async def _attempt_once(self, plan: Plan) -> Record:
         sealed = await self._open(plan)
         if sealed is None:
+            self._cuts.opened()
             await self._await_shares(plan)
             averages = await self._audited_averages(plan)
             order = await self._pausing.due_order()

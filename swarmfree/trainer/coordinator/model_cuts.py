@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.measured_fleet import MeasuredCopy
+from swarmfree.policy.planner.measured_fleet import LAY_OUT_BYTES_S, MeasuredCopy, copy_s
 from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit, stage_options
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import ModelCut, Note
@@ -22,7 +24,7 @@ from swarmfree.protocol.messages import Prepare, Prepared, Response
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.assignment import Assignment
+from swarmfree.trainer.coordinator.assignment import COPIES_MEASURED, Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.move_watch import LOOKS, RESTS, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
@@ -37,15 +39,28 @@ long.
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """How the model should be cut, why, and what is expected of that; `copied_bytes` by the peer
-    that copies most.
+    that copies most, `laid_out_bytes` of the largest stage that changes.
     """
 
     split: BlockSplit
     reason: str
     copied_bytes: float = 0.0
+    laid_out_bytes: float = 0.0
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A cut that all have prepared, since when that was asked for and its plan is being opened, and
+    for how long the device worked on it that did so longest.
+    """
+
+    wish: _Wish
+    asked_s: float
+    prepared_s: float
+    worked_s: float
 
 
 class ModelCuts:
@@ -58,6 +73,8 @@ class ModelCuts:
         self._watch = ChangeWatch()
         self._looked_s = -math.inf
         self._failures = 0  # in a row
+        self._begun: _Begun | None = None
+        self._laid_out: deque[MeasuredCopy] = deque(maxlen=COPIES_MEASURED)
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
@@ -83,7 +100,9 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        known = SplitOutlook(held, outlook.copy_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True)
+        lay_out_s = partial(copy_s, tuple(self._laid_out), first_bytes_s=LAY_OUT_BYTES_S)
+        rest = outlook.unexplained_s, outlook.recovery, outlook.horizon_s
+        known = SplitOutlook(held, outlook.copy_s, lay_out_s, *rest, waits=True)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -91,7 +110,8 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        return _Wish(best.split, best.reason, best.copied_most, best.transition_s, best.before_s, best.after_s)
+        sizes = best.copied_most, best.laid_out_most
+        return _Wish(best.split, best.reason, *sizes, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -110,24 +130,37 @@ class ModelCuts:
         old, new = split_after(record, manifest), wish.split
         changed = {s for s in range(ENDS_STAGE + 1, manifest.stage_count) if old.blocks_of(s) != new.blocks_of(s)}
         asked = [g for g in placed if g.stage in changed]
-        begun_s = self._context.now_s()
+        asked_s = self._context.now_s()
         if not changed:
             return
-        digests = await self._prepared(asked, new)
+        digests, worked_s = await self._prepared(asked, new)
         if self._roster.is_deposed:
             return
-        if digests is None or digests.keys() != changed or not all(map(self._is_settled, asked)):
+        if digests.keys() != changed or not all(map(self._is_settled, asked)):
             self._context.tell(Note(f"the model stays cut as {list(old.counts)}: not everybody has prepared {list(new.counts)}"))
             self._rest_longer()
             return
         self._failures = 0
         self._assignment.cut(digests)
         self._lead.cut_anew(new.counts)
-        took_s = self._context.now_s() - begun_s
-        if wish.copied_bytes:
-            self._assignment.copies.append(MeasuredCopy(wish.copied_bytes, took_s))
+        prepared_s = self._context.now_s()
+        self._begun = _Begun(wish, asked_s, prepared_s, min(worked_s, prepared_s - asked_s))
+
+    def opened(self) -> None:
+        """Members follow the plan: where it is the first one of another cut, what that took is
+        known.
+        """
+        begun, self._begun = self._begun, None
+        if begun is None or self._lead.cut != begun.wish.split.counts:
+            return
+        wish, took_s = begun.wish, self._context.now_s() - begun.asked_s
+        copied_s = begun.prepared_s - begun.asked_s - begun.worked_s
+        if wish.copied_bytes and copied_s > 0:
+            self._assignment.copies.append(MeasuredCopy(wish.copied_bytes, copied_s))
+        if wish.laid_out_bytes and took_s > copied_s:
+            self._laid_out.append(MeasuredCopy(wish.laid_out_bytes, took_s - copied_s))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
-        self._context.tell(ModelCut(self._lead.iteration, list(new.counts), wish.reason, took_s, *expected))
+        self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, took_s, *expected))
 
     def _rest_longer(self) -> None:
         """The swarm has waited for nothing, and may again: each failure in a row doubles the time
@@ -151,8 +184,10 @@ class ModelCuts:
         is_there = self._roster.get(participant.member) is participant and participant.is_heard
         return is_there and participant.is_member and (not participant.leaving or bool(participant.host))
 
-    async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
-        """Stage -> digest; None where one of those who are asked has not got it, or two differ."""
+    async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> tuple[dict[int, str], float]:
+        """Stage -> digest, and for how long the device worked that did so longest; nothing where
+        one of those who are asked has not got it, or two differ.
+        """
         position, present = self._lead.claim(), self._lead.present
         answers: dict[Member, Response] = {}
 
@@ -169,13 +204,14 @@ class ModelCuts:
                 except* CallFailed:
                     pass  # who refuses, or dies, keeps its place; nobody waits for what the others prepare in vain
         except TimeoutError:
-            return None
-        found: dict[int, str] = {}
+            return {}, 0.0
+        found, worked_s = dict[int, str](), 0.0
         for participant in asked:
             answer = answers.get(participant.member)
             if (
                 not isinstance(answer, Prepared)
                 or found.setdefault(participant.stage, answer.state_digest) != answer.state_digest
             ):
-                return None
-        return found
+                return {}, 0.0
+            worked_s = max(worked_s, answer.seconds)
+        return found, worked_s

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from swarmfree.policy.part_batches import given, state_batch
-from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, FLOAT_BYTES, block_parameters
-from swarmfree.policy.planner.scores import STATE_FLOATS
+from swarmfree.policy.planner.model_size import BYTES_PER_PARAMETER, block_parameters
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViolation, RefusalKind, Refused
 from swarmfree.protocol.manifest import Manifest
@@ -24,9 +24,11 @@ from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Device, Rank, WorkFailed
-from swarmfree.trainer.recovery.recut import exchange, hold, parts_of_block, read_blocks
+from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.recovery.recut import begin_cut, copy_block, exchange, parts_of_block, write_parts
 from swarmfree.trainer.replica_state import ReplicaState
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,17 @@ class OtherCut:
     digest: str
 
 
-def cut_bytes(manifest: Manifest, old: BlockSplit, new: BlockSplit, stage: int) -> int:
-    """Memory that another cut of a stage takes beside what is held, at most: a second engine, and
-    as the two are exchanged the states of both.
-    """
-    block = block_parameters(manifest.model)
-    engine_bytes, state_bytes = BYTES_PER_PARAMETER * block, STATE_FLOATS * FLOAT_BYTES * block
-    before, after = (len(split.blocks_of(stage)) for split in (old, new))
-    return engine_bytes * after + state_bytes * (before + after)
+def cut_bytes(manifest: Manifest, new: BlockSplit, stage: int) -> int:
+    """Memory that a stage takes, at most, as this split cuts it, beside what is held: an engine."""
+    return BYTES_PER_PARAMETER * block_parameters(manifest.model) * len(new.blocks_of(stage))
+
+
+@dataclass(slots=True)
+class _Cost:
+    """What a cut has cost so far: seconds of device work, and bytes that came."""
+
+    worked_s: float = 0.0
+    received_bytes: int = 0
 
 
 class Preparation:
@@ -79,36 +84,35 @@ class Preparation:
             return await self._prepare(request)
 
     async def _prepare(self, request: Prepare) -> Reply:
-        context, replica_state, begun_s = self._context, self._replica_state, self._context.now_s()
+        context, replica_state, cost = self._context, self._replica_state, _Cost()
         self._require_held(request)
         new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
         other = self._other
         if other is not None and self._is_present(other) and other.split == new:
             return Reply(Prepared(other.digest, 0.0, 0))
-        needed_bytes, free_bytes = cut_bytes(context.manifest, old, new, stage), context.ports.free_bytes()
+        needed_bytes, free_bytes = cut_bytes(context.manifest, new, stage), context.ports.free_bytes()
         if free_bytes is not None and free_bytes < needed_bytes:
             # A system that is asked for more than there is ends the peer, and its state with it
             what = f"{needed_bytes / 1e6:,.0f} MB for another cut of stage {stage}; {free_bytes / 1e6:,.0f} MB are free"
             raise Refused(RefusalKind.EXHAUSTED, f"this peer needs {what}")
-        received, own, parts = 0, context.ports.engine, list[bytes]()
+        engine = await self._work(context.ports.spare_engine, cost)
+        await self._work(partial(begin_cut, engine, new, stage), cost)
         for block in new.blocks_of(stage):
             if (giver := old.stage_of(block)) == stage:
-                here = range(block, block + 1)
-                parts += await self._device.run(Rank.BOOKS, block, partial(read_blocks, own, old, stage, here))
+                await self._work(partial(copy_block, context.ports.engine, old, engine, new, stage, block), cost)
             else:
-                found = await self._fetch(request, old, giver, block)
-                received += sum(map(len, found))
-                parts += found
+                await self._fetch(request, old, giver, block, engine, cost)
             self._require_held(request)
-        engine = await self._device.run(Rank.BOOKS, 0, context.ports.spare_engine)
-        try:
-            await self._device.run(Rank.BOOKS, 0, partial(hold, engine, new, stage, parts))
-        except WorkFailed as error:
-            raise Refused(RefusalKind.GONE, f"what was given for stage {stage} does not fit: {error}") from error
-        digest = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
+        digest = await self._work(engine.state_digest, cost)
         self._require_held(request)
         self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
-        return Reply(Prepared(digest, context.now_s() - begun_s, received))
+        return Reply(Prepared(digest, cost.worked_s, cost.received_bytes))
+
+    async def _work(self, work: Callable[[], T], cost: _Cost) -> T:
+        """Device work, and what it cost."""
+        found, took_s = await self._device.timed(Rank.BOOKS, 0, work)
+        cost.worked_s += took_s
+        return found
 
     def _require_held(self, request: Prepare) -> None:
         held = self._replica_state
@@ -118,35 +122,37 @@ class Preparation:
             # What is prepared takes the place of the way back
             raise Refused(RefusalKind.GONE, "the model is cut otherwise here than the last record says")
 
-    async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int) -> list[bytes]:
-        """One block, from a member that has it."""
+    async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int, engine: Engine, cost: _Cost) -> None:
+        """Have an engine hold one block, from a member that has it."""
         plan = self._replica_state.known_plan
         donors: tuple[Endpoint, ...] = tuple(r.endpoint for r in plan.replicas[giver]) if plan is not None else ()
         where = parts_of_block(self._context.ports.engine, old, giver, block)
+        there = parts_of_block(engine, BlockSplit(request.split), request.stage, block)
         last: CallFailed = PeerUnreachable(f"stage {giver} has no donor")
         for donor in donors:
-            found: list[bytes] = []
+            done = 0
             try:
-                while len(found) < len(where):
-                    left = len(where) - len(found)
+                while done < len(where):
+                    left = len(where) - done
                     asked = GetState(
                         giver,
                         request.iteration,
                         request.lineage,
-                        where.start + len(found),
+                        where.start + done,
                         weights_only=False,
                         count=left,
                         split=old.counts,
                     )
                     reply = await self._context.call(donor, asked)
-                    sizes, before = reply.expect(State).sizes, len(found)
-                    found += [b"".join(pieces) for pieces in parts_of(reply.pieces, sizes, left)]
-                    if len(found) == before:
+                    found = [b"".join(pieces) for pieces in parts_of(reply.pieces, reply.expect(State).sizes, left)]
+                    if not found:
                         raise ProtocolViolation(f"{donor.member} gave no part of block {block}")
+                    await self._work(partial(write_parts, engine, there[done], found), cost)
+                    done, cost.received_bytes = done + len(found), cost.received_bytes + sum(map(len, found))
             except CallFailed as error:
                 last = error
                 continue
-            return found
+            return
         raise Refused(RefusalKind.GONE, f"nobody gives block {block}: {last}")
 
     async def get_state(self, request: GetState) -> Reply:
@@ -206,7 +212,7 @@ class Preparation:
         if other is None or held.stage == ENDS_STAGE or old.blocks_of(held.stage) == split.blocks_of(held.stage):
             await self._device.run(Rank.BOOKS, 0, self._cutting(split, partial(engine.follow, split)))
         else:
-            work = partial(exchange, engine, old, other.engine, split, held.stage)
+            work = partial(exchange, engine, old, other.engine, split)
             before = await self._device.run(Rank.BOOKS, 0, engine.state_digest)
             self._other = None  # half an exchange is no state
             await self._device.run(Rank.BOOKS, 0, self._cutting(split, work))

@@ -39,31 +39,44 @@ def cut_part_count(engine: Engine, held: BlockSplit, split: BlockSplit, stage: i
     return engine.part_count(first) // len(held.blocks_of(first)) * len(split.blocks_of(stage))
 
 
-def read_blocks(engine: Engine, split: BlockSplit, stage: int, blocks: range) -> list[bytes]:
-    """Weights and moments of some blocks of a held stage, part by part."""
-    parts = (part for block in blocks for part in parts_of_block(engine, split, stage, block))
-    return [engine.read_state(part, weights_only=False) for part in parts]
+def begin_cut(other: Engine, split: BlockSplit, stage: int) -> None:
+    """Have an engine that holds nothing hold a stage as this split cuts it, all zero."""
+    other.follow(split)
+    other.blank(stage)
 
 
-def hold(engine: Engine, split: BlockSplit, stage: int, parts: Sequence[bytes]) -> None:
-    """Have an engine follow a split and hold a stage with these weights and moments; a vacant one
-    has no parts.
+def copy_block(engine: Engine, held: BlockSplit, other: Engine, split: BlockSplit, stage: int, block: int) -> None:
+    """Copy weights and moments of a block that a stage has by both splits.
+
+    Args:
+        engine, held: that holds the stage, and the split that it follows.
+        other, split: that is given the block, and the split that it follows.
+        stage: of the body.
+        block: its number in the whole model.
     """
-    engine.follow(split)
-    engine.blank(stage)
-    for part, data in enumerate(parts):
+    places = zip(parts_of_block(engine, held, stage, block), parts_of_block(other, split, stage, block), strict=True)
+    for here, there in places:
+        engine.copy_part(here, other, there)
+
+
+def write_parts(engine: Engine, first: int, parts: Sequence[bytes]) -> None:
+    """Write weights and moments of parts that follow one another.
+
+    Raises:
+        ValueError: wrong length.
+    """
+    for part, data in enumerate(parts, start=first):
         engine.write_state(part, data, weights_only=False)
 
 
-def exchange(engine: Engine, split: BlockSplit, other: Engine, other_split: BlockSplit, stage: int) -> None:
+def exchange(engine: Engine, held: BlockSplit, other: Engine, split: BlockSplit) -> None:
     """Exchange what two engines hold of a stage, each as its split cuts it.
 
     Args:
-        engine, split: one.
-        other, other_split: the other one.
-        stage: of the body.
+        engine, held: one.
+        other, split: the other one.
     """
-    here = read_blocks(engine, split, stage, split.blocks_of(stage))
-    there = read_blocks(other, other_split, stage, other_split.blocks_of(stage))
-    hold(engine, other_split, stage, there)
-    hold(other, split, stage, here)
+    engine.swap(other)
+    # Whoever sees into an engine learns by this how it is cut
+    engine.follow(split)
+    other.follow(held)

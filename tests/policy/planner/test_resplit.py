@@ -41,6 +41,7 @@ MANIFEST = Manifest(
 )
 THREE, TWO = even_split(6, 3), BlockSplit((3, 0, 3))
 ROOM = 1 << 40
+LAY_OUT_RATE = 1e7
 
 
 def peer(name: str, block_s: float = 0.3, memory_bytes: int = ROOM, failures_per_hour: float = 0.1) -> PeerProfile:
@@ -63,7 +64,7 @@ def outlook_of(plan: ExecutionPlan, *, rate: float = 1e6, guests: str = "") -> S
     """Everybody holds the blocks of its stage; a host none of those of its guest."""
     split = BlockSplit(plan.blocks[1:])
     held = {n: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for n in names if f"{n}{stage}" not in guests}
-    return SplitOutlook(held, Link(0.0, rate).seconds, 0.05, StageRecovery(30.0), 600.0)
+    return SplitOutlook(held, Link(0.0, rate).seconds, Link(0.0, LAY_OUT_RATE).seconds, 0.05, StageRecovery(30.0), 600.0)
 
 
 def counts_of(found: RatedSplit | None) -> tuple[int, ...]:
@@ -81,7 +82,8 @@ def test_two_stages_take_over_from_a_guest() -> None:
     assert found.plan.replicas == (("s",), ("a",), (), ("c",))
     assert found.is_worth_it
     assert found.copied_bytes == 2 * block_state_bytes(MANIFEST)
-    assert found.transition_s == block_state_bytes(MANIFEST) / 1e6
+    assert (found.copied_most, found.laid_out_most) == (block_state_bytes(MANIFEST), 3 * block_state_bytes(MANIFEST))
+    assert found.transition_s == pytest.approx(block_state_bytes(MANIFEST) * (1 / 1e6 + 3 / LAY_OUT_RATE))
     assert found.after_s < found.before_s
     assert found.moves == block_moves(THREE, TWO)
     assert "6 blocks over 2 stages (3 + 3)" in found.reason
