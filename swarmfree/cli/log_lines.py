@@ -57,9 +57,21 @@ class OneLine(logging.Filter):
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether it went through code of this package: then it may be a fault here."""
-    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(name.partition(".")[0] == "swarmfree" for name in modules)
+    """Whether it, one that it was made of, or one that it came in place of, went through code of
+    this package: then it may be a fault here.
+    """
+    seen, left = set[int](), [error]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        modules = (frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(each.__traceback__))
+        if any(str(name).partition(".")[0] == "swarmfree" for name in modules):
+            return True
+        left += [other for other in (each.__cause__, each.__context__) if other is not None]
+        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+    return False
 
 
 def bound_log(lines_max: int) -> None:

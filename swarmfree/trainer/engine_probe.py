@@ -50,14 +50,10 @@ class EngineProbe:
         self.replaced()
         self._engine.blank(stage)
 
-    def copy_part(self, part: int, other: Engine, there: int) -> None:
-        """Copy a part into another engine, seen into or not."""
-        self._engine.copy_part(part, bare(other), there)
-
     def swap(self, other: Engine) -> None:
-        """Exchange what is held with another engine, seen into or not."""
+        """Exchange what is held with another engine, a bare one."""
         self.replaced()
-        self._engine.swap(bare(other))
+        self._engine.swap(other)
 
     def write_state(self, part: int, data: bytes, *, weights_only: bool) -> None:
         """Write one part from a donor, as the engine does."""

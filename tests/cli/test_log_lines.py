@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from types import FunctionType
+
+import pytest
 
 from swarmfree.cli.log_lines import OneLine
 from swarmfree.protocol.records import bits_float64
@@ -34,6 +37,44 @@ def test_an_exception_that_comes_from_libraries_takes_one_line() -> None:
 def test_an_exception_that_went_through_our_code_keeps_where_it_comes_from() -> None:
     """That may be a fault of ours, whoever logs it."""
     assert any("Traceback" in line for line in _logged(bits_float64, "Heartbeat"))
+
+
+def _wrapped(text: str) -> None:
+    try:
+        bits_float64(text)
+    except ValueError as error:
+        cause = error
+    raise ValueError(text) from cause
+
+
+def _in_place_of(text: str) -> None:
+    try:
+        bits_float64(text)
+    except ValueError:
+        int(text)
+
+
+def _grouped(text: str) -> None:
+    try:
+        bits_float64(text)
+    except ValueError as error:
+        group = ExceptionGroup(text, [error])
+    raise ValueError(text) from group
+
+
+@pytest.mark.parametrize("work", [_wrapped, _in_place_of, _grouped])
+def test_an_exception_that_a_library_makes_of_ours_keeps_where_it_comes_from(work: Callable[[str], object]) -> None:
+    """However it is wrapped."""
+    assert any("Traceback" in line for line in _logged(work))
+
+
+def test_code_of_a_module_without_a_name_is_no_trouble() -> None:
+    """Its exception takes a line as well."""
+
+    def work(text: str) -> None:
+        raise ValueError(text)
+
+    assert len(_logged(FunctionType(work.__code__, {"__name__": None}))) == 1
 
 
 def test_a_record_that_cannot_be_put_so_is_left_as_it_is() -> None:

@@ -92,19 +92,24 @@ def test_a_run_that_is_cut_anew_is_the_one_that_is_not(integers: bool) -> None: 
 @pytest.mark.parametrize("integers", [True, False], ids=["integers", "torch"])
 @pytest.mark.parametrize("counts", [(3, 1, 2), (1, 4, 1), (4, 0, 2), (1, 0, 5), (0, 6, 0)])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("probes", [0, 1, 2])
-def test_two_cuts_of_a_stage_are_exchanged(integers: bool, counts: tuple[int, ...], stage: int, probes: int) -> None:  # noqa: FBT001 - which engine
-    """And exchanged back, to the bit, however deep engines are seen into; nothing of the work of
-    one cut is left in the other.
+@pytest.mark.parametrize("probes", [(0, 0), (1, 1), (1, 2), (0, 1), (2, 0)])
+def test_two_cuts_of_a_stage_are_exchanged(
+    integers: bool,  # noqa: FBT001 - which engine
+    counts: tuple[int, ...],
+    stage: int,
+    probes: tuple[int, int],
+) -> None:
+    """And exchanged back, to the bit, however deep either engine is seen into, whether its digests
+    were known or not; nothing of the work of one cut is left in the other.
     """
     ring, new = CutRing(INTEGER if integers else TORCH, integers=integers), BlockSplit(counts)
     ring.train(0, (IntegerTokens(INTEGER, 40) if integers else RandomTokens(TORCH)).microbatch(0))
     ring.step_all(1)
     blocks, old, bare_engines = ring.blocks(), ring.split, (ring.all[stage], ring.new_engine())
-    engine, other = (cast("Engine", EngineProbe(each)) if probes else each for each in bare_engines)
-    if probes > 1:
-        other = cast("Engine", EngineProbe(other))
+    engine, other = (seen_into(each, depth) for each, depth in zip(bare_engines, probes, strict=True))
     assert (bare(engine), bare(other)) == bare_engines
+    if probes[0] < probes[1]:
+        engine.state_digest()
     expected = ring.new_engine()
     hold(expected, new, stage, [part for block in new.blocks_of(stage) for part in blocks[block]])
     begin_cut(other, new, stage)
@@ -130,15 +135,78 @@ def test_two_cuts_of_a_stage_are_exchanged(integers: bool, counts: tuple[int, ..
     assert all(read_blocks(engine, old, stage, range(block, block + 1)) == blocks[block] for block in given_up)
 
 
+def seen_into(engine: Engine, depth: int) -> Engine:
+    """An engine behind so many probes."""
+    for _ in range(depth):
+        engine = cast("Engine", EngineProbe(engine))
+    return engine
+
+
 def test_no_gradient_goes_with_a_cut_that_is_exchanged() -> None:
     """Its buffer is as large as the weights, and would be kept as long as the way back is."""
     ring, new = CutRing(TORCH, integers=False), BlockSplit((3, 1, 2))
-    ring.train(0, RandomTokens(TORCH).microbatch(0))
     engine, other = cast("TorchEngine", ring.all[1]), cast("TorchEngine", ring.new_engine())
     hold(other, new, 1, [part for block in ring.blocks()[:3] for part in block])
-    parameters = engine._body().parameters()
+    parameters = list(engine._body().parameters())
+    ring.train(0, RandomTokens(TORCH).microbatch(0))
+    assert any(parameter.grad is not None for parameter in parameters)
     exchange(engine, ring.split, other, new)
     assert all(parameter.grad is None for parameter in parameters)
+
+
+def test_a_swapped_engine_counts_the_parts_that_it_holds() -> None:
+    """Also before it is told of the split."""
+    ring, new = CutRing(TORCH, integers=False), BlockSplit((3, 1, 2))
+    engine, other, blocks = ring.all[1], ring.new_engine(), ring.blocks()
+    hold(other, new, 1, [part for block in blocks[:3] for part in block])
+    assert (engine.part_count(1), other.part_count(1)) == (2 * len(blocks[0]), 3 * len(blocks[0]))
+    engine.swap(other)
+    assert (engine.part_count(1), other.part_count(1)) == (3 * len(blocks[0]), 2 * len(blocks[0]))
+
+
+class Watched(EngineProbe):
+    """Knows how often its state came from elsewhere, and how it is cut."""
+
+    times = 0
+    cut: tuple[int, ...] = ()
+
+    def replaced(self) -> None:
+        """Once more."""
+        self.times += 1
+
+    def follow(self, split: BlockSplit) -> None:
+        """As the engine does."""
+        self.cut = split.counts
+        self._engine.follow(split)
+
+
+def test_whoever_sees_into_an_engine_learns_that_it_is_cut_anew() -> None:
+    """That its state is another one, and how it is cut."""
+    ring, new = CutRing(INTEGER, integers=True), BlockSplit((3, 1, 2))
+    engine, other = Watched(ring.all[1]), ring.new_engine()
+    hold(other, new, 1, [part for block in ring.blocks()[:3] for part in block])
+    exchange(cast("Engine", engine), ring.split, other, new)
+    assert (engine.times, engine.cut) == (1, new.counts)
+
+
+def test_engines_that_were_exchanged_train_on_as_if_nothing_had_been() -> None:
+    """To the bit, cut anew, and cut back."""
+    new, tokens = BlockSplit((3, 1, 2)), RandomTokens(TORCH)
+    moving, still = CutRing(TORCH, integers=False), CutRing(TORCH, integers=False)
+    losses: dict[CutRing, list[float]] = {moving: [], still: []}
+    for number, turn in enumerate([None, (moving.split, new), None, (new, moving.split), None]):
+        if turn is not None:
+            before, after = turn
+            blocks, others = moving.blocks(), [moving.new_engine() for _ in range(3)]
+            for stage, other in enumerate(others, start=1):
+                hold(other, after, stage, [part for block in after.blocks_of(stage) for part in blocks[block]])
+                exchange(moving.all[stage], before, other, after)
+            moving.split = after
+        for ring in (moving, still):
+            losses[ring].append(ring.train(number, tokens.microbatch(number)))
+            ring.step_all(number + 1)
+    assert losses[moving] == losses[still]
+    assert moving.blocks() == still.blocks()
 
 
 def test_a_stage_whose_blocks_stay_is_held_through_a_cut_of_others() -> None:

@@ -127,11 +127,11 @@ def prepared_by_everybody(patch: pytest.MonkeyPatch) -> None:
     """The model is cut anew by whoever was first to have prepared it."""
     settled = ModelCuts._prepared
 
-    async def careless(self: ModelCuts, asked: list[Participant], wish: BlockSplit) -> tuple[dict[int, str], float]:
+    async def careless(self: ModelCuts, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
         found: dict[int, str] = {}
         for participant in asked:
-            found |= (await settled(self, [participant], wish))[0]
-        return found, 0.0
+            found |= await settled(self, [participant], wish) or {}
+        return found
 
     patch.setattr(ModelCuts, "_prepared", careless)
 

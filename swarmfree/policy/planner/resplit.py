@@ -80,9 +80,8 @@ class RatedSplit:
         plan: who serves what then, index = stage; nobody in one that is to be vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
-        copied_most: of the peer that copies most.
-        laid_out_most: of the largest stage that gets other blocks than it has.
-        transition_s: that copying so much takes, and laying out so much.
+        transition_s: until each peer whose stage changes has copied what it lacks, and has laid
+            out its stage.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
         gain: its score against that of changing nothing.
@@ -92,8 +91,6 @@ class RatedSplit:
     plan: ExecutionPlan
     moves: tuple[BlockMove, ...]
     copied_bytes: int
-    copied_most: int
-    laid_out_most: int
     transition_s: float
     before_s: float
     after_s: float
@@ -286,18 +283,17 @@ def _rated(
     """A split with its score, not yet against that of changing nothing."""
     split, served = BlockSplit(after.blocks[ENDS_STAGE + 1 :]), compact(after)
     after_s = iteration_estimate(fleet, served, manifest).seconds + outlook.unexplained_s
-    copies = [
-        block_state_bytes(manifest) * len(lacking(outlook.held.get(name, range(0)), split.blocks_of(stage)))
-        for stage, names in enumerate(after.replicas)
-        for name in names
-    ]
-    stages = range(ENDS_STAGE + 1, len(after.blocks))
-    changed = [stage for stage in stages if old.blocks_of(stage) != split.blocks_of(stage)]
-    most, largest = max(copies, default=0), block_state_bytes(manifest) * max((after.blocks[s] for s in changed), default=0)
-    transition_s = outlook.copy_s(most) + outlook.lay_out_s(largest)
+    copied_bytes, transition_s, block_bytes = 0, 0.0, block_state_bytes(manifest)
+    for stage, names in enumerate(after.replicas[ENDS_STAGE + 1 :], start=ENDS_STAGE + 1):
+        blocks = split.blocks_of(stage)
+        for held in (outlook.held.get(name, range(0)) for name in names):
+            lacks = block_bytes * len(lacking(held, blocks))
+            if held != blocks:
+                transition_s = max(transition_s, outlook.copy_s(lacks) + outlook.lay_out_s(block_bytes * len(blocks)))
+            copied_bytes += lacks
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
-    return RatedSplit(split, after, block_moves(old, split), sum(copies), most, largest, transition_s, before_s, after_s, value)
+    return RatedSplit(split, after, block_moves(old, split), copied_bytes, transition_s, before_s, after_s, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,19 +17,20 @@ from functools import partial
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
 from swarmfree.policy.planner.measured_fleet import LAY_OUT_BYTES_S, MeasuredCopy, copy_s
-from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit, stage_options
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes, may_resplit, stage_options
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.events import ModelCut, Note
 from swarmfree.protocol.messages import Prepare, Prepared, Response
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
-from swarmfree.protocol.split import BlockSplit
+from swarmfree.protocol.split import BlockSplit, lacking
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.coordinator.assignment import COPIES_MEASURED, Assignment
+from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.move_watch import LOOKS, RESTS, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 
+PREPARED_MEASURED = 64
 FAILURES_MAX = 10
 """After so many the time until the next try grows no longer: by then it is a thousand times as
 long.
@@ -38,14 +39,10 @@ long.
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """How the model should be cut, why, and what is expected of that; `copied_bytes` by the peer
-    that copies most, `laid_out_bytes` of the largest stage that changes.
-    """
+    """How the model should be cut, why, and what is expected of that."""
 
     split: BlockSplit
     reason: str
-    copied_bytes: float = 0.0
-    laid_out_bytes: float = 0.0
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
@@ -53,14 +50,10 @@ class _Wish:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A cut that all have prepared, since when that was asked for and its plan is being opened, and
-    for how long the device worked on it that did so longest.
-    """
+    """A cut that all have prepared, and since when."""
 
     wish: _Wish
     asked_s: float
-    prepared_s: float
-    worked_s: float
 
 
 class ModelCuts:
@@ -74,7 +67,9 @@ class ModelCuts:
         self._looked_s = -math.inf
         self._failures = 0  # in a row
         self._begun: _Begun | None = None
-        self._laid_out: deque[MeasuredCopy] = deque(maxlen=COPIES_MEASURED)
+        # Of each member that has prepared a cut: blocks that it lacked, and its stage
+        self._copied: deque[MeasuredCopy] = deque(maxlen=PREPARED_MEASURED)
+        self._laid_out: deque[MeasuredCopy] = deque(maxlen=PREPARED_MEASURED)
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
@@ -100,9 +95,10 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        lay_out_s = partial(copy_s, tuple(self._laid_out), first_bytes_s=LAY_OUT_BYTES_S)
+        copied_s = partial(copy_s, tuple(self._copied)) if self._copied else outlook.copy_s
+        laid_out_s = partial(copy_s, tuple(self._laid_out), first_bytes_s=LAY_OUT_BYTES_S)
         rest = outlook.unexplained_s, outlook.recovery, outlook.horizon_s
-        known = SplitOutlook(held, outlook.copy_s, lay_out_s, *rest, waits=True)
+        known = SplitOutlook(held, copied_s, laid_out_s, *rest, waits=True)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -110,8 +106,7 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        sizes = best.copied_most, best.laid_out_most
-        return _Wish(best.split, best.reason, *sizes, best.transition_s, best.before_s, best.after_s)
+        return _Wish(best.split, best.reason, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -133,18 +128,17 @@ class ModelCuts:
         asked_s = self._context.now_s()
         if not changed:
             return
-        digests, worked_s = await self._prepared(asked, new)
+        digests = await self._prepared(asked, new)
         if self._roster.is_deposed:
             return
-        if digests.keys() != changed or not all(map(self._is_settled, asked)):
+        if digests is None or digests.keys() != changed or not all(map(self._is_settled, asked)):
             self._context.tell(Note(f"the model stays cut as {list(old.counts)}: not everybody has prepared {list(new.counts)}"))
             self._rest_longer()
             return
         self._failures = 0
         self._assignment.cut(digests)
         self._lead.cut_anew(new.counts)
-        prepared_s = self._context.now_s()
-        self._begun = _Begun(wish, asked_s, prepared_s, min(worked_s, prepared_s - asked_s))
+        self._begun = _Begun(wish, asked_s)
 
     def opened(self) -> None:
         """Members follow the plan: where it is the first one of another cut, what that took is
@@ -154,11 +148,6 @@ class ModelCuts:
         if begun is None or self._lead.cut != begun.wish.split.counts:
             return
         wish, took_s = begun.wish, self._context.now_s() - begun.asked_s
-        copied_s = begun.prepared_s - begun.asked_s - begun.worked_s
-        if wish.copied_bytes and copied_s > 0:
-            self._assignment.copies.append(MeasuredCopy(wish.copied_bytes, copied_s))
-        if wish.laid_out_bytes and took_s > copied_s:
-            self._laid_out.append(MeasuredCopy(wish.laid_out_bytes, took_s - copied_s))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, took_s, *expected))
 
@@ -184,16 +173,15 @@ class ModelCuts:
         is_there = self._roster.get(participant.member) is participant and participant.is_heard
         return is_there and participant.is_member and (not participant.leaving or bool(participant.host))
 
-    async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> tuple[dict[int, str], float]:
-        """Stage -> digest, and for how long the device worked that did so longest; nothing where
-        one of those who are asked has not got it, or two differ.
-        """
-        position, present = self._lead.claim(), self._lead.present
-        answers: dict[Member, Response] = {}
+    async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
+        """Stage -> digest; None where one of those who are asked has not got it, or two differ."""
+        position, present, asked_s = self._lead.claim(), self._lead.present, self._context.now_s()
+        answers, waited_s = dict[Member, Response](), dict[Member, float]()
 
         async def ask(participant: Participant) -> None:
             request = Prepare(position, participant.stage, present.iteration, present.lineage, wish.counts)
             answers[participant.member] = (await self._roster.calls.call(participant.endpoint, request)).message
+            waited_s[participant.member] = self._context.now_s() - asked_s
 
         try:
             async with asyncio.timeout(self._context.timing.join_wait_s):
@@ -204,14 +192,23 @@ class ModelCuts:
                 except* CallFailed:
                     pass  # who refuses, or dies, keeps its place; nobody waits for what the others prepare in vain
         except TimeoutError:
-            return {}, 0.0
-        found, worked_s = dict[int, str](), 0.0
+            return None
+        found: dict[int, str] = {}
         for participant in asked:
             answer = answers.get(participant.member)
             if (
                 not isinstance(answer, Prepared)
                 or found.setdefault(participant.stage, answer.state_digest) != answer.state_digest
             ):
-                return {}, 0.0
-            worked_s = max(worked_s, answer.seconds)
-        return found, worked_s
+                return None
+            self._learn(participant.stage, wish, waited_s[participant.member], answer.seconds)
+        return found
+
+    def _learn(self, stage: int, wish: BlockSplit, waited_s: float, worked_s: float) -> None:
+        """What a member took to prepare a cut, and how much of that its device did, as it says."""
+        manifest, old = self._context.manifest, split_after(self._lead.present.record, self._context.manifest)
+        block_bytes, blocks, worked_s = block_state_bytes(manifest), wish.blocks_of(stage), min(worked_s, waited_s)
+        if worked_s > 0 and blocks:
+            self._laid_out.append(MeasuredCopy(block_bytes * len(blocks), worked_s))
+        if worked_s < waited_s and (lacks := lacking(old.blocks_of(stage), blocks)):
+            self._copied.append(MeasuredCopy(block_bytes * len(lacks), waited_s - worked_s))

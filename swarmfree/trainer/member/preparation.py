@@ -24,7 +24,7 @@ from swarmfree.protocol.pieces import parts_of, sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Device, Rank
+from swarmfree.trainer.device import Device, Rank, WorkFailed
 from swarmfree.trainer.recovery.recut import begin_cut, copy_block, exchange, parts_of_block, write_parts
 from swarmfree.trainer.replica_state import ReplicaState
 
@@ -71,6 +71,7 @@ class Preparation:
         """Nothing is prepared."""
         self._context, self._replica_state, self._device = context, replica_state, device
         self._other: OtherCut | None = None
+        self._dropped = 0  # how often
         self._preparing = asyncio.Lock()
 
     async def prepare(self, request: Prepare) -> Reply:
@@ -84,7 +85,7 @@ class Preparation:
             return await self._prepare(request)
 
     async def _prepare(self, request: Prepare) -> Reply:
-        context, replica_state, cost = self._context, self._replica_state, _Cost()
+        context, replica_state, cost, dropped = self._context, self._replica_state, _Cost(), self._dropped
         self._require_held(request)
         new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
         other = self._other
@@ -99,20 +100,37 @@ class Preparation:
         await self._work(partial(begin_cut, engine, new, stage), cost)
         for block in new.blocks_of(stage):
             if (giver := old.stage_of(block)) == stage:
-                await self._work(partial(copy_block, context.ports.engine, old, engine, new, stage, block), cost)
+                await self._work(partial(self._copy, request, engine, block), cost)
             else:
                 await self._fetch(request, old, giver, block, engine, cost)
             self._require_held(request)
         digest = await self._work(engine.state_digest, cost)
         self._require_held(request)
+        if self._dropped != dropped:
+            raise Refused(RefusalKind.GONE, f"stage {stage} was let go meanwhile")
         self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
         return Reply(Prepared(digest, cost.worked_s, cost.received_bytes))
 
     async def _work(self, work: Callable[[], T], cost: _Cost) -> T:
-        """Device work, and what it cost."""
-        found, took_s = await self._device.timed(Rank.BOOKS, 0, work)
+        """Device work, and what it cost.
+
+        Raises:
+            Refused: `gone`, it failed: what is held has changed, or what was given does not fit.
+        """
+        try:
+            found, took_s = await self._device.timed(Rank.BOOKS, 0, work)
+        except WorkFailed as error:
+            raise Refused(RefusalKind.GONE, str(error)) from error
         cost.worked_s += took_s
         return found
+
+    def _copy(self, request: Prepare, engine: Engine, block: int) -> None:
+        """Copy a block that stays, on the device's thread: plans may be opened, and taken back,
+        between two of them.
+        """
+        self._require_held(request)
+        new, held = BlockSplit(request.split), self._replica_state.split
+        copy_block(self._context.ports.engine, held, engine, new, request.stage, block)
 
     def _require_held(self, request: Prepare) -> None:
         held = self._replica_state
@@ -126,19 +144,20 @@ class Preparation:
         """Have an engine hold one block, from a member that has it."""
         plan = self._replica_state.known_plan
         donors: tuple[Endpoint, ...] = tuple(r.endpoint for r in plan.replicas[giver]) if plan is not None else ()
-        where = parts_of_block(self._context.ports.engine, old, giver, block)
+        # Counted by the engine that nobody cuts meanwhile; blocks have equally many parts
         there = parts_of_block(engine, BlockSplit(request.split), request.stage, block)
+        first = len(there) * old.blocks_of(giver).index(block)
         last: CallFailed = PeerUnreachable(f"stage {giver} has no donor")
         for donor in donors:
             done = 0
             try:
-                while done < len(where):
-                    left = len(where) - done
+                while done < len(there):
+                    left = len(there) - done
                     asked = GetState(
                         giver,
                         request.iteration,
                         request.lineage,
-                        where.start + done,
+                        first + done,
                         weights_only=False,
                         count=left,
                         split=old.counts,
@@ -228,5 +247,6 @@ class Preparation:
         return cut
 
     def drop(self) -> None:
-        """What was prepared is not needed any more."""
+        """What was prepared, or is about to be, is not needed any more."""
         self._other = None
+        self._dropped += 1

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from swarmfree.protocol.engine_port import Engine
 from swarmfree.protocol.split import BlockSplit
+from swarmfree.trainer.engine_probe import bare
 
 
 def parts_of_block(engine: Engine, split: BlockSplit, stage: int, block: int) -> range:
@@ -56,7 +57,7 @@ def copy_block(engine: Engine, held: BlockSplit, other: Engine, split: BlockSpli
     """
     places = zip(parts_of_block(engine, held, stage, block), parts_of_block(other, split, stage, block), strict=True)
     for here, there in places:
-        engine.copy_part(here, other, there)
+        engine.copy_part(here, bare(other), there)
 
 
 def write_parts(engine: Engine, first: int, parts: Sequence[bytes]) -> None:
@@ -76,7 +77,7 @@ def exchange(engine: Engine, held: BlockSplit, other: Engine, split: BlockSplit)
         engine, held: one.
         other, split: the other one.
     """
-    engine.swap(other)
+    engine.swap(bare(other))
     # Whoever sees into an engine learns by this how it is cut
     engine.follow(split)
     other.follow(held)
