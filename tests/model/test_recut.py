@@ -142,7 +142,8 @@ def seen_into(engine: Engine, depth: int) -> Engine:
     return engine
 
 
-def test_no_gradient_goes_with_a_cut_that_is_exchanged() -> None:
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_gradient_goes_with_a_cut_that_is_exchanged(is_first: bool) -> None:  # noqa: FBT001 - whose turn it is
     """Its buffer is as large as the weights, and would be kept as long as the way back is."""
     ring, new = CutRing(TORCH, integers=False), BlockSplit((3, 1, 2))
     engine, other = cast("TorchEngine", ring.all[1]), cast("TorchEngine", ring.new_engine())
@@ -150,7 +151,10 @@ def test_no_gradient_goes_with_a_cut_that_is_exchanged() -> None:
     parameters = list(engine._body().parameters())
     ring.train(0, RandomTokens(TORCH).microbatch(0))
     assert any(parameter.grad is not None for parameter in parameters)
-    exchange(engine, ring.split, other, new)
+    if is_first:
+        exchange(engine, ring.split, other, new)
+    else:
+        exchange(other, new, engine, ring.split)
     assert all(parameter.grad is None for parameter in parameters)
 
 

@@ -177,7 +177,7 @@ def prepare_for(world: World, answers: dict[str, tuple[int, float, float]], spli
     async def call(endpoint: str, _: object) -> object:
         _, waits_s, worked_s = answers[endpoint]
         await asyncio.sleep(waits_s)
-        return SimpleNamespace(message=Prepared("digest", worked_s, 0))
+        return SimpleNamespace(message=Prepared("digest", worked_s, 10 * (endpoint != "d")))
 
     async def story() -> dict[int, str] | None:
         world.context.now_s = asyncio.get_running_loop().time
@@ -197,12 +197,22 @@ def test_what_each_member_took_foretells_the_next_cut(told_s: float) -> None:
     that took at most; joins and moves are foretold by their own.
     """
     world = World("b")
+    world.has_cut(1, 1, 4)
+    # The last one of them has had it prepared before, or says so
+    prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 2.0, 0.0), "d": (2, 0.1, 0.0)}, (0, 3, 3))
+    assert list(world.cuts._copied) == [MeasuredCopy(2 * block_state_bytes(MANIFEST), 2.0)]
+    assert not world.cuts._laid_out
+    # It is the last record that says what a stage had
+    prepare_for(world, {"b": (2, 3.0, 0.0)}, (2, 1, 3))
+    assert list(world.cuts._copied)[1:] == [MeasuredCopy(block_state_bytes(MANIFEST), 3.0)]
+    world = World("b")
     prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 4.0, told_s), "c": (3, 1.0, 1.0)}, (1, 4, 1))
     block, worked_s = block_state_bytes(MANIFEST), min(told_s, 4.0)
     laid_out = [MeasuredCopy(block, 0.5), *[MeasuredCopy(4 * block, worked_s)] * (worked_s > 0), MeasuredCopy(block, 1.0)]
     assert list(world.cuts._laid_out) == laid_out
     assert list(world.cuts._copied) == [MeasuredCopy(2 * block, 4.0 - worked_s)] * (worked_s < 4.0)
     assert not world.copies
+    world.copies.append(MeasuredCopy(block / 1e3, 1e9))  # of another size: it foretells nothing here
     world.context.now_s = lambda: world.now_s
     found = world.next_wish(HOLD_S + 20)
     assert found is not None

@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from swarmfree.protocol.errors import Refused
 from swarmfree.protocol.messages import GetState, Open, Prepare, Prepared, Request, State
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.plan import Plan, Rebuilt
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.trainer.recovery.recut import begin_cut
 from tests.mutants.alone import MANIFEST, ME, SIBLING, A, Alone, D, at, plan, play, word
 
 FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
@@ -192,45 +195,89 @@ def test_what_is_held_no_longer_is_not_prepared(happens: Callable[[Alone], None]
     assert play(story, here=D, manifest=FOUR) == "gone"
 
 
-@pytest.mark.parametrize("blocks_before", [0, 1, 2])
-def test_a_plan_that_is_opened_and_taken_back_meanwhile_changes_nothing(blocks_before: int) -> None:
-    """Another cut is prepared while the one before comes into force, and goes again while a donor
-    is slow: what is prepared is that cut, or it is refused.
+def test_a_copy_that_fails_is_refused() -> None:
+    """What was held is gone by the time that a block which stays is copied."""
+
+    async def story(alone: Alone) -> str:
+        def given(_: Endpoint, request: GetState) -> list[bytes]:
+            alone.engine.unload()
+            return parts(request, request.count)
+
+        begin(alone, given)
+        return await word(alone.stage_member.preparation.prepare(wanted(X)))
+
+    assert play(story, here=D, manifest=FOUR) == "gone"
+
+
+def test_no_block_is_copied_of_what_is_not_to_be_cut() -> None:
+    """Its iteration is another one, on the very thread that copies."""
+
+    async def story(alone: Alone) -> None:
+        begin(alone, lambda *_: [])
+        spare = IntegerEngine(FOUR)
+        begin_cut(spare, BlockSplit(X), TAKER)
+        alone.stage_member.preparation._copy(wanted(X), spare, 2)
+        alone.replica_state.iteration = 1
+        alone.stage_member.preparation._copy(wanted(X), spare, 3)
+
+    with pytest.raises(ExceptionGroup) as found:
+        play(story, here=D, manifest=FOUR)
+    assert found.group_contains(Refused)
+
+
+def test_one_cut_at_a_time_is_beside_what_is_held() -> None:
+    """While the next one is prepared the one before is not there any more."""
+
+    async def story(alone: Alone) -> list[object]:
+        preparation, seen = alone.stage_member.preparation, list[object]()
+
+        def given(_: Endpoint, request: GetState) -> list[bytes]:
+            seen.append(preparation._other)
+            return parts(request, request.count)
+
+        begin(alone, given)
+        await prepared(alone, X)
+        await prepared(alone, Y)
+        return seen
+
+    assert play(story, here=D, manifest=FOUR) == [None] * 3
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_plan_that_is_opened_and_taken_back_meanwhile_changes_nothing(turns: int) -> None:
+    """Another cut is prepared as the one before comes into force, and goes again while a donor is
+    slow: what is prepared is that cut, or it is refused.
     """
     right = digest_of(Y)
 
     async def story(alone: Alone) -> tuple[str, str, str]:
         asked = begin(alone, lambda _, request: parts(request, request.count))
-        member, gate = alone.stage_member, asyncio.Event()
-        preparation, call, timed = member.preparation, alone.line.call, member.device.timed
+        member, tasks = alone.stage_member, list[asyncio.Task[str]]()
+        preparation, call, run = member.preparation, alone.line.call, member.device.run
         await member.open(A, Open(plan(1)))
         first, before = await prepared(alone, X), alone.engine.state_digest()
-        works, reached = 0, asyncio.Event()
-
-        async def counted(rank: Any, age: int, work: Callable[[], Any]) -> tuple[Any, float]:
-            nonlocal works
-            works += 1
-            if works == 1 + blocks_before:
-                reached.set()
-                await gate.wait()
-            return await timed(rank, age, work)
 
         async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
             await asyncio.sleep(0.5)
             return await call(to, request, *given, **named)
 
-        member.device.timed = counted  # type: ignore[method-assign,assignment]
         alone.line.call = slow  # type: ignore[method-assign,assignment]
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(prepared_or_refused(partial(preparation.prepare, wanted(Y))))
-            await reached.wait()
+
+            async def as_it_follows(rank: Any, age: int, work: Callable[[], Any]) -> Any:
+                if getattr(work, "__name__", "") == "state_digest" and not tasks:
+                    tasks.append(group.create_task(prepared_or_refused(partial(preparation.prepare, wanted(Y)))))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                return await run(rank, age, work)
+
+            member.device.run = as_it_follows  # type: ignore[method-assign,assignment]
             opened = await word(member.open(A, Open(cut_plan(2, X, first))))
-            gate.set()
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             back = await word(member.open(A, Open(plan(3, base="back"))))
             assert alone.engine.state_digest() == before
         assert len(asked) <= 4
-        return opened, back, task.result()
+        return opened, back, tasks[0].result()
 
     opened, back, found = play(story, here=D, manifest=FOUR)
     assert (opened, back) == ("Promise", "Promise")

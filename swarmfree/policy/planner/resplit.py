@@ -286,11 +286,12 @@ def _rated(
     copied_bytes, transition_s, block_bytes = 0, 0.0, block_state_bytes(manifest)
     for stage, names in enumerate(after.replicas[ENDS_STAGE + 1 :], start=ENDS_STAGE + 1):
         blocks = split.blocks_of(stage)
-        for held in (outlook.held.get(name, range(0)) for name in names):
-            lacks = block_bytes * len(lacking(held, blocks))
-            if held != blocks:
-                transition_s = max(transition_s, outlook.copy_s(lacks) + outlook.lay_out_s(block_bytes * len(blocks)))
-            copied_bytes += lacks
+        if old.blocks_of(stage) == blocks:
+            continue  # a guest there bears the name of its host, which holds others
+        lay_out_s = outlook.lay_out_s(block_bytes * len(blocks))
+        for name in names:
+            lacks = block_bytes * len(lacking(outlook.held.get(name, range(0)), blocks))
+            copied_bytes, transition_s = copied_bytes + lacks, max(transition_s, outlook.copy_s(lacks) + lay_out_s)
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
     return RatedSplit(split, after, block_moves(old, split), copied_bytes, transition_s, before_s, after_s, value)

@@ -31,6 +31,8 @@ from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 
 PREPARED_MEASURED = 64
+PREPARED_LEAST_S = 1e-3
+"""Who says that its part of a cut took less has said that it took nothing."""
 FAILURES_MAX = 10
 """After so many the time until the next try grows no longer: by then it is a thousand times as
 long.
@@ -95,7 +97,8 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        copied_s = partial(copy_s, tuple(self._copied)) if self._copied else outlook.copy_s
+        # Of joins and moves too: a member that once stood still is outvoted
+        copied_s = partial(copy_s, (*self._assignment.copies, *self._copied)) if self._copied else outlook.copy_s
         laid_out_s = partial(copy_s, tuple(self._laid_out), first_bytes_s=LAY_OUT_BYTES_S)
         rest = outlook.unexplained_s, outlook.recovery, outlook.horizon_s
         known = SplitOutlook(held, copied_s, laid_out_s, *rest, waits=True)
@@ -201,14 +204,16 @@ class ModelCuts:
                 or found.setdefault(participant.stage, answer.state_digest) != answer.state_digest
             ):
                 return None
-            self._learn(participant.stage, wish, waited_s[participant.member], answer.seconds)
+            self._learn(participant.stage, wish, waited_s[participant.member], answer)
         return found
 
-    def _learn(self, stage: int, wish: BlockSplit, waited_s: float, worked_s: float) -> None:
-        """What a member took to prepare a cut, and how much of that its device did, as it says."""
+    def _learn(self, stage: int, wish: BlockSplit, waited_s: float, answer: Prepared) -> None:
+        """What a member took to prepare a cut, and how much of that its device did, as it says; one
+        that had it already shows nothing.
+        """
         manifest, old = self._context.manifest, split_after(self._lead.present.record, self._context.manifest)
-        block_bytes, blocks, worked_s = block_state_bytes(manifest), wish.blocks_of(stage), min(worked_s, waited_s)
+        block_bytes, blocks, worked_s = block_state_bytes(manifest), wish.blocks_of(stage), min(answer.seconds, waited_s)
         if worked_s > 0 and blocks:
-            self._laid_out.append(MeasuredCopy(block_bytes * len(blocks), worked_s))
-        if worked_s < waited_s and (lacks := lacking(old.blocks_of(stage), blocks)):
-            self._copied.append(MeasuredCopy(block_bytes * len(lacks), waited_s - worked_s))
+            self._laid_out.append(MeasuredCopy(block_bytes * len(blocks), max(PREPARED_LEAST_S, worked_s)))
+        if worked_s < waited_s and answer.received_bytes and (lacks := lacking(old.blocks_of(stage), blocks)):
+            self._copied.append(MeasuredCopy(block_bytes * len(lacks), max(PREPARED_LEAST_S, waited_s - worked_s)))

@@ -96,6 +96,7 @@ class Preparation:
             # A system that is asked for more than there is ends the peer, and its state with it
             what = f"{needed_bytes / 1e6:,.0f} MB for another cut of stage {stage}; {free_bytes / 1e6:,.0f} MB are free"
             raise Refused(RefusalKind.EXHAUSTED, f"this peer needs {what}")
+        self._other = None  # what was prepared before, and is not the way back: one more state is in memory
         engine = await self._work(context.ports.spare_engine, cost)
         await self._work(partial(begin_cut, engine, new, stage), cost)
         for block in new.blocks_of(stage):

@@ -18,6 +18,7 @@ from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link, PeerProfi
 from swarmfree.policy.planner.resplit import (
     RatedSplit,
     SplitOutlook,
+    _rated,
     best_split,
     block_sources,
     block_state_bytes,
@@ -86,6 +87,19 @@ def test_two_stages_take_over_from_a_guest() -> None:
     assert found.after_s < found.before_s
     assert found.moves == block_moves(THREE, TWO)
     assert "6 blocks over 2 stages (3 + 3)" in found.reason
+
+
+def test_a_stage_that_does_not_change_costs_nothing() -> None:
+    """Neither its copies nor its size, nor the name under which a guest serves it."""
+    old = BlockSplit((1, 5, 1, 2))
+    now = plan_of("s|a|a|c|d", old)
+    manifest = replace(MANIFEST, model=replace(MODEL, blocks=9), stages=StagesSection(body=4, replicas_max=8))
+    fleet, outlook = fleet_of(now), outlook_of(now, guests="a2")
+    after = plan_of("s|a|a|c|d", BlockSplit((1, 5, 2, 1)))
+    found = _rated(fleet, old, after, manifest, outlook, 1.0)
+    block = block_state_bytes(manifest)
+    assert found.copied_bytes == block
+    assert found.transition_s == pytest.approx(block / 1e6 + 2 * block / LAY_OUT_RATE)
 
 
 def test_a_newcomer_gets_its_stage_back() -> None:
