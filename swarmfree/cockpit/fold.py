@@ -31,6 +31,7 @@ from swarmfree.cockpit.state import (
     Killed,
     LostMember,
     LostStage,
+    ModelCutSeen,
     News,
     PeerMove,
     PeerPicture,
@@ -257,8 +258,10 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
             return state
         case Repaired() | RoundRetried() | DirectoryReplaced() | PeersBanned() | Ended() | Note():
             return state
-        case PeerExcluded() | PeersSuspected() | ModelCut():
+        case PeerExcluded() | PeersSuspected():
             return state
+        case ModelCut():
+            return replace(state, cuts=(*state.cuts, ModelCutSeen(told.time_s, event)))
         case AdoptionAsked():
             return _amend(state, event.stage, lambda story: replace(story, asked_host=state.name_of(event.host)))
         case StageAdopted():

@@ -13,7 +13,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured
+from swarmfree.protocol.events import ModelCut, MoveDecided, MoveFailed, MoveMeasured
 from swarmfree.protocol.names import ABSENT
 
 NEWS_MAX = 40
@@ -122,6 +122,14 @@ class PeerMove:
     name: str
     decided: MoveDecided
     end: MoveMeasured | MoveFailed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCutSeen:
+    """When the model was cut anew, and what is said of it."""
+
+    time_s: float
+    cut: ModelCut
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +259,7 @@ class SwarmState:
         opened_s, first_opened_s: when the last and the first Open were made.
         guests: that serve now.
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
+        cuts: of the model, in order of time.
         resumptions: in order of time; what was undone by them is in none of the above.
         is_resuming: the run has been described once more, and has not been opened since.
         absences: (from, until) when no process was there, in order of time.
@@ -284,6 +293,7 @@ class SwarmState:
     kills: tuple[Killed, ...] = ()
     joins: tuple[Joined, ...] = ()
     moves: tuple[PeerMove, ...] = ()
+    cuts: tuple[ModelCutSeen, ...] = ()
     lost_members: tuple[LostMember, ...] = ()
     lost_stages: tuple[LostStage, ...] = ()
     resumptions: tuple[Resumption, ...] = ()

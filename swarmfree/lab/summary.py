@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmfree.cockpit.lines import action_words, killed_words, plain_reason
-from swarmfree.cockpit.state import LostMember, LostStage, PeerMove, SwarmState, bits_per_byte
+from swarmfree.cockpit.state import LostMember, LostStage, ModelCutSeen, PeerMove, SwarmState, bits_per_byte
 from swarmfree.lab.outcome import cost_of, headline, iteration_of, regained_after, training_around
 from swarmfree.lab.study_findings import beside_checkfree
 from swarmfree.protocol.events import MoveFailed, MoveMeasured
@@ -24,6 +24,10 @@ from swarmfree.protocol.events import MoveFailed, MoveMeasured
 PAGE_FILE = "report.html"
 TEXT_FILE = "summary.txt"
 TEXT_WIDTH = 100
+CUT_ITERATIONS = 5
+"""The pace after a cut is the median of so many iterations, the first one left out: it is longer by
+the wait for the cut.
+"""
 
 
 def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
@@ -65,6 +69,7 @@ def summarise(state: SwarmState, code: int, line: str) -> dict[str, Any]:
             {"name": k.name, "stage": k.stage, "signal": k.why, "killed_s": k.time_s} for k in state.kills_from_outside
         ],
         "moves": [_move(m) for m in state.moves],
+        "cuts": [_cut(seen, state) for seen in state.cuts],
         "lost_members": [_member(m) for m in state.lost_members],
         "lost_stages": [_stage(s, state) for s in state.lost_stages],
         "resumed": [{"iteration": r.iteration, "time_s": r.time_s, "away_s": round(r.away_s, 3)} for r in state.resumptions],
@@ -114,6 +119,38 @@ def _move_line(move: dict[str, Any]) -> str:
         f"{move['iteration_seconds']:.2f} s an iteration ({move['expected_iteration_seconds']:.2f} expected, "
         f"{move['expected_iteration_seconds_without']:.2f} without it)"
     )
+
+
+def _cut(seen: ModelCutSeen, state: SwarmState) -> dict[str, Any]:
+    cut = seen.cut
+    until = min((other.cut.iteration for other in state.cuts if other.cut.iteration > cut.iteration), default=math.inf)
+    paces_s = [c.seconds for c in state.commits if cut.iteration < c.iteration < until][:CUT_ITERATIONS]
+    return {
+        "iteration": cut.iteration,
+        "blocks": cut.blocks,
+        "cut_s": seen.time_s,
+        "reason": cut.reason,
+        "expected_iteration_seconds_without": cut.iteration_s or None,
+        "expected_iteration_seconds": cut.predicted_iteration_s or None,
+        "iteration_seconds": round(statistics.median(paces_s), 4) if paces_s else None,
+        "expected_transition_seconds": cut.predicted_s or None,
+        "transition_seconds": cut.seconds,
+    }
+
+
+def _cut_line(cut: dict[str, Any]) -> str:
+    blocks = " + ".join(map(str, cut["blocks"]))
+    expected_s, pace_s, expected_pace_s = (
+        cut[name] for name in ("expected_transition_seconds", "iteration_seconds", "expected_iteration_seconds")
+    )
+    told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: in {cut['transition_seconds']:.2f} s"
+    told += f" ({expected_s:.2f} expected)" if expected_s is not None else ""
+    if pace_s is None:
+        return f"{told}; the run ended before more was measured"
+    told += f", then {pace_s:.2f} s an iteration"
+    if expected_pace_s is None:
+        return told
+    return f"{told} ({expected_pace_s:.2f} expected, {cut['expected_iteration_seconds_without']:.2f} without it)"
 
 
 def _member(lost: LostMember) -> dict[str, Any]:
@@ -204,6 +241,7 @@ def summary_text(summary: dict[str, Any], folder: str) -> str:
     lines.extend(f"embedding and head were drawn anew before iteration {each}" for each in summary["ends_drawn_anew"])
     lines.extend(_member_lines(summary))
     lines.extend(map(_move_line, summary.get("moves", ())))
+    lines.extend(map(_cut_line, summary.get("cuts", ())))
     lines += [*_weights_line(summary), f"report: {folder}"]
     return wrapped("\n".join(lines), TEXT_WIDTH)
 

@@ -26,7 +26,7 @@ from swarmfree.lab.report import (
 )
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.events import MoveDecided, MoveFailed, MoveMeasured, Note
+from swarmfree.protocol.events import IterationCommitted, ModelCut, MoveDecided, MoveFailed, MoveMeasured, Note
 from tests.cockpit.stories import START_S, beginning, member_of, told, whole_story
 
 
@@ -252,3 +252,27 @@ def test_the_summary_says_what_a_move_was_to_bring_and_what_it_brought() -> None
     assert f"{where}: copied in 1.75 s (1.50 expected), then 2.12 s an iteration (2.00 expected, 3.00 without it)" in lines[0]
     assert f"{where}, in vain: it is gone" in lines[1]
     assert f"{where}; the run ended before that was measured" in lines[2]
+
+
+def test_the_summary_says_what_a_cut_was_to_take_and_what_it_took() -> None:
+    """Beside each other, in seconds; the iteration that waited for it says nothing of the pace, nor
+    does one after the next cut. Where nothing was expected that is not said.
+    """
+    cuts = (ModelCut(2, [3, 0, 3], "why", 0.75, 0.5, 4.0, 3.0), ModelCut(5, [2, 2, 2], "the rehearsal says so", 1.25))
+    story = beginning()
+    for number, seconds in enumerate((4.0, 4.0, 9.0, 3.25, 3.5, 8.0, 2.0)):
+        story += [told(20.0 + number, "peer-1", cut) for cut in cuts if cut.iteration == number]
+        commit = IterationCommitted(number, 0, 1.0, None, 64, seconds, [1.0] * 4, "ab")
+        story.append(told(20.5 + number, "peer-1", commit))
+    state = fold_all(story)
+    assert [seen.cut for seen in state.cuts] == list(cuts)
+    first, second = summarise(state, 0, "")["cuts"]
+    assert (first["transition_seconds"], first["expected_transition_seconds"]) == (0.75, 0.5)
+    assert (first["iteration_seconds"], first["expected_iteration_seconds"]) == (3.375, 3.0)
+    assert (second["iteration_seconds"], second["expected_transition_seconds"]) == (2.0, None)
+    text = " ".join(summary_text(summarise(state, 0, ""), "x").split())
+    where = "the model was cut anew before iteration 2, 3 + 0 + 3 blocks: in 0.75 s (0.50 expected)"
+    assert f"{where}, then 3.38 s an iteration (3.00 expected, 4.00 without it)" in text
+    assert "before iteration 5, 2 + 2 + 2 blocks: in 1.25 s, then 2.00 s an iteration" in text
+    cut_last = summarise(fold_all([*beginning(), told(22.0, "peer-1", cuts[0])]), 0, "")
+    assert f"{where}; the run ended before more was measured" in " ".join(summary_text(cut_last, "x").split())
