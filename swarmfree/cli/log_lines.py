@@ -48,8 +48,8 @@ class OneLine(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Every record is written; one that cannot be put so is written as it is."""
-        error = record.exc_info[1] if record.exc_info else None
         with contextlib.suppress(Exception):
+            error = record.exc_info[1] if record.exc_info else None
             if error is not None and not _is_ours(error):
                 said = " ".join(f"{record.getMessage()}: {type(error).__name__}: {error}".split())
                 record.msg, record.args, record.exc_info, record.exc_text = said[:LINE_CHARS], (), None, None

@@ -25,7 +25,7 @@ from swarmfree.protocol.records import SetSplit
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.coordinator import model_cuts
-from swarmfree.trainer.coordinator.model_cuts import ModelCuts
+from swarmfree.trainer.coordinator.model_cuts import COUNTS_S, ModelCuts
 from swarmfree.trainer.member.preparation import cut_bytes
 from tests.builders import make_entry, make_record
 
@@ -200,19 +200,19 @@ def test_what_each_member_took_foretells_the_next_cut(told_s: float) -> None:
     world.has_cut(1, 1, 4)
     # The last one of them has had it prepared before, or says so
     prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 2.0, 0.0), "d": (2, 0.1, 0.0)}, (0, 3, 3))
-    assert list(world.cuts._copied) == [MeasuredCopy(2 * block_state_bytes(MANIFEST), 2.0)]
+    assert [each for _, each in world.cuts._copied] == [MeasuredCopy(2 * block_state_bytes(MANIFEST), 2.0)]
     assert not world.cuts._laid_out
     # It is the last record that says what a stage had
     prepare_for(world, {"b": (2, 3.0, 0.0)}, (2, 1, 3))
-    assert list(world.cuts._copied)[1:] == [MeasuredCopy(block_state_bytes(MANIFEST), 3.0)]
+    assert [each for _, each in world.cuts._copied][1:] == [MeasuredCopy(block_state_bytes(MANIFEST), 3.0)]
     world = World("b")
     prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 4.0, told_s), "c": (3, 1.0, 1.0)}, (1, 4, 1))
     block, worked_s = block_state_bytes(MANIFEST), min(told_s, 4.0)
     laid_out = [MeasuredCopy(block, 0.5), *[MeasuredCopy(4 * block, worked_s)] * (worked_s > 0), MeasuredCopy(block, 1.0)]
-    assert list(world.cuts._laid_out) == laid_out
-    assert list(world.cuts._copied) == [MeasuredCopy(2 * block, 4.0 - worked_s)] * (worked_s < 4.0)
+    assert [each for _, each in world.cuts._laid_out] == laid_out
+    assert [each for _, each in world.cuts._copied] == [MeasuredCopy(2 * block, 4.0 - worked_s)] * (worked_s < 4.0)
     assert not world.copies
-    world.copies.append(MeasuredCopy(block / 1e3, 1e9))  # of another size: it foretells nothing here
+    world.copies.append(MeasuredCopy(2 * block, 1e9))  # a join: it foretells nothing here
     world.context.now_s = lambda: world.now_s
     found = world.next_wish(HOLD_S + 20)
     assert found is not None
@@ -220,6 +220,17 @@ def test_what_each_member_took_foretells_the_next_cut(told_s: float) -> None:
     copied_s = (4.0 - worked_s) / 2 if worked_s < 4.0 else block / 1e6  # as joins have it
     laid_out_s = 3 * worked_s / 4 if worked_s else 3 / 1.5
     assert found.predicted_s == pytest.approx(copied_s + laid_out_s)
+
+
+def test_a_member_that_once_stood_still_keeps_nobody_from_a_cut_for_ever() -> None:
+    """What it took counts for an hour; then copies are foretold by joins again."""
+    world, stood_still = World("b"), MeasuredCopy(block_state_bytes(MANIFEST), 600.0)
+    for measured in (world.cuts._copied, world.cuts._laid_out):
+        measured.append((0.0, stood_still))
+    assert world.within(60.0) == ()
+    world.now_s = COUNTS_S - 20.0
+    assert world.within(19.0) == ()
+    assert sorted(world.within(3 * HOLD_S)) == [1, 2, 3]
 
 
 def test_a_stage_that_a_guest_serves_alone_is_left_without_blocks() -> None:

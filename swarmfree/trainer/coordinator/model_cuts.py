@@ -32,7 +32,13 @@ from swarmfree.trainer.coordinator.roster import Roster
 
 PREPARED_MEASURED = 64
 PREPARED_LEAST_S = 1e-3
-"""Who says that its part of a cut took less has said that it took nothing."""
+"""Whoever says that its part of a cut took less is taken to have needed this: rates have to be
+finite.
+"""
+COUNTS_S = 3600.0
+"""What a member took for a cut foretells others for so long: where one stood still, none may look
+worth its while until then.
+"""
 FAILURES_MAX = 10
 """After so many the time until the next try grows no longer: by then it is a thousand times as
 long.
@@ -69,9 +75,9 @@ class ModelCuts:
         self._looked_s = -math.inf
         self._failures = 0  # in a row
         self._begun: _Begun | None = None
-        # Of each member that has prepared a cut: blocks that it lacked, and its stage
-        self._copied: deque[MeasuredCopy] = deque(maxlen=PREPARED_MEASURED)
-        self._laid_out: deque[MeasuredCopy] = deque(maxlen=PREPARED_MEASURED)
+        # Of each member that has prepared a cut, and when: blocks that it lacked, and its stage
+        self._copied: deque[tuple[float, MeasuredCopy]] = deque(maxlen=PREPARED_MEASURED)
+        self._laid_out: deque[tuple[float, MeasuredCopy]] = deque(maxlen=PREPARED_MEASURED)
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
@@ -97,9 +103,11 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        # Of joins and moves too: a member that once stood still is outvoted
-        copied_s = partial(copy_s, (*self._assignment.copies, *self._copied)) if self._copied else outlook.copy_s
-        laid_out_s = partial(copy_s, tuple(self._laid_out), first_bytes_s=LAY_OUT_BYTES_S)
+        copied, laid_out = (
+            tuple(each for then_s, each in of if now_s < then_s + COUNTS_S) for of in (self._copied, self._laid_out)
+        )
+        copied_s = partial(copy_s, copied) if copied else outlook.copy_s
+        laid_out_s = partial(copy_s, laid_out, first_bytes_s=LAY_OUT_BYTES_S)
         rest = outlook.unexplained_s, outlook.recovery, outlook.horizon_s
         known = SplitOutlook(held, copied_s, laid_out_s, *rest, waits=True)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
@@ -213,7 +221,9 @@ class ModelCuts:
         """
         manifest, old = self._context.manifest, split_after(self._lead.present.record, self._context.manifest)
         block_bytes, blocks, worked_s = block_state_bytes(manifest), wish.blocks_of(stage), min(answer.seconds, waited_s)
+        now_s = self._context.now_s()
         if worked_s > 0 and blocks:
-            self._laid_out.append(MeasuredCopy(block_bytes * len(blocks), max(PREPARED_LEAST_S, worked_s)))
+            self._laid_out.append((now_s, MeasuredCopy(block_bytes * len(blocks), max(PREPARED_LEAST_S, worked_s))))
         if worked_s < waited_s and answer.received_bytes and (lacks := lacking(old.blocks_of(stage), blocks)):
-            self._copied.append(MeasuredCopy(block_bytes * len(lacks), max(PREPARED_LEAST_S, waited_s - worked_s)))
+            took_s = max(PREPARED_LEAST_S, waited_s - worked_s)
+            self._copied.append((now_s, MeasuredCopy(block_bytes * len(lacks), took_s)))

@@ -52,7 +52,7 @@ class OtherCut:
 
 
 def cut_bytes(manifest: Manifest, new: BlockSplit, stage: int) -> int:
-    """Memory that a stage takes, at most, as this split cuts it, beside what is held: an engine."""
+    """Memory that a stage takes, at most, as this split cuts it, beside what is there."""
     return BYTES_PER_PARAMETER * block_parameters(manifest.model) * len(new.blocks_of(stage))
 
 
@@ -81,7 +81,7 @@ class Preparation:
             Refused: `gone`, what is held is not what is to be cut, or changed meanwhile, or nobody
                 gives what is missing; `exhausted`, there is no memory for it.
         """
-        async with self._preparing:  # however many are asked for, one more state is in memory
+        async with self._preparing:  # however many are asked for, one is made, beside the one that is there
             return await self._prepare(request)
 
     async def _prepare(self, request: Prepare) -> Reply:
@@ -96,7 +96,6 @@ class Preparation:
             # A system that is asked for more than there is ends the peer, and its state with it
             what = f"{needed_bytes / 1e6:,.0f} MB for another cut of stage {stage}; {free_bytes / 1e6:,.0f} MB are free"
             raise Refused(RefusalKind.EXHAUSTED, f"this peer needs {what}")
-        self._other = None  # what was prepared before, and is not the way back: one more state is in memory
         engine = await self._work(context.ports.spare_engine, cost)
         await self._work(partial(begin_cut, engine, new, stage), cost)
         for block in new.blocks_of(stage):

@@ -225,22 +225,21 @@ def test_no_block_is_copied_of_what_is_not_to_be_cut() -> None:
     assert found.group_contains(Refused)
 
 
-def test_one_cut_at_a_time_is_beside_what_is_held() -> None:
-    """While the next one is prepared the one before is not there any more."""
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_cut_that_cannot_be_prepared_costs_none_that_is(is_given: bool) -> None:  # noqa: FBT001 - by a donor
+    """A record that is cut as the one before may be stored here; one that is prepared takes its
+    place.
+    """
 
-    async def story(alone: Alone) -> list[object]:
-        preparation, seen = alone.stage_member.preparation, list[object]()
+    async def story(alone: Alone) -> tuple[str, str]:
+        preparation, gives = alone.stage_member.preparation, [True]
+        begin(alone, lambda _, request: parts(request, request.count) if gives[0] else [])
+        first = await prepared(alone, X)
+        gives[0] = is_given
+        answer = await word(preparation.prepare(wanted(Y)))
+        return answer, await word(alone.stage_member.open(A, Open(cut_plan(2, X, first))))
 
-        def given(_: Endpoint, request: GetState) -> list[bytes]:
-            seen.append(preparation._other)
-            return parts(request, request.count)
-
-        begin(alone, given)
-        await prepared(alone, X)
-        await prepared(alone, Y)
-        return seen
-
-    assert play(story, here=D, manifest=FOUR) == [None] * 3
+    assert play(story, here=D, manifest=FOUR) == (("Prepared", "gone") if is_given else ("gone", "Promise"))
 
 
 @pytest.mark.parametrize("turns", range(6))
