@@ -261,7 +261,7 @@ def _tell(state: SwarmState, told: PeerEvent) -> SwarmState:
         case PeerExcluded() | PeersSuspected():
             return state
         case ModelCut():
-            return replace(state, cuts=(*state.cuts, ModelCutSeen(told.time_s, event)))
+            return replace(state, cuts=(*_cuts_but(state, event.iteration), ModelCutSeen(told.time_s, event)))
         case AdoptionAsked():
             return _amend(state, event.stage, lambda story: replace(story, asked_host=state.name_of(event.host)))
         case StageAdopted():
@@ -286,7 +286,15 @@ def _place(state: SwarmState, member: str, stage: int, fallback: str, iteration:
     return _with_peer(state, replace(peer, stage=stage, iteration=max(peer.iteration, iteration)))
 
 
+def _cuts_but(state: SwarmState, iteration: int) -> tuple[ModelCutSeen, ...]:
+    """Those that begin with other iterations: what is said again, or given up, takes its place."""
+    return tuple(seen for seen in state.cuts if seen.cut.iteration != iteration)
+
+
 def _open(state: SwarmState, told: PeerEvent, opened: Opened) -> SwarmState:
+    if opened.iteration == state.iteration and (opened.attempt, told.name) != (state.attempt, state.coordinator):
+        # A cut that no record has is not taken over by a later attempt, nor by another coordinator
+        state = replace(state, cuts=_cuts_but(state, opened.iteration))
     state = replace(
         go_on(state, told.time_s, opened.iteration),
         coordinator=told.name,

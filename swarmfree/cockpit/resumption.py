@@ -49,6 +49,7 @@ def go_on(state: SwarmState, time_s: float, iteration: int) -> SwarmState:
         state,
         commits=commits,
         evaluations=tuple(each for each in state.evaluations if each.iteration < iteration),
+        cuts=tuple(each for each in state.cuts if each.cut.iteration < iteration),
         resumptions=(*before, Resumption(time_s, iteration, max(0.0, time_s - since_s))),
         is_resuming=False,
     )

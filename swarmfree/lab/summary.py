@@ -25,8 +25,8 @@ PAGE_FILE = "report.html"
 TEXT_FILE = "summary.txt"
 TEXT_WIDTH = 100
 CUT_ITERATIONS = 5
-"""The pace after a cut is the median of so many iterations, the first one left out: it is longer by
-the wait for the cut.
+"""The pace after a cut is the median of so many iterations: the first one is left out, which is
+longer by the wait for the cut, and those in which work was redone.
 """
 
 
@@ -123,8 +123,9 @@ def _move_line(move: dict[str, Any]) -> str:
 
 def _cut(seen: ModelCutSeen, state: SwarmState) -> dict[str, Any]:
     cut = seen.cut
-    until = min((other.cut.iteration for other in state.cuts if other.cut.iteration > cut.iteration), default=math.inf)
-    paces_s = [c.seconds for c in state.commits if cut.iteration < c.iteration < until][:CUT_ITERATIONS]
+    next_cut = min((other.cut.iteration for other in state.cuts if other.cut.iteration > cut.iteration), default=math.inf)
+    until = min(next_cut, cut.iteration + CUT_ITERATIONS + 1)
+    paces_s = [c.seconds for c in state.commits if cut.iteration < c.iteration < until and not c.redone]
     return {
         "iteration": cut.iteration,
         "blocks": cut.blocks,
@@ -146,11 +147,12 @@ def _cut_line(cut: dict[str, Any]) -> str:
     told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: in {cut['transition_seconds']:.2f} s"
     told += f" ({expected_s:.2f} expected)" if expected_s is not None else ""
     if pace_s is None:
-        return f"{told}; the run ended before more was measured"
+        return f"{told}; no whole iteration was measured before it was cut again, or the run ended"
     told += f", then {pace_s:.2f} s an iteration"
-    if expected_pace_s is None:
+    without_s = cut["expected_iteration_seconds_without"]
+    if expected_pace_s is None or without_s is None:
         return told
-    return f"{told} ({expected_pace_s:.2f} expected, {cut['expected_iteration_seconds_without']:.2f} without it)"
+    return f"{told} ({expected_pace_s:.2f} expected, {without_s:.2f} without it)"
 
 
 def _member(lost: LostMember) -> dict[str, Any]:

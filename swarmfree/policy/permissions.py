@@ -207,7 +207,8 @@ TABLE: Mapping[str, Row] = MappingProxyType(
         "GetManifest": Row(ANYBODY),
         "Goodbye, the run is over": Row(LEADERS),
         "Goodbye, rejoin": Row(LEADERS),
-        "Goodbye, a successor": Row(frozenset({Role.COORDINATOR})),
+        # From whoever leads no longer it says nothing, as where it comes twice
+        "Goodbye, a successor": Row(LEADERS),
         "Goodbye": Row(ANYBODY),
         "Meet": Row(ANYBODY, (Match.OWN_TERM,)),
         "GetAccount": _IN_ITS_TERM,

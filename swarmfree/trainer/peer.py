@@ -301,9 +301,7 @@ class Peer:
             case JoinOther(successor=successor):
                 await self.stage_member.rejoin(sender, successor)
             case FollowSuccessor(successor=successor):
-                coordinator = self.stage_member.replica_state.coordinator
-                if coordinator is not None and coordinator.member == sender.member:
-                    self.stage_member.name_successor(successor.member)
+                self.stage_member.name_successor(sender, successor.member)
             case ReleaseMember():
                 if self.coordinator is None:
                     raise Refused(RefusalKind.NOT_YET, "this peer does not coordinate")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swarmfree.cockpit.fold import fold, fold_all
 from swarmfree.cockpit.lines import plain_reason
+from swarmfree.cockpit.resumption import go_on
 from swarmfree.cockpit.state import SwarmState
 from swarmfree.lab import report
 from swarmfree.lab.report import (
@@ -26,7 +28,7 @@ from swarmfree.lab.report import (
 )
 from swarmfree.lab.summary import summarise, summary_brief, summary_text, wrapped
 from swarmfree.protocol.errors import ConfigError
-from swarmfree.protocol.events import IterationCommitted, ModelCut, MoveDecided, MoveFailed, MoveMeasured, Note
+from swarmfree.protocol.events import Event, IterationCommitted, ModelCut, MoveDecided, MoveFailed, MoveMeasured, Note, Opened
 from tests.cockpit.stories import START_S, beginning, member_of, told, whole_story
 
 
@@ -275,4 +277,29 @@ def test_the_summary_says_what_a_cut_was_to_take_and_what_it_took() -> None:
     assert f"{where}, then 3.38 s an iteration (3.00 expected, 4.00 without it)" in text
     assert "before iteration 5, 2 + 2 + 2 blocks: in 1.25 s, then 2.00 s an iteration" in text
     cut_last = summarise(fold_all([*beginning(), told(22.0, "peer-1", cuts[0])]), 0, "")
-    assert f"{where}; the run ended before more was measured" in " ".join(summary_text(cut_last, "x").split())
+    assert f"{where}; no whole iteration was measured before it was cut again, or the run ended" in " ".join(
+        summary_text(cut_last, "x").split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "iterations"),
+    [
+        ([ModelCut(4, [3, 0, 3], "why", 0.5)], [4]),
+        ([ModelCut(4, [3, 0, 3], "why", 0.5), ModelCut(4, [2, 2, 2], "why", 0.5)], [4]),
+        ([ModelCut(4, [3, 0, 3], "why", 0.5), Opened(4, 1, "b", [[]])], []),
+        ([ModelCut(4, [3, 0, 3], "why", 0.5), Opened(4, 0, "b", [[]])], [4]),
+        ([ModelCut(4, [3, 0, 3], "why", 0.5), Opened(5, 1, "b", [[]])], [4]),
+        ([ModelCut(2, [3, 0, 3], "why", 0.5), ModelCut(4, [2, 2, 2], "why", 0.5)], [2, 4]),
+    ],
+    ids=["made", "told again", "given up", "another revision", "of a later iteration", "two"],
+)
+def test_a_cut_that_comes_to_nothing_is_not_told_as_made(events: list[Event], iterations: list[int]) -> None:
+    """A later attempt at the same iteration has none, nor has another coordinator's."""
+    story = [*beginning(), told(20.0, "peer-1", Opened(4, 0, "b", [[]]))]
+    state = fold_all([*story, *(told(21.0 + number, "peer-1", event) for number, event in enumerate(events))])
+    assert [seen.cut.iteration for seen in state.cuts] == iterations
+    taken_over = fold(state, told(30.0, "peer-2", Opened(state.iteration, 0, "b", [[]])))
+    assert [seen.cut.iteration for seen in taken_over.cuts] == [each for each in iterations if each != state.iteration]
+    resumed = go_on(replace(state, is_resuming=True), 40.0, 3)
+    assert [seen.cut.iteration for seen in resumed.cuts] == [each for each in iterations if each < 3]

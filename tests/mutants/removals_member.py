@@ -608,3 +608,13 @@ def state_read_once(patch: pytest.MonkeyPatch) -> None:
         return await read(self, object(), work)
 
     patch.setattr(Device, "read", careless)
+
+
+def successor_of_the_one_that_leads(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has a place names who may claim the lead."""
+
+    def careless(self: StageMember, sender: Endpoint, successor: Member) -> None:
+        del sender
+        self.successor = successor
+
+    patch.setattr(StageMember, "name_successor", careless)

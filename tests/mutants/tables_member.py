@@ -1156,3 +1156,21 @@ def copy_that_cannot_step() -> object:
         return await word(voted_commit(alone, entry)), alone.replica_state.is_committed_state
 
     return [play(partial(story, state=state)) for state in ("", "another")]
+
+
+def goodbyes_that_name_a_successor() -> object:
+    """A member that follows A hears them of D, of A, and of A again once it follows D: whether it
+    takes one for the successor.
+    """
+
+    async def story(alone: Alone) -> list[object]:
+        member, found = alone.stage_member, list[object]()
+        await member.open(A, Open(plan(1)))
+        for sender in (D, A):
+            member.name_successor(sender, D.member)
+            found.append(member.successor is not None)
+        await member.heartbeat(D, Heartbeat(at(1, LATER), 0, 0.0))
+        member.name_successor(A, SIBLING.member)
+        return [*found, member.successor is not None]
+
+    return play(story)

@@ -499,6 +499,7 @@ ROWS = (
     ),
     Row(removals_return.places_that_were_left, tables_lead.places_by_three_pasts, [(1, 4), (2, 1), (1, 4)]),
     Row(removals_return.known_as_it_left, tables_return.place_from_one_that_was_left, [True, False, True]),
+    Row(removals_member.successor_of_the_one_that_leads, tables_member.goodbyes_that_name_a_successor, [False, True, False]),
     Row(removals_member.state_read_once, tables_copies.state_asked_for_while_a_peer_stood_still, [3, 4]),
     *(
         Row(removal, tables_copies.copy_of_nobody, [*[("failed", 1, 0)] * 2, ("failed", -1, 0), ("failed", 1, 0)])

@@ -355,8 +355,11 @@ class StageMember:
         if not (was_silent or was_stalled) and (is_silent or self.is_stalled):
             self.tied.tell()
 
-    def name_successor(self, successor: Member) -> None:
-        """Note who may claim the lead, since the coordinator leaves."""
+    def name_successor(self, sender: Endpoint, successor: Member) -> None:
+        """Note who may claim the lead, where it is the coordinator that leaves and says so."""
+        coordinator = self.replica_state.coordinator
+        if coordinator is None or coordinator.member != sender.member:
+            return
         self.successor = successor
         self.heartbeat_came.tell()
         self.tied.tell()
