@@ -82,7 +82,7 @@ class Assignment:
 
     Attributes:
         copied_s: when each member had copied its stage's state.
-        copies: the last copies of body stages, and of blocks for cuts.
+        copies: the last copies of body stages.
     """
 
     def __init__(

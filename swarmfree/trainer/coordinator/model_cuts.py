@@ -58,7 +58,7 @@ class _Wish:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A cut that all have prepared, and since when."""
+    """A cut that all have prepared, and when they were asked to."""
 
     wish: _Wish
     asked_s: float
