@@ -698,6 +698,8 @@ class GetState:
         to_export: with weights alone: to take them out of the run, so with what proves them.
         split: by which parts are counted, of whoever holds its stage as it is cut otherwise none
             is wanted; empty = as the donor has it.
+        digests_only: in place of each part those of its weights, first and second moment, one after
+            the other.
     """
 
     stage: int
@@ -708,6 +710,7 @@ class GetState:
     count: int = 1
     to_export: bool = False
     split: tuple[int, ...] = ()
+    digests_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,6 +725,8 @@ class Prepare:
         iteration: that the state is ready for.
         lineage: of the last committed record.
         split: blocks of each body stage.
+        ahead: only copy what is lacking, while training goes on, and follow it; it is answered once
+            all of it is there, or after `hold_s`.
     """
 
     position: Position
@@ -729,6 +734,7 @@ class Prepare:
     iteration: int
     lineage: str
     split: tuple[int, ...]
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -736,14 +742,12 @@ class Prepared:
     """Answers Prepare: it is there.
 
     Args:
-        state_digest: of what was prepared.
-        seconds: that the device worked on it; the rest of the wait was for blocks of others.
-        received_bytes: that came from other stages.
+        state_digest: of what was prepared; empty where it is copied ahead.
+        missing: parts that have not come yet, of what is copied ahead.
     """
 
     state_digest: str
-    seconds: float
-    received_bytes: int
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

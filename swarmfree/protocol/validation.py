@@ -429,8 +429,7 @@ def _prepare(prepare: says.Prepare, bounds: MessageBounds) -> None:
 
 def _prepared(prepared: says.Prepared, _: MessageBounds) -> None:
     _hash("digest of a state", prepared.state_digest)
-    _within("seconds", prepared.seconds, 0, most.SECONDS_MAX)
-    _within("bytes", prepared.received_bytes, 0, most.TALLY_MAX)
+    _within("parts", prepared.missing, 0, most.PARTS_MAX)
 
 
 # ---- claims, heartbeats, records -----------------------------------------------------------------
@@ -616,6 +615,8 @@ def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -
         _hash("lineage", request.lineage)
         if request.split:
             _split(request.split, bounds)
+        if request.digests_only:
+            _stage(request.stage, bounds, 1)
 
 
 def _state(state: says.State, bounds: MessageBounds) -> None:

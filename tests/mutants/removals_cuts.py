@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,8 @@ from swarmfree.trainer.member import preparation, queries
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.member.preparation import Preparation
+from swarmfree.trainer.recovery import block_copies
+from swarmfree.trainer.recovery.block_copies import BlockCopies
 from swarmfree.trainer.replica_state import ReplicaState
 
 
@@ -178,3 +180,36 @@ def guests_of_a_cut(patch: pytest.MonkeyPatch) -> None:
         return settled(self, participant) and not participant.leaving
 
     patch.setattr(ModelCuts, "_is_settled", strict)
+
+
+def proven_copies(patch: pytest.MonkeyPatch) -> None:
+    """What was copied ahead counts as what the members hold that gave it."""
+
+    async def careless(self: BlockCopies, *_: object) -> bool:
+        del self
+        return True
+
+    patch.setattr(BlockCopies, "_is_proven", careless)
+
+
+def copies_that_nobody_wants(patch: pytest.MonkeyPatch) -> None:
+    """Blocks that nobody asks for any more are followed for good."""
+    patch.setattr(block_copies, "KEPT_ITERATIONS", 1 << 30)
+
+
+def copied_before_the_stop(patch: pytest.MonkeyPatch) -> None:
+    """The swarm stops for a cut as soon as it is wished for, and waits for all that has to come."""
+    patch.setattr(ModelCuts, "_is_copied", lambda self, *_: True)
+
+
+def copies_of_another_swarm(patch: pytest.MonkeyPatch) -> None:
+    """The model is cut for those that were there as blocks began to be copied."""
+    is_copied = ModelCuts._is_copied
+
+    def careless(self: ModelCuts, wish: object, old: BlockSplit, asked: list[Participant]) -> bool:
+        if self._copying is not None:
+            self._copying.members = frozenset(g.member for g in asked)
+            self._copying.missing |= {g.member: 0 for g in asked}
+        return is_copied(self, cast("Any", wish), old, asked)
+
+    patch.setattr(ModelCuts, "_is_copied", careless)

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+import pytest
+
 from swarmfree.policy.recovery import choose_recovery
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.actions import Stay
@@ -47,6 +49,7 @@ from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.preparation import cut_bytes
+from swarmfree.trainer.recovery.block_copies import BlockCopies
 from swarmfree.trainer.recovery.shadows import ShadowKeeper
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_entry
@@ -68,6 +71,7 @@ from tests.mutants.alone import (
     word,
 )
 from tests.mutants.tables_member import _roll
+from tests.trainer.test_block_copies import GIVER, Swarm, play_swarm
 
 T = TypeVar("T")
 FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
@@ -359,8 +363,10 @@ def _leading(story: Callable[[Alone, ModelCuts, Roster], Awaitable[T]], answers:
             if isinstance(request, Heartbeat):
                 said = beat_answer({A: 0, D: 2}.get(to, 1), iteration=1)
                 return Reply(replace(said, host=host if to == D else ""))
+            if isinstance(request, Prepare) and request.ahead:
+                return Reply(Prepared(""))
             if isinstance(request, Prepare) and to in answers:
-                return Reply(Prepared(answers[to], 0.1, 10))
+                return Reply(Prepared(answers[to]))
             raise Refused(RefusalKind.GONE, "not here")
 
         alone.line.answer = answer
@@ -378,10 +384,13 @@ def _leading(story: Callable[[Alone, ModelCuts, Roster], Awaitable[T]], answers:
 
 
 def _cuts(alone: Alone, lead: Leadership, roster: Roster, assignment: Assignment) -> ModelCuts:
-    return ModelCuts(alone.context, lead, roster, assignment, MoveWatch(alone.context, lead, roster, assignment))
+    moves = MoveWatch(alone.context, lead, roster, assignment)
+    return ModelCuts(alone.context, lead, roster, assignment, moves, alone.tasks)
 
 
 async def _considered(_: Alone, cuts: ModelCuts, __: Roster) -> tuple[int, ...]:
+    await cuts.consider()
+    await asyncio.sleep(0.1)  # all have copied what they lack
     await cuts.consider()
     return cuts._lead.cut
 
@@ -396,8 +405,8 @@ def prepared_by_some() -> object:
 def lost_after_it_was_prepared() -> object:
     """All have prepared, and then a stage is lost: how the next plan is cut."""
 
-    async def story(_: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
-        await cuts.consider()
+    async def story(alone: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
+        await _considered(alone, cuts, roster)
         roster.fence(D.member, "it has died")
         cuts.look()
         return cuts._lead.cut
@@ -454,12 +463,11 @@ def lost_without_blocks() -> object:
 def _of_a_leaver(host: str) -> tuple[int, ...]:
     """Who serves the second stage alone has said goodbye; how the next plan is cut."""
 
-    async def story(_: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
+    async def story(alone: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
         leaver = roster.get(D.member)
         assert leaver is not None
         leaver.leave()
-        await cuts.consider()
-        return cuts._lead.cut
+        return await _considered(alone, cuts, roster)
 
     return _leading(story, {ME: "one", SIBLING: "one", D: "two"}, host)
 
@@ -467,3 +475,85 @@ def _of_a_leaver(host: str) -> tuple[int, ...]:
 def cut_with_a_guest() -> object:
     """It is a guest, which stays until somebody comes; and another peer, which does not."""
     return [_of_a_leaver("host"), _of_a_leaver("")]
+
+
+def copied_of_what_was_rebuilt() -> object:
+    """What was copied ahead is not what its members hold any more, by no record: whether what is
+    prepared is what they hold.
+    """
+
+    async def story(swarm: Swarm) -> bool:
+        swarm.train()
+        await swarm.missing()
+        swarm.giver.draw(GIVER, 7)
+        digest, _ = await swarm.prepared()
+        with pytest.MonkeyPatch.context() as right:
+            right.setattr(BlockCopies, "_is_proven", _none_is)
+            return digest == await swarm.right()
+
+    return play_swarm(story)
+
+
+async def _none_is(*_: object) -> bool:
+    return False
+
+
+def copies_that_nobody_asks_for() -> object:
+    """A coordinator asks for copies, and then nobody does: whether they are followed."""
+
+    async def story(swarm: Swarm) -> bool:
+        swarm.train()
+        await swarm.missing()
+        for _ in range(5):
+            swarm.train()
+            await asyncio.sleep(1.0)
+        return swarm.preparation._ahead is not None
+
+    return play_swarm(story)
+
+
+def cut_before_all_is_copied() -> object:
+    """Everybody could prepare, and one has not copied what it lacks yet: how the next plan is cut,
+    and the one after.
+    """
+
+    async def story(alone: Alone, cuts: ModelCuts, _: Roster) -> list[tuple[int, ...]]:
+        answer, missing = alone.line.answer, [5]
+
+        def late(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, Prepare) and request.ahead and to == D:
+                return Reply(Prepared("", missing[0]))
+            return answer(to, request)
+
+        alone.line.answer, found = late, list[tuple[int, ...]]()
+        for missing[0] in (5, 0):
+            await cuts.consider()
+            await asyncio.sleep(2.0)
+            await cuts.consider()
+            found.append(cuts._lead.cut)
+        return found
+
+    return _leading(story, {ME: "one", SIBLING: "one", D: "two"})
+
+
+def cut_for_whoever_came_meanwhile() -> object:
+    """One more has come to a stage since blocks were copied for another cut: how the next plan is
+    cut.
+    """
+
+    async def story(alone: Alone, cuts: ModelCuts, roster: Roster) -> tuple[int, ...]:
+        await cuts.consider()
+        await asyncio.sleep(0.1)
+        came = replace(ME, member=replace(ME.member, peer_id="e"))
+        roster.admit(came, Hello(False, False, ""), 1, built=True, is_ours=True, opened=at(1))
+        answer = alone.line.answer
+
+        def also(to: Endpoint, request: Request) -> Reply:
+            return answer(ME if to == came else to, request)
+
+        alone.line.answer = also
+        await asyncio.sleep(0.4)
+        await cuts.consider()
+        return cuts._lead.cut
+
+    return _leading(story, {ME: "one", SIBLING: "one", D: "two"})

@@ -922,6 +922,10 @@ ROWS = (
     Row(removals_cuts.cut_of_a_successor, tables_cuts.successor_of_a_cut, [(), ()]),
     Row(removals_cuts.stage_without_blocks, tables_cuts.lost_without_blocks, [("Restore", 0, 1), ("Merge", 1, 0)]),
     Row(removals_cuts.guests_of_a_cut, tables_cuts.cut_with_a_guest, [(3, 1), ()]),
+    Row(removals_cuts.proven_copies, tables_cuts.copied_of_what_was_rebuilt, True),
+    Row(removals_cuts.copies_that_nobody_wants, tables_cuts.copies_that_nobody_asks_for, False),
+    Row(removals_cuts.copied_before_the_stop, tables_cuts.cut_before_all_is_copied, [(), (3, 1)]),
+    Row(removals_cuts.copies_of_another_swarm, tables_cuts.cut_for_whoever_came_meanwhile, ()),
 )
 
 

@@ -173,6 +173,8 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (messages.Pull(replace(KEY, stage=2**31), Side.ANSWER), "stage 2,147,483,648"),
     (messages.Reduce(BASE, 2**31, contributes=True), "part 2,147,483,648"),
     (messages.GetState(2, 7, LINEAGE, 0, weights_only=True, count=2**31), "count of parts"),
+    (messages.GetState(0, 7, LINEAGE, 0, weights_only=False, digests_only=True), "stage 0; 1 to 4 expected"),
+    (messages.Prepared("", 2**31), "parts"),
     (messages.GetShadow(2, 0, -2), "iteration -2"),
     (messages.GetRecord(2**40), "iteration"),
     (messages.Goodbye(run_over=True, finished=False, why="x" * 9000), "why of 9,000 letters"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Commit, Open, Prepare, Prepared, Promise, Request, Seal, Sealed
+from swarmfree.protocol.messages import Commit, GetState, Open, Prepare, Prepared, Promise, Request, Seal, Sealed
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -19,7 +19,7 @@ from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from tests.scenarios.scenario_world import STEADY, Once, lines, play, reaching, share_is_done, swarm, unhurried
 
-CUTS = ((2, (3, 1, 2)), (4, (2, 2, 2)), (5, (1, 4, 1)))
+CUTS = ((2, (3, 1, 2)), (4, (2, 2, 2)), (6, (1, 4, 1)))
 LATE = ((5, (3, 1, 2)),)
 ITERATIONS = 7
 LOST = Fate(request_delay_s=0.002, payload_delay_s=0.001, response_delay_s=0.002, request_lost=True)
@@ -70,22 +70,32 @@ def test_blocks_move_and_nothing_else_changes() -> None:
     """
     script = Recording()
     result = play(cut_swarm(), script)
-    assert script.cuts() == [None, None, (3, 1, 2), (3, 1, 2), (2, 2, 2), (1, 4, 1), (1, 4, 1)]
-    assert [record.split.since for record in script.records.values() if record.split is not None] == [2, 2, 4, 5, 5]
+    assert script.cuts() == [None, None, (3, 1, 2), (3, 1, 2), (2, 2, 2), (2, 2, 2), (1, 4, 1)]
+    assert [record.split.since for record in script.records.values() if record.split is not None] == [2, 2, 4, 4, 6]
     assert script.losses() == uncut_losses()
     assert len(lines(result, "ModelCut")) == len(CUTS)
 
 
+def copies(moment: Moment) -> bool:
+    """Somebody is told to copy what it lacks for the first cut."""
+    return isinstance(moment.request, Prepare) and moment.request.ahead and moment.outcome is None
+
+
+def has_copied(moment: Moment) -> bool:
+    """Somebody has copied it."""
+    is_copied = isinstance(moment.request, Prepare) and moment.request.ahead and isinstance(moment.outcome, Reply)
+    return is_copied and isinstance(moment.outcome.message, Prepared) and not moment.outcome.message.missing
+
+
 def prepares(moment: Moment) -> bool:
     """Somebody is told to prepare the first cut."""
-    return isinstance(moment.request, Prepare) and moment.outcome is None
+    return isinstance(moment.request, Prepare) and not moment.request.ahead and moment.outcome is None
 
 
 def has_prepared(moment: Moment) -> bool:
     """Somebody has prepared it."""
-    return (
-        isinstance(moment.request, Prepare) and isinstance(moment.outcome, Reply) and isinstance(moment.outcome.message, Prepared)
-    )
+    is_answer = isinstance(moment.outcome, Reply) and isinstance(moment.outcome.message, Prepared)
+    return isinstance(moment.request, Prepare) and not moment.request.ahead and is_answer
 
 
 def has_promised(moment: Moment) -> bool:
@@ -114,7 +124,9 @@ def kill_one(director: Director, moment: Moment) -> None:
     director.kill(moment.receiver.member)
 
 
-@pytest.mark.parametrize("moment", [prepares, has_prepared, has_promised, has_stored], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "moment", [copies, has_copied, prepares, has_prepared, has_promised, has_stored], ids=lambda f: f.__name__
+)
 def test_one_dies(moment: Callable[[Moment], bool]) -> None:
     """At any moment of the change: no iteration is lost, and losses are as if nobody had died and
     nothing had moved.
@@ -127,7 +139,7 @@ def test_one_dies(moment: Callable[[Moment], bool]) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("moment", [prepares, has_prepared, has_promised], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("moment", [copies, has_copied, prepares, has_prepared, has_promised], ids=lambda f: f.__name__)
 def test_a_stage_is_lost(moment: Callable[[Moment], bool], stage: int) -> None:
     """Before a record of the new cut is sent out the stage comes back by replay, as ever, and the
     model is cut later.
@@ -141,22 +153,53 @@ def test_a_stage_is_lost(moment: Callable[[Moment], bool], stage: int) -> None:
     assert script.losses() == uncut_losses()
 
 
-class NobodyGives(Recording):
-    """No part of a state comes to whoever prepares."""
+class NobodyPrepares(Recording):
+    """No order to prepare comes to anybody, or none to copy ahead."""
+
+    def __init__(self, *, ahead: bool) -> None:
+        super().__init__()
+        self._ahead = ahead
 
     def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
-        """Of the order to prepare."""
+        """Of that order."""
         del sender, receiver
-        return LOST if isinstance(request, Prepare) else None
+        return LOST if isinstance(request, Prepare) and request.ahead == self._ahead else None
 
 
-def test_what_cannot_be_prepared_is_left() -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+def test_what_cannot_be_prepared_is_left(*, ahead: bool) -> None:
     """The model stays cut as it is, and training goes on."""
-    script = NobodyGives()
+    script = NobodyPrepares(ahead=ahead)
     result = play(cut_swarm(), script)
     assert script.cuts() == [None] * ITERATIONS
     assert script.losses() == uncut_losses()
-    assert lines(result, "the model stays cut as [2, 2, 2]")
+    assert lines(result, "blocks are copied" if ahead else "the model stays cut as [2, 2, 2]")
+
+
+class Loads(Recording):
+    """Counts parts of states that are asked for between two iterations, and before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepares, self.asked = False, {True: 0, False: 0}
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Whether it is asked for while somebody prepares."""
+        super().see(director, moment)
+        request = moment.request
+        if isinstance(request, Prepare) and not request.ahead:
+            self.prepares = moment.outcome is None
+        if isinstance(request, GetState) and not request.digests_only and moment.outcome is None:
+            self.asked[self.prepares] += 1
+
+
+def test_blocks_are_copied_while_training_goes_on() -> None:
+    """Between two iterations none is: by then they are there, and have been followed."""
+    script = Loads()
+    play(cut_swarm(), script)
+    assert len({split for split in script.cuts() if split is not None}) == len(CUTS)
+    assert script.asked[True] == 0
+    assert script.asked[False] > 0
 
 
 NOBODY_COMES = replace(STEADY, replaced_share=0.0)
@@ -235,7 +278,7 @@ def test_a_stage_is_lost_while_a_guest_has_none_of_the_blocks(lost: int) -> None
 def test_a_stage_without_blocks_is_lost() -> None:
     """Whoever comes has it at once, and nothing else happens; the run is cut anew later."""
     setup = cut_swarm(cuts=((2, TWO), (5, THREE)), replicas=1)
-    script = InTurn({4: kill_all_of(2)})
+    script = InTurn({3: kill_all_of(2)})
     result = play(setup, script)
     assert lines(result, "StageBuilt", "stage=2", "action=Restore", "received_bytes=0")
     assert script.cuts() == [None, None, TWO, TWO, TWO, THREE, THREE]

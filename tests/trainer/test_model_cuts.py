@@ -19,14 +19,16 @@ from swarmfree.policy.planner.single_moves import MoveOutlook
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.events import ModelCut
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RingSection, StagesSection
-from swarmfree.protocol.messages import Prepared
+from swarmfree.protocol.messages import Prepare, Prepared
 from swarmfree.protocol.names import Member, Term
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import SetSplit
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.coordinator import model_cuts
 from swarmfree.trainer.coordinator.model_cuts import COUNTS_S, ModelCuts
 from swarmfree.trainer.member.preparation import cut_bytes
+from swarmfree.trainer.tasks import Tasks
 from tests.builders import make_entry, make_record
 
 MODEL = ModelSection(width=64, blocks=6, heads=2, kv_heads=1, mlp_width=64, tokens_per_row=8, vocabulary=8)
@@ -59,7 +61,7 @@ class World:
         self.roster = SimpleNamespace(is_deposed=False, participants=list, holders=self.holders)
         self.copies = list[MeasuredCopy]()
         assignment = SimpleNamespace(has_rebuilt=False, cut=lambda _: None, copies=self.copies)
-        self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self)))
+        self.cuts = ModelCuts(*cast("Any", (context, self.lead, self.roster, assignment, self, self)))
 
     def holders(self, stage: int) -> tuple[Any, ...]:
         """As the roster has them."""
@@ -154,6 +156,7 @@ def test_a_cut_is_told_once_it_is_opened(monkeypatch: pytest.MonkeyPatch, *, is_
 
     world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
     monkeypatch.setattr(world.cuts, "_prepared", prepared)
+    monkeypatch.setattr(world.cuts, "_is_copied", lambda *_: True)
     while not world.cut and world.now_s < 100.0:
         world.now_s += 1.0
         asyncio.run(world.cuts.consider())
@@ -164,69 +167,36 @@ def test_a_cut_is_told_once_it_is_opened(monkeypatch: pytest.MonkeyPatch, *, is_
     world.now_s += opened_s
     world.cuts.opened()
     assert [event.seconds for event in told] == [took_s + opened_s] * (is_prepared and is_opened)
+    stops = [stop for _, stop in world.cuts._stops]
+    assert stops == [MeasuredCopy(block_state_bytes(MANIFEST), took_s + opened_s)] * (is_prepared and is_opened)
     world.now_s += 1.0
     world.cuts.opened()
     assert len(told) == (is_prepared and is_opened)
 
 
-def prepare_for(world: World, answers: dict[str, tuple[int, float, float]], split: tuple[int, ...]) -> dict[int, str] | None:
-    """Have peers prepare: name -> stage, seconds until it answers, and for how long its device says
-    that it worked.
+def test_what_a_cut_took_foretells_the_next_one() -> None:
+    """For as many bytes, of whoever has most to fetch or to give: before the first one, a copy of
+    an average of these, as joins have it; afterwards cuts alone.
     """
-
-    async def call(endpoint: str, _: object) -> object:
-        _, waits_s, worked_s = answers[endpoint]
-        await asyncio.sleep(waits_s)
-        return SimpleNamespace(message=Prepared("digest", worked_s, 10 * (endpoint != "d")))
-
-    async def story() -> dict[int, str] | None:
-        world.context.now_s = asyncio.get_running_loop().time
-        world.lead.claim = lambda: None
-        world.lead.present.iteration, world.lead.present.lineage = 1, "f" * 64
-        world.roster.calls, world.context.timing = SimpleNamespace(call=call), MANIFEST.timing
-        asked = [SimpleNamespace(member=Member(name, "1"), endpoint=name, stage=answers[name][0]) for name in answers]
-        return await world.cuts._prepared(cast("Any", asked), BlockSplit(split))
-
-    return run_virtual(story)
-
-
-@pytest.mark.parametrize("told_s", [1.5, 4.0, 1e9, 0.0])
-def test_what_each_member_took_foretells_the_next_cut(told_s: float) -> None:
-    """For as many bytes, those that it lacked and those that it laid out, each for itself: who is
-    last need not be who copies most. Whatever a member says, its device has worked for as long as
-    that took at most; joins and moves are foretold by their own.
-    """
+    block = block_state_bytes(MANIFEST)
     world = World("b")
-    world.has_cut(1, 1, 4)
-    # The last one of them has had it prepared before, or says so
-    prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 2.0, 0.0), "d": (2, 0.1, 0.0)}, (0, 3, 3))
-    assert [each for _, each in world.cuts._copied] == [MeasuredCopy(2 * block_state_bytes(MANIFEST), 2.0)]
-    assert not world.cuts._laid_out
-    # It is the last record that says what a stage had
-    prepare_for(world, {"b": (2, 3.0, 0.0)}, (2, 1, 3))
-    assert [each for _, each in world.cuts._copied][1:] == [MeasuredCopy(block_state_bytes(MANIFEST), 3.0)]
-    world = World("b")
-    prepare_for(world, {"a": (1, 0.5, 0.5), "b": (2, 4.0, told_s), "c": (3, 1.0, 1.0)}, (1, 4, 1))
-    block, worked_s = block_state_bytes(MANIFEST), min(told_s, 4.0)
-    laid_out = [MeasuredCopy(block, 0.5), *[MeasuredCopy(4 * block, worked_s)] * (worked_s > 0), MeasuredCopy(block, 1.0)]
-    assert [each for _, each in world.cuts._laid_out] == laid_out
-    assert [each for _, each in world.cuts._copied] == [MeasuredCopy(2 * block, 4.0 - worked_s)] * (worked_s < 4.0)
-    assert not world.copies
-    world.copies.append(MeasuredCopy(2 * block, 1e9))  # a join: it foretells nothing here
-    world.context.now_s = lambda: world.now_s
+    world.copies.append(MeasuredCopy(2 * block, 1e9))
     found = world.next_wish(HOLD_S + 20)
     assert found is not None
     assert sorted(found.split.counts) == [1, 2, 3]
-    copied_s = (4.0 - worked_s) / 2 if worked_s < 4.0 else block / 1e6  # as joins have it
-    laid_out_s = 3 * worked_s / 4 if worked_s else 3 / 1.5
-    assert found.predicted_s == pytest.approx(copied_s + laid_out_s)
+    assert found.carried_bytes == block
+    assert found.predicted_s == pytest.approx(block / 3 / world.rate)
+    world = World("b")
+    world.cuts._stops += [(0.0, MeasuredCopy(2 * block, 1.0)), (0.0, MeasuredCopy(4 * block, 9.0))]
+    found = world.next_wish(HOLD_S + 20)
+    assert found is not None
+    assert found.predicted_s == pytest.approx(0.5)
 
 
 def test_a_member_that_once_stood_still_keeps_nobody_from_a_cut_for_ever() -> None:
     """What it took counts for an hour; then copies are foretold by joins again."""
     world, stood_still = World("b"), MeasuredCopy(block_state_bytes(MANIFEST), 600.0)
-    for measured in (world.cuts._copied, world.cuts._laid_out):
-        measured.append((0.0, stood_still))
+    world.cuts._stops.append((0.0, stood_still))
     assert world.within(60.0) == ()
     world.now_s = COUNTS_S - 20.0
     assert world.within(19.0) == ()
@@ -259,7 +229,7 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
     better = best_split(
         *world.outlook()[:2],
         MANIFEST,
-        SplitOutlook({}, Link(0.0, 1e9).seconds, Link(0.0, 1e9).seconds, 0.05, StageRecovery(30.0), 600.0),
+        SplitOutlook({}, Link(0.0, 1e9).seconds, 0.05, StageRecovery(30.0), 600.0),
     )
     monkeypatch.setattr(model_cuts, "best_split", lambda *_: better)
     answers: list[dict[int, str] | None] = []
@@ -271,6 +241,7 @@ def test_who_never_prepares_is_waited_for_ever_less_often(monkeypatch: pytest.Mo
 
     world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
     monkeypatch.setattr(world.cuts, "_prepared", prepared)
+    monkeypatch.setattr(world.cuts, "_is_copied", lambda *_: True)
 
     async def consider_for(seconds: float) -> int:
         before, until_s = len(waits_s), world.now_s + seconds
@@ -305,7 +276,7 @@ def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:
         if endpoint == "b":
             raise Refused(RefusalKind.GONE, "not here")
         await asyncio.sleep(30.0)
-        return SimpleNamespace(message=Prepared("digest", 30.0, 0))
+        return SimpleNamespace(message=Prepared("digest"))
 
     async def story() -> float:
         world = World()
@@ -319,3 +290,113 @@ def test_nobody_waits_for_what_the_others_prepare_once_one_refuses() -> None:
         return asyncio.get_running_loop().time() - begun_s
 
     assert run_virtual(story) < 1.0
+
+
+class Copying:
+    """A coordinator whose members copy what they lack, each as it is told to."""
+
+    def __init__(self, world: World, answers: dict[str, Any]) -> None:
+        self.world, self.answers, self.asked = world, answers, list[str]()
+        self.told: list[str] = []
+        world.context.tell = lambda event: self.told.append(str(event))
+        world.lead.present.iteration, world.lead.present.lineage = 1, "f" * 64
+        world.lead.claim = lambda: None
+        world.roster.calls, world.context.timing = SimpleNamespace(call=self.call), MANIFEST.timing
+        self.members = [SimpleNamespace(member=Member(name, "1"), endpoint=name, stage=1) for name in answers]
+
+    async def call(self, endpoint: str, request: Prepare) -> Reply:
+        """What it says; a list has one answer for each time."""
+        assert request.ahead
+        self.asked.append(endpoint)
+        answer = self.answers[endpoint]
+        answer = answer.pop(0) if isinstance(answer, list) and len(answer) > 1 else answer
+        answer = answer[0] if isinstance(answer, list) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        return Reply(Prepared("", answer))
+
+    def is_copied(self, counts: tuple[int, ...] = (3, 1, 2), *, old: tuple[int, ...] = (2, 2, 2), members: int = 9) -> bool:
+        """As an iteration begins."""
+        wish = model_cuts._Wish(BlockSplit(counts), "")
+        if self.world.cuts._have_failed(self.world.cuts._copying):
+            return False
+        return self.world.cuts._is_copied(wish, BlockSplit(old), cast("Any", self.members[:members]))
+
+    def play(self, *looks_s: float, **last: Any) -> list[bool]:
+        """At each of these moments, whether all have copied; the last time as it is then."""
+
+        async def story() -> list[bool]:
+            found, loop = list[bool](), asyncio.get_running_loop()
+            self.world.context.now_s = loop.time
+            begun_s = loop.time()
+            async with asyncio.TaskGroup() as group:
+                tasks = Tasks(group)
+                self.world.cuts._tasks = tasks
+                for turn, look_s in enumerate(looks_s):
+                    await asyncio.sleep(begun_s + look_s - loop.time())
+                    found.append(self.is_copied(**(last if turn == len(looks_s) - 1 else {})))
+                tasks.close()
+            return found
+
+        return run_virtual(story)
+
+
+def test_a_cut_waits_until_all_have_copied() -> None:
+    """They are asked again and again, as those that are asked no more give their copies up; nobody
+    else waits for it.
+    """
+    copying = Copying(World(), {"a": [4, 2, 0], "b": 0})
+    assert copying.play(0.0, 0.2, 0.8, 1.2) == [False, False, False, True]
+    assert copying.asked == ["a", "b"] * 3
+    assert copying.world.cuts.is_under_way
+    assert Copying(World(), {"a": 0, "b": 1}).play(0.0, 50.0) == [False, False]
+
+
+@pytest.mark.parametrize("last", [{"members": 1}, {"old": (3, 2, 1)}], ids=["another swarm", "another cut"])
+def test_copies_for_what_was_planned_otherwise_are_dropped(last: dict[str, Any]) -> None:
+    """Who is there has changed, or how the model is cut: it is planned anew."""
+    copying = Copying(World(), {"a": 0, "b": 0})
+    assert copying.play(0.0, 5.0, **last) == [False, False]
+    assert not copying.world.cuts.is_under_way
+    assert not any("stays" in told for told in copying.told)
+
+
+@pytest.mark.parametrize("answer", [Refused(RefusalKind.EXHAUSTED, "no memory"), 1], ids=["refuses", "never ends"])
+def test_copies_that_come_to_nothing_are_not_waited_for(answer: Any) -> None:
+    """One has no memory for it, or never gets all: that is said, and the next try comes later."""
+    world = World()
+    copying = Copying(world, {"a": answer, "b": 0})
+    limit_s = model_cuts.COPYING_WAITS * MANIFEST.timing.join_wait_s
+    at_s = 1.0 if isinstance(answer, Exception) else limit_s + 1
+    assert copying.play(0.0, at_s) == [False, False]
+    assert not world.cuts.is_under_way
+    assert sum("stays cut as [2, 2, 2]" in told for told in copying.told) == 1
+    assert world.cuts._failures == 1
+
+
+@pytest.mark.parametrize("why", ["rebuilt", "restarted", "never", "members"])
+def test_copies_do_not_keep_peers_from_moving_for_good(why: str) -> None:
+    """While blocks are copied nobody moves. Where the model cannot be cut any more, or not for long
+    since somebody loads its stage, they are given up.
+    """
+    world = World()
+    copying = Copying(world, {"a": 0, "b": 0})
+    world.lead.present.record = make_record(stages=(make_entry(members=(Member("a", "1"),)),) * 4)
+    world.roster.participants = lambda: [
+        SimpleNamespace(stage=1, member=Member("z", "1"), is_heard=True, is_member=False, leaving=False, host="")
+    ]
+    world.roster.get = lambda _: None
+    copying.play(0.0)
+    assert world.cuts.is_under_way
+    world.context.now_s = lambda: world.now_s
+    if why == "rebuilt":
+        world.cuts._assignment.has_rebuilt = True  # type: ignore[misc]
+    elif why == "restarted":
+        world.lead.attempt = 1
+    elif why == "never":
+        world.lead.present.record = None
+    asyncio.run(world.cuts.consider())
+    assert world.cuts.is_under_way == (why == "members")
+    world.now_s = 1e6
+    asyncio.run(world.cuts.consider())
+    assert not world.cuts.is_under_way

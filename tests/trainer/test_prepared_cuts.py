@@ -136,27 +136,6 @@ def test_a_block_that_nobody_gives_is_not_prepared() -> None:
     assert play(story, here=D, manifest=FOUR) == ("gone", None)
 
 
-def test_what_it_took_is_told() -> None:
-    """Device work, all of it, without the wait for others; and the bytes that came."""
-
-    async def story(alone: Alone) -> tuple[Any, int]:
-        begin(alone, lambda _, request: parts(request, 1))
-        works, device = list[object](), alone.stage_member.device
-
-        async def timed(rank: object, age: int, work: Callable[[], Any]) -> tuple[Any, float]:
-            del rank, age
-            works.append(work)
-            return work(), 0.25
-
-        device.timed = timed  # type: ignore[method-assign,assignment]
-        return (await alone.stage_member.preparation.prepare(wanted(X))).message, len(works)
-
-    answer, works = play(story, here=D, manifest=FOUR)
-    # An engine, its memory, two blocks that stay, two parts that come, the digest
-    assert (answer.seconds, works) == (7 * 0.25, 7)
-    assert answer.received_bytes == 2 * len(part(0))
-
-
 def step(alone: Alone) -> None:
     """The next iteration has begun."""
     alone.replica_state.iteration = 1
@@ -182,14 +161,14 @@ def test_what_is_held_no_longer_is_not_prepared(happens: Callable[[Alone], None]
             return parts(request, request.count)
 
         begin(alone, given)
-        timed = alone.stage_member.device.timed
+        run = alone.stage_member.device.run
 
-        async def late(rank: Any, age: int, work: Callable[[], Any]) -> tuple[Any, float]:
+        async def late(rank: Any, age: int, work: Callable[[], Any]) -> Any:
             if when == "last" and getattr(work, "__name__", "") == "state_digest":
                 happens(alone)
-            return await timed(rank, age, work)
+            return await run(rank, age, work)
 
-        alone.stage_member.device.timed = late  # type: ignore[method-assign,assignment]
+        alone.stage_member.device.run = late  # type: ignore[method-assign,assignment]
         return await word(preparation.prepare(wanted(X)))
 
     assert play(story, here=D, manifest=FOUR) == "gone"

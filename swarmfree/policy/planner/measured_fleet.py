@@ -33,8 +33,6 @@ longer than that shows that it is slow.
 """
 COPY_BYTES_S = 12.5e6
 """100 Mbit/s: where no state was copied yet."""
-LAY_OUT_BYTES_S = 1e9
-"""Where no stage was laid out anew yet: that is work of a memory."""
 SURPRISE_HOURS = 10.0
 LEAST_HORIZON_S = 600.0
 
@@ -176,10 +174,10 @@ def ends_blocks(head: float, measured: Sequence[tuple[float, float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCopy:
-    """A state, or blocks of one, that somebody has copied; or a stage that was laid out anew.
+    """A state that somebody has copied, or a cut of the model.
 
     Args:
-        size_bytes: of it.
+        size_bytes: of it; of a cut, of the blocks of whoever had most to fetch or to give.
         seconds: that it took.
         is_first: it was made before the first commit.
     """
@@ -189,19 +187,19 @@ class MeasuredCopy:
     is_first: bool = False
 
 
-def copy_s(copies: Sequence[MeasuredCopy], size_bytes: float, first_bytes_s: float = COPY_BYTES_S) -> float:
+def copy_s(copies: Sequence[MeasuredCopy], size_bytes: float) -> float:
     """Seconds that the next copy is expected to take: by the median rate of those made since the
     first commit that are nearest to it in size, since a small one takes more for each byte.
 
     Before that commit all peers load at once, so that their copies count only while there are no
-    others; and without any `first_bytes_s` is what counts.
+    others; and without any `COPY_BYTES_S` is what counts.
     """
     if not size_bytes:
         return 0.0
     counted = [copy for copy in copies if not copy.is_first] or copies
     off = [abs(math.log(copy.size_bytes / size_bytes)) for copy in counted]
     rates = [copy.size_bytes / copy.seconds for copy, each in zip(counted, off, strict=True) if each == min(off)]
-    return size_bytes / (statistics.median(rates) if rates else first_bytes_s)
+    return size_bytes / (statistics.median(rates) if rates else COPY_BYTES_S)
 
 
 def failure_rate(lost: int, peer_hours: float) -> float:

@@ -91,7 +91,7 @@ class Coordinator:
         self.partition_merge = PartitionMerge(context, lead, roster)
         self.assignment = Assignment(context, lead, roster, tasks, choice, self.quorum, self.partition_merge)
         self._moves = MoveWatch(context, lead, roster, self.assignment)
-        self._cuts = ModelCuts(context, lead, roster, self.assignment, self._moves)
+        self._cuts = ModelCuts(context, lead, roster, self.assignment, self._moves, tasks)
         self._broadcast = Broadcast(context, roster)
         self._rounds = Rounds(context, lead, roster, self.quorum)
         self._audits = Audits(context, lead, roster)
@@ -260,7 +260,8 @@ class Coordinator:
             self._cuts.look()
             if not is_begun:
                 is_begun = True
-                await self._moves.consider()
+                if not self._cuts.is_under_way:
+                    await self._moves.consider()
                 await self._cuts.consider()
                 if self.roster.lost():
                     continue  # a stage was lost meanwhile

@@ -1,5 +1,6 @@
-"""Has the model cut anew between two iterations: all members of the stages that change prepare the
-other cut beside what they hold, and only if each of them has it the next plan is cut so.
+"""Has the model cut anew between two iterations: all members of the stages that change copy what
+they lack while training goes on; then, between two iterations, they prepare the other cut beside
+what they hold, and only if each of them has it the next plan is cut so.
 
 Whatever fails before that costs nothing but the wait; what fails afterwards, before a record of
 that plan is sent out, costs an attempt, and the model is cut as it was. Source: decision 24.
@@ -11,34 +12,38 @@ import asyncio
 import math
 import random
 from collections import deque
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.planner.hysteresis import ChangeRules, ChangeWatch, consider
-from swarmfree.policy.planner.measured_fleet import LAY_OUT_BYTES_S, MeasuredCopy, copy_s
-from swarmfree.policy.planner.resplit import SplitOutlook, best_split, block_state_bytes, may_resplit, stage_options
-from swarmfree.protocol.errors import CallFailed
+from swarmfree.policy.planner.measured_fleet import MeasuredCopy, copy_s
+from swarmfree.policy.planner.resplit import SplitOutlook, best_split, may_resplit, stage_options
+from swarmfree.policy.planner.scores import STATE_FLOATS
+from swarmfree.protocol.errors import CallFailed, Refused
 from swarmfree.protocol.events import ModelCut, Note
 from swarmfree.protocol.messages import Prepare, Prepared, Response
 from swarmfree.protocol.names import ABSENT, ENDS_STAGE, Member
-from swarmfree.protocol.split import BlockSplit, lacking
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.move_watch import LOOKS, RESTS, MoveWatch
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.tasks import Tasks, each
 
-PREPARED_MEASURED = 64
-PREPARED_LEAST_S = 1e-3
-"""Whoever says that its part of a cut took less is taken to have needed this: rates have to be
-finite.
-"""
+STOPS_MEASURED = 64
+STOP_LEAST_S = 1e-3
+"""No cut is taken to have needed less: rates have to be finite."""
 COUNTS_S = 3600.0
-"""What a member took for a cut foretells others for so long: where one stood still, none may look
-worth its while until then.
+"""What a cut took foretells others for so long: where a member stood still, none may look worth its
+while until then.
 """
+ASK_S = 0.5
+COPYING_WAITS = 10
+"""Copies that are not complete after so many times `join_wait_s` have come to nothing."""
 FAILURES_MAX = 10
 """After so many the time until the next try grows no longer: by then it is a thousand times as
 long.
@@ -47,13 +52,45 @@ long.
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """How the model should be cut, why, and what is expected of that."""
+    """How the model should be cut, why, what is expected of that, and no sooner than when."""
 
     split: BlockSplit
     reason: str
+    iteration: int = 0
+    carried_bytes: float = 0.0
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Copying:
+    """Blocks are copied for a cut, while training goes on.
+
+    Args:
+        wish: the cut.
+        old: how the model is cut.
+        members: that copy.
+        since_s: when they were first asked to.
+        missing: of those that have answered, how many parts have not come yet.
+        refusal: why one of them does not copy; empty as long as all do.
+    """
+
+    wish: _Wish
+    old: BlockSplit
+    members: frozenset[Member]
+    since_s: float
+    missing: dict[Member, int] = field(default_factory=dict)
+    refusal: str = ""
+
+    def refuse(self, why: str) -> None:
+        """One of them copies nothing."""
+        self.refusal = why
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have what they lack."""
+        return self.missing.keys() == self.members and not any(self.missing.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +104,25 @@ class _Begun:
 class ModelCuts:
     """Decides when the model is cut anew, and has it prepared."""
 
-    def __init__(self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment, moves: MoveWatch) -> None:
-        """Nothing is prepared."""
+    def __init__(
+        self, context: Context, lead: Leadership, roster: Roster, assignment: Assignment, moves: MoveWatch, tasks: Tasks
+    ) -> None:
+        """Nothing is prepared; members are asked to copy in `tasks`."""
         self._context, self._lead, self._roster = context, lead, roster
-        self._assignment, self._moves = assignment, moves
+        self._assignment, self._moves, self._tasks = assignment, moves, tasks
+        self._copying: _Copying | None = None
         self._watch = ChangeWatch()
         self._looked_s = -math.inf
         self._failures = 0  # in a row
         self._begun: _Begun | None = None
-        # Of each member that has prepared a cut, and when: blocks that it lacked, and its stage
-        self._copied: deque[tuple[float, MeasuredCopy]] = deque(maxlen=PREPARED_MEASURED)
-        self._laid_out: deque[tuple[float, MeasuredCopy]] = deque(maxlen=PREPARED_MEASURED)
+        self._stops: deque[tuple[float, MeasuredCopy]] = deque(maxlen=STOPS_MEASURED)  # of cuts, and when
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
-        due = [counts for iteration, counts in self._context.ports.cuts if iteration <= self._lead.iteration]
+        due = [cut for cut in self._context.ports.cuts if cut[0] <= self._lead.iteration + 1]
         if due:
-            return _Wish(BlockSplit(due[-1]), "the rehearsal says so")
+            iteration, counts = due[-1]
+            return _Wish(BlockSplit(counts), "the rehearsal says so", iteration=iteration)
         return self._planned() if self._context.local.cut_after_s else None
 
     def _planned(self) -> _Wish | None:
@@ -103,13 +142,10 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        copied, laid_out = (
-            tuple(each for then_s, each in of if now_s < then_s + COUNTS_S) for of in (self._copied, self._laid_out)
-        )
-        copied_s = partial(copy_s, copied) if copied else outlook.copy_s
-        laid_out_s = partial(copy_s, laid_out, first_bytes_s=LAY_OUT_BYTES_S)
-        rest = outlook.unexplained_s, outlook.recovery, outlook.horizon_s
-        known = SplitOutlook(held, copied_s, laid_out_s, *rest, waits=True)
+        stops = tuple(stop for then_s, stop in self._stops if now_s < then_s + COUNTS_S)
+        # Of what was copied ahead the last average is fetched
+        stop_s = partial(copy_s, stops) if stops else lambda size_bytes: outlook.copy_s(size_bytes / STATE_FLOATS)
+        known = SplitOutlook(held, stop_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -117,7 +153,7 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        return _Wish(best.split, best.reason, best.transition_s, best.before_s, best.after_s)
+        return _Wish(best.split, best.reason, 0, best.carried_bytes, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -127,24 +163,26 @@ class ModelCuts:
     async def consider(self) -> None:
         """Have another cut prepared, where there is a better one and nothing stands against it."""
         record, manifest = self._lead.present.record, self._context.manifest
+        if may_resplit(record, manifest) or self._assignment.has_rebuilt or self._lead.attempt:
+            self._copying = None
+            return
+        if self._have_failed(self._copying):
+            return
         # Who loads its stage meanwhile comes first: it would have to begin again
         placed = [g for g in self._roster.participants() if g.stage not in {ABSENT, ENDS_STAGE}]
-        if may_resplit(record, manifest) or self._assignment.has_rebuilt or self._lead.attempt:
-            return
-        if not all(map(self._is_settled, placed)) or (wish := self._wish()) is None:
+        if not all(map(self._is_settled, placed)) or (wish := self._wanted()) is None:
             return
         old, new = split_after(record, manifest), wish.split
         changed = {s for s in range(ENDS_STAGE + 1, manifest.stage_count) if old.blocks_of(s) != new.blocks_of(s)}
         asked = [g for g in placed if g.stage in changed]
-        asked_s = self._context.now_s()
-        if not changed:
+        if not changed or not self._is_copied(wish, old, asked):
             return
+        asked_s, self._copying = self._context.now_s(), None
         digests = await self._prepared(asked, new)
         if self._roster.is_deposed:
             return
         if digests is None or digests.keys() != changed or not all(map(self._is_settled, asked)):
-            self._context.tell(Note(f"the model stays cut as {list(old.counts)}: not everybody has prepared {list(new.counts)}"))
-            self._rest_longer()
+            self._give_up(old, f"not everybody has prepared {list(new.counts)}")
             return
         self._failures = 0
         self._assignment.cut(digests)
@@ -158,14 +196,71 @@ class ModelCuts:
         begun, self._begun = self._begun, None
         if begun is None or self._lead.cut != begun.wish.split.counts:
             return
-        wish, took_s = begun.wish, self._context.now_s() - begun.asked_s
+        wish, now_s = begun.wish, self._context.now_s()
+        took_s = now_s - begun.asked_s
+        if wish.carried_bytes:
+            self._stops.append((now_s, MeasuredCopy(wish.carried_bytes, max(STOP_LEAST_S, took_s))))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, took_s, *expected))
 
-    def _rest_longer(self) -> None:
+    @property
+    def is_under_way(self) -> bool:
+        """Whether blocks are copied for a cut."""
+        return self._copying is not None
+
+    def _wanted(self) -> _Wish | None:
+        """What blocks are being copied for, else what is wished for now."""
+        return self._copying.wish if self._copying is not None else self._wish()
+
+    def _is_copied(self, wish: _Wish, old: BlockSplit, asked: list[Participant]) -> bool:
+        """Whether all have copied what they lack; where nobody was asked to, they are now."""
+        members, now_s = frozenset(g.member for g in asked), self._context.now_s()
+        copying = self._copying
+        if copying is not None and (copying.old, copying.members) != (old, members):
+            self._copying = None  # others are there than it was planned for
+            return False
+        if copying is None:
+            copying = self._copying = _Copying(wish, old, members, now_s)
+            self._tasks.start(self._have_copied(copying, asked), "copies for a cut")
+            self._context.tell(Note(f"blocks are copied, so that the model can be cut as {list(wish.split.counts)}"))
+        return copying.is_done and self._lead.iteration >= wish.iteration
+
+    def _have_failed(self, copying: _Copying | None) -> bool:
+        """Whether somebody copies nothing, or not all in time: nothing comes of that cut."""
+        if copying is None:
+            return False
+        is_late = self._context.now_s() > copying.since_s + COPYING_WAITS * self._context.timing.join_wait_s
+        if not copying.refusal and not is_late:
+            return False
+        self._copying = None
+        self._give_up(copying.old, copying.refusal or f"copies for {list(copying.wish.split.counts)} take too long")
+        return True
+
+    async def _have_copied(self, copying: _Copying, asked: list[Participant]) -> None:
+        """Have these members copy what they lack, and hear how much is missing, again and again:
+        who is not asked any more gives its copies up.
+        """
+
+        async def ask(participant: Participant) -> None:
+            present, counts = self._lead.present, copying.wish.split.counts
+            where = self._lead.claim(), participant.stage, present.iteration, present.lineage
+            request = Prepare(*where, counts, ahead=True)
+            with suppress(CallFailed):  # who is silent is asked again, until it is known to be gone
+                try:
+                    answer = (await self._roster.calls.call(participant.endpoint, request)).expect(Prepared)
+                    copying.missing[participant.member] = answer.missing
+                except Refused as refusal:
+                    copying.refuse(f"{participant.member} copies nothing: {refusal}")
+
+        while self._copying is copying and not (copying.refusal or self._roster.is_deposed):
+            await each(asked, ask)
+            await asyncio.sleep(ASK_S)
+
+    def _give_up(self, old: BlockSplit, why: str) -> None:
         """The swarm has waited for nothing, and may again: each failure in a row doubles the time
         until the next try.
         """
+        self._context.tell(Note(f"the model stays cut as {list(old.counts)}: {why}"))
         self._failures = min(self._failures + 1, FAILURES_MAX)
         rest_s = RESTS * self._context.local.cut_after_s * 2**self._failures
         self._watch = ChangeWatch(rests_until_s=self._context.now_s() + rest_s)
@@ -186,13 +281,11 @@ class ModelCuts:
 
     async def _prepared(self, asked: list[Participant], wish: BlockSplit) -> dict[int, str] | None:
         """Stage -> digest; None where one of those who are asked has not got it, or two differ."""
-        position, present, asked_s = self._lead.claim(), self._lead.present, self._context.now_s()
-        answers, waited_s = dict[Member, Response](), dict[Member, float]()
+        position, present, answers = self._lead.claim(), self._lead.present, dict[Member, Response]()
 
         async def ask(participant: Participant) -> None:
             request = Prepare(position, participant.stage, present.iteration, present.lineage, wish.counts)
             answers[participant.member] = (await self._roster.calls.call(participant.endpoint, request)).message
-            waited_s[participant.member] = self._context.now_s() - asked_s
 
         try:
             async with asyncio.timeout(self._context.timing.join_wait_s):
@@ -212,18 +305,4 @@ class ModelCuts:
                 or found.setdefault(participant.stage, answer.state_digest) != answer.state_digest
             ):
                 return None
-            self._learn(participant.stage, wish, waited_s[participant.member], answer)
         return found
-
-    def _learn(self, stage: int, wish: BlockSplit, waited_s: float, answer: Prepared) -> None:
-        """What a member took to prepare a cut, and how much of that its device did, as it says; one
-        that had it already shows nothing.
-        """
-        manifest, old = self._context.manifest, split_after(self._lead.present.record, self._context.manifest)
-        block_bytes, blocks, worked_s = block_state_bytes(manifest), wish.blocks_of(stage), min(answer.seconds, waited_s)
-        now_s = self._context.now_s()
-        if worked_s > 0 and blocks:
-            self._laid_out.append((now_s, MeasuredCopy(block_bytes * len(blocks), max(PREPARED_LEAST_S, worked_s))))
-        if worked_s < waited_s and answer.received_bytes and (lacks := lacking(old.blocks_of(stage), blocks)):
-            took_s = max(PREPARED_LEAST_S, waited_s - worked_s)
-            self._copied.append((now_s, MeasuredCopy(block_bytes * len(lacks), took_s)))

@@ -94,8 +94,8 @@ class StageMember:
         self.guest_room = GuestRoom()
         self.device = Device(context.ports.executor, context.ports.clock)
         self.book = SumBook(context.me, context.ports.engine)
-        self._owned = tuple(Tasks(group) for _ in range(4))
-        working, feeding, averaging, self._idle = self._owned
+        self._owned = tuple(Tasks(group) for _ in range(5))
+        working, feeding, averaging, following, self._idle = self._owned
         self.table = WorkTable(working, context.local.cache_bytes_max)
         hop = Hop(context)
         self.hop = hop
@@ -114,7 +114,7 @@ class StageMember:
         )
         self.source = Source(context, self.replica_state, self.device, self.book, self.table, hop, feeding, self.tell_news)
         self.averaging = Averaging(context, self.replica_state, self.device, self.book, averaging)
-        self.preparation = Preparation(context, self.replica_state, self.device)
+        self.preparation = Preparation(context, self.replica_state, self.device, following)
         self.auditor = Auditor(context, self.replica_state, self.device, self.table, self.averaging)
         self.waiting_for = ""
         self.heartbeat_came, self.tied = Signal(), Signal()
@@ -293,6 +293,7 @@ class StageMember:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.activation_log.set_aside(self.replica_state.stage)
             self.preparation.drop()
+            self.preparation.give_up_copies()
             self.replica_state.stage, self.replica_state.plan = ABSENT, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))

@@ -2,7 +2,8 @@
 force, and put in its place by the plan that is cut so; and back, where that comes to nothing.
 
 Blocks that stay are copied here, the others come from the members that have them, at exactly this
-iteration and lineage. Source: decision 24.
+iteration and lineage: while training goes on, where they are copied ahead, and followed from then
+on; what was not is fetched now. Source: decision 24.
 """
 
 from __future__ import annotations
@@ -25,8 +26,18 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank, WorkFailed
-from swarmfree.trainer.recovery.recut import begin_cut, copy_block, exchange, parts_of_block, write_parts
+from swarmfree.trainer.recovery.block_copies import BlockCopies
+from swarmfree.trainer.recovery.recut import (
+    begin_cut,
+    copy_block,
+    digests_of_parts,
+    exchange,
+    parts_of_block,
+    read_parts,
+    write_parts,
+)
 from swarmfree.trainer.replica_state import ReplicaState
+from swarmfree.trainer.tasks import Tasks
 
 T = TypeVar("T")
 
@@ -56,81 +67,125 @@ def cut_bytes(manifest: Manifest, new: BlockSplit, stage: int) -> int:
     return BYTES_PER_PARAMETER * block_parameters(manifest.model) * len(new.blocks_of(stage))
 
 
-@dataclass(slots=True)
-class _Cost:
-    """What a cut has cost so far: seconds of device work, and bytes that came."""
-
-    worked_s: float = 0.0
-    received_bytes: int = 0
-
-
 class Preparation:
     """Handles Prepare, and exchanges the cut in force for the other one."""
 
-    def __init__(self, context: Context, replica_state: ReplicaState, device: Device) -> None:
-        """Nothing is prepared."""
+    def __init__(self, context: Context, replica_state: ReplicaState, device: Device, following: Tasks) -> None:
+        """Nothing is prepared; what is copied ahead is followed in `following`."""
         self._context, self._replica_state, self._device = context, replica_state, device
+        self._following = following
         self._other: OtherCut | None = None
+        self._ahead: BlockCopies | None = None
         self._dropped = 0  # how often
         self._preparing = asyncio.Lock()
 
     async def prepare(self, request: Prepare) -> Reply:
-        """Have the stage as another split cuts it, beside what is held.
+        """Have the stage as another split cuts it, beside what is held; or only begin to copy what
+        it lacks, and tell how much of that is missing.
 
         Raises:
             Refused: `gone`, what is held is not what is to be cut, or changed meanwhile, or nobody
                 gives what is missing; `exhausted`, there is no memory for it.
         """
+        if request.ahead:
+            return await self._copy_ahead(request)
         async with self._preparing:  # however many are asked for, one is made, beside the one that is there
             return await self._prepare(request)
 
-    async def _prepare(self, request: Prepare) -> Reply:
-        context, replica_state, cost, dropped = self._context, self._replica_state, _Cost(), self._dropped
-        self._require_held(request)
-        new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
-        other = self._other
-        if other is not None and self._is_present(other) and other.split == new:
-            return Reply(Prepared(other.digest, 0.0, 0))
-        needed_bytes, free_bytes = cut_bytes(context.manifest, new, stage), context.ports.free_bytes()
+    async def _copy_ahead(self, request: Prepare) -> Reply:
+        """Answer once all is there that is copied ahead, or after `hold_s`."""
+        held, split, copies = self._replica_state, BlockSplit(request.split), self._ahead
+        if held.stage != request.stage or not held.is_cut_as_recorded:
+            raise Refused(RefusalKind.GONE, f"stage {request.stage} is not held here as the last record cuts it")
+        if copies is None or copies.is_over or copies.split != split:
+            self.give_up_copies()
+            self._require_memory(split, request.stage)
+            copies = self._ahead = BlockCopies(self._context, held, self._device, split)
+            self._following.start(self._follow_copies(copies), "copy blocks ahead")
+        copies.ask()
+        if copies.missing:
+            await copies.turned.wait(self._context.timing.hold_s)
+        return Reply(Prepared("", copies.missing))
+
+    async def _follow_copies(self, copies: BlockCopies) -> None:
+        await copies.keep()
+        if self._ahead is copies:
+            self._ahead = None
+
+    def give_up_copies(self) -> None:
+        """What is copied ahead is not wanted any more."""
+        self._ahead = None
+        self._following.cancel_all()
+
+    def _require_memory(self, split: BlockSplit, stage: int) -> None:
+        """Look whether there is memory for another cut.
+
+        Raises:
+            Refused: `exhausted`, there is not.
+        """
+        needed_bytes, free_bytes = cut_bytes(self._context.manifest, split, stage), self._context.ports.free_bytes()
         if free_bytes is not None and free_bytes < needed_bytes:
             # A system that is asked for more than there is ends the peer, and its state with it
             what = f"{needed_bytes / 1e6:,.0f} MB for another cut of stage {stage}; {free_bytes / 1e6:,.0f} MB are free"
             raise Refused(RefusalKind.EXHAUSTED, f"this peer needs {what}")
-        engine = await self._work(context.ports.spare_engine, cost)
-        await self._work(partial(begin_cut, engine, new, stage), cost)
+
+    async def _begun(self, request: Prepare) -> tuple[Engine, frozenset[int]]:
+        """An engine for the other cut, and the blocks that are in it already: those that were
+        copied ahead.
+        """
+        new, copies = BlockSplit(request.split), self._ahead
+        if copies is not None and not copies.is_over and (copies.stage, copies.split) == (request.stage, new):
+            self._ahead = None
+            taken = await copies.take(request.iteration, request.lineage)
+            self._require_held(request)
+            if taken is not None:
+                return taken
+        self.give_up_copies()
+        self._require_memory(new, request.stage)
+        engine = await self._work(self._context.ports.spare_engine)
+        await self._work(partial(begin_cut, engine, new, request.stage))
+        return engine, frozenset()
+
+    async def _prepare(self, request: Prepare) -> Reply:
+        replica_state, dropped = self._replica_state, self._dropped
+        self._require_held(request)
+        new, old, stage = BlockSplit(request.split), replica_state.split, request.stage
+        other = self._other
+        if other is not None and self._is_present(other) and other.split == new:
+            return Reply(Prepared(other.digest))
+        engine, there = await self._begun(request)
         for block in new.blocks_of(stage):
             if (giver := old.stage_of(block)) == stage:
-                await self._work(partial(self._copy, request, engine, block), cost)
-            else:
-                await self._fetch(request, old, giver, block, engine, cost)
+                await self._work(partial(self._copy, request, engine, block))
+            elif block not in there:
+                await self._fetch(request, old, giver, block, engine)
             self._require_held(request)
-        digest = await self._work(engine.state_digest, cost)
+        digest = await self._work(engine.state_digest)
         self._require_held(request)
         if self._dropped != dropped:
             raise Refused(RefusalKind.GONE, f"stage {stage} was let go meanwhile")
         self._other = OtherCut(engine, new, stage, request.iteration, request.lineage, digest)
-        return Reply(Prepared(digest, cost.worked_s, cost.received_bytes))
+        return Reply(Prepared(digest))
 
-    async def _work(self, work: Callable[[], T], cost: _Cost) -> T:
-        """Device work, and what it cost.
+    async def _work(self, work: Callable[[], T]) -> T:
+        """Device work.
 
         Raises:
             Refused: `gone`, it failed: what is held has changed, or what was given does not fit.
         """
         try:
-            found, took_s = await self._device.timed(Rank.BOOKS, 0, work)
+            return await self._device.run(Rank.BOOKS, 0, work)
         except WorkFailed as error:
             raise Refused(RefusalKind.GONE, str(error)) from error
-        cost.worked_s += took_s
-        return found
 
     def _copy(self, request: Prepare, engine: Engine, block: int) -> None:
         """Copy a block that stays, on the device's thread: plans may be opened, and taken back,
         between two of them.
         """
         self._require_held(request)
-        new, held = BlockSplit(request.split), self._replica_state.split
-        copy_block(self._context.ports.engine, held, engine, new, request.stage, block)
+        new, held, own = BlockSplit(request.split), self._replica_state.split, self._context.ports.engine
+        digests_of_parts(own, parts_of_block(own, held, request.stage, block))  # they go along: hashed once, for both cuts
+        copy_block(own, held, engine, new, request.stage, block)
 
     def _require_held(self, request: Prepare) -> None:
         held = self._replica_state
@@ -140,7 +195,7 @@ class Preparation:
             # What is prepared takes the place of the way back
             raise Refused(RefusalKind.GONE, "the model is cut otherwise here than the last record says")
 
-    async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int, engine: Engine, cost: _Cost) -> None:
+    async def _fetch(self, request: Prepare, old: BlockSplit, giver: int, block: int, engine: Engine) -> None:
         """Have an engine hold one block, from a member that has it."""
         plan = self._replica_state.known_plan
         donors: tuple[Endpoint, ...] = tuple(r.endpoint for r in plan.replicas[giver]) if plan is not None else ()
@@ -166,8 +221,8 @@ class Preparation:
                     found = [b"".join(pieces) for pieces in parts_of(reply.pieces, reply.expect(State).sizes, left)]
                     if not found:
                         raise ProtocolViolation(f"{donor.member} gave no part of block {block}")
-                    await self._work(partial(write_parts, engine, there[done], found), cost)
-                    done, cost.received_bytes = done + len(found), cost.received_bytes + sum(map(len, found))
+                    await self._work(partial(write_parts, engine, there[done], found))
+                    done += len(found)
             except CallFailed as error:
                 last = error
                 continue
@@ -196,7 +251,7 @@ class Preparation:
         def read() -> list[bytes]:
             if self._other is not other:
                 raise Refused(RefusalKind.GONE, "the model was cut anew")
-            return [other.engine.read_state(part, weights_only=request.weights_only) for part in parts]
+            return read_parts(other.engine, parts, request)
 
         pieces = await self._device.run(Rank.BOOKS, 0, read)
         return Reply(State(count, other.iteration, sizes_of(pieces)), pieces=pieces)

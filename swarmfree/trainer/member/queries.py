@@ -16,6 +16,7 @@ from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
 from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.recovery.recut import read_parts
 
 
 async def get_state(stage_member: StageMember, request: GetState, asker: Member | None = None) -> Reply:
@@ -44,7 +45,7 @@ async def get_state(stage_member: StageMember, request: GetState, asker: Member 
         raise Refused(RefusalKind.NOT_YET, f"this peer is at iteration {replica_state.iteration}")
     engine = stage_member.context.ports.engine
     parts = _parts_of(stage_member.context, request)
-    if not request.to_export:
+    if not (request.to_export or request.digests_only):
         replica_state.give_part(stage_member.context.now_s(), to_rebuild=request.weights_only)
 
     split = replica_state.split
@@ -52,8 +53,7 @@ async def get_state(stage_member: StageMember, request: GetState, asker: Member 
     def read() -> tuple[int, str, list[bytes]]:
         if replica_state.split != split:
             raise Refused(RefusalKind.GONE, "the model was cut anew")
-        data = [engine.read_state(part, weights_only=request.weights_only) for part in parts]
-        return replica_state.iteration, replica_state.lineage, data
+        return replica_state.iteration, replica_state.lineage, read_parts(engine, parts, request)
 
     def read_proven() -> tuple[tuple[int, str, list[bytes]], tuple[str, ...]]:
         return read(), tuple(digest for part in parts for digest in engine.digest_part(part)[1:])
@@ -61,6 +61,8 @@ async def get_state(stage_member: StageMember, request: GetState, asker: Member 
     digests: tuple[str, ...] = ()
     if request.weights_only and request.to_export:
         (iteration, lineage, pieces), digests = await stage_member.device.run(Rank.BOOKS, 0, read_proven)
+    elif request.digests_only:
+        iteration, lineage, pieces = await stage_member.device.run(Rank.BOOKS, 0, read)
     else:
         iteration, lineage, pieces = await stage_member.device.read((asker, parts, request.weights_only, split), read)
     if request.lineage and (iteration, lineage) != (request.iteration, request.lineage):
@@ -87,7 +89,7 @@ def _parts_of(context: Context, request: GetState) -> range:
     part_count = context.ports.engine.part_count(request.stage)
     if request.part not in range(part_count):
         raise Refused(RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {part_count}")
-    batch = state_batch(context.manifest, weights_only=request.weights_only)
+    batch = part_count if request.digests_only else state_batch(context.manifest, weights_only=request.weights_only)
     return given(request.count, batch, request.part, part_count)
 
 

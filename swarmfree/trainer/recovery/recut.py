@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmfree.protocol.engine_port import Engine
+from swarmfree.protocol.messages import GetState
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.engine_probe import bare
 
@@ -68,6 +69,22 @@ def write_parts(engine: Engine, first: int, parts: Sequence[bytes]) -> None:
     """
     for part, data in enumerate(parts, start=first):
         engine.write_state(part, data, weights_only=False)
+
+
+def digests_of_parts(engine: Engine, parts: Sequence[int]) -> list[bytes]:
+    """Digests of parts of a held stage: of weights, first and second moment, one after the other;
+    32 bytes each.
+    """
+    return [bytes.fromhex("".join(engine.digest_part(part))) for part in parts]
+
+
+def read_parts(engine: Engine, parts: Sequence[int], request: GetState) -> list[bytes]:
+    """Read what somebody asks for of parts of a held stage: each one's digests, its weights, or
+    its weights and moments.
+    """
+    if request.digests_only:
+        return digests_of_parts(engine, parts)
+    return [engine.read_state(part, weights_only=request.weights_only) for part in parts]
 
 
 def exchange(engine: Engine, held: BlockSplit, other: Engine, split: BlockSplit) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -49,12 +49,19 @@ class CopyTarget:
         device: the peer's; all its engines share it.
         rank: of the copy's device work.
         lanes: parts in flight.
+        parts: number as the donors count it -> as the engine does, of those that are wanted; None =
+            all, and both count alike.
     """
 
     engine: Engine
     device: Device
     rank: Rank = Rank.BOOKS
     lanes: int = 2
+    parts: Mapping[int, int] | None = None
+
+    def own(self, part: int) -> int:
+        """Number of one part as the engine counts it."""
+        return part if self.parts is None else self.parts[part]
 
 
 class StateCopy:
@@ -87,7 +94,7 @@ class StateCopy:
         self._place = place
         self._stage = stage
         self.donors = tuple(donors)
-        self._versions: list[int] = []
+        self._versions: dict[int, int] = {}
         self._waiting = deque[int]()
         self.level = iteration
         self.record = record
@@ -119,6 +126,11 @@ class StateCopy:
 
         await self._parts.ask(partial(self._in_turn, 0), partial(self._of_part, 0), keep)
 
+    @property
+    def missing(self) -> int:
+        """How many parts have not come yet, or have fallen behind and are to come once more."""
+        return sum(version == ABSENT for version in self._versions.values())
+
     async def run(self) -> None:
         """Download all parts and step them until all are at the newest committed iteration.
 
@@ -126,8 +138,23 @@ class StateCopy:
             CallFailed: no donor answers, or one stands on another record than whoever ordered the
                 copy.
         """
-        self._versions = [ABSENT] * self._place.engine.part_count(self._stage)
-        self._waiting.extend(range(len(self._versions)))
+        self.begin_all()
+        await self.catch_up()
+
+    def begin_all(self) -> None:
+        """All parts are to be downloaded."""
+        place = self._place
+        numbers = range(place.engine.part_count(self._stage)) if place.parts is None else place.parts
+        self._versions = dict.fromkeys(numbers, ABSENT)
+        self._waiting.extend(self._versions)
+
+    async def catch_up(self) -> None:
+        """Download the parts that are missing, and step all until they are at the newest committed
+        iteration; again and again, for whoever follows the donors.
+
+        Raises:
+            CallFailed: as `run` does.
+        """
         seen, since_s = None, self._context.now_s()
         while True:
             failed: list[CallFailed] = []
@@ -149,9 +176,9 @@ class StateCopy:
                 raise Refused(RefusalKind.GONE, CUT_ANEW)
             # A part may have come from a donor that was already further than what this peer has
             # heard of.
-            if not self._waiting and all(version == self.level for version in self._versions):
+            if not self._waiting and all(version == self.level for version in self._versions.values()):
                 return
-            if seen != (seen := (self.level, *self._versions)):
+            if seen != (seen := (self.level, *self._versions.values())):
                 since_s = self._context.now_s()
             elif self._context.now_s() - since_s > IDLE_SILENCES * self._context.timing.silence_s:
                 raise PeerSilent(f"no donor of stage {self._stage} brings its parts to one iteration")
@@ -173,7 +200,9 @@ class StateCopy:
             iteration = reply.expect(State).iteration
             if isinstance(asked, GetState) and iteration < asked.iteration:
                 raise ProtocolViolation(f"a donor gave its state at iteration {iteration}, of {asked.iteration}")
-            await place.device.run(place.rank, part, partial(engine.write_state, part, reply.payload, weights_only=False))
+            await place.device.run(
+                place.rank, part, partial(engine.write_state, place.own(part), reply.payload, weights_only=False)
+            )
             self.received_bytes += len(reply.payload)
             return iteration
 
@@ -204,7 +233,7 @@ class StateCopy:
                 self._is_other |= newest.lineage() != self.record.lineage()
             # Parts that were under way, from a donor that had not stepped yet
             await self._step_by(self.record)
-        for part, version in enumerate(self._versions):
+        for part, version in self._versions.items():
             if ABSENT < version < self.level:
                 self._again(part)
         while newest is not None and newest.iteration >= self.level:
@@ -229,7 +258,7 @@ class StateCopy:
         """Several parts at a time: one call and one piece of device work after the other could take
         longer than an iteration.
         """
-        while ready := deque(part for part, version in enumerate(self._versions) if version == record.iteration):
+        while ready := deque(part for part, version in self._versions.items() if version == record.iteration):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._place.lanes, len(ready))):
                     group.create_task(self._step_all(ready, record))
@@ -245,7 +274,7 @@ class StateCopy:
 
         async def step(_: Asked, reply: Reply) -> None:
             average = reply.payload
-            await place.device.run(place.rank, part, partial(place.engine.step_part, part, average, entry.scalars))
+            await place.device.run(place.rank, part, partial(place.engine.step_part, place.own(part), average, entry.scalars))
             self._versions[part] += 1
             self.received_bytes += len(average)
 

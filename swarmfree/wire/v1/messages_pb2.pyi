@@ -1605,12 +1605,15 @@ class PrepareRequest(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     LINEAGE_FIELD_NUMBER: builtins.int
     SPLIT_FIELD_NUMBER: builtins.int
+    AHEAD_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """The receiver's; zero is refused."""
     iteration: builtins.int
     """The iteration that the state is ready for; zero is the first."""
     lineage: builtins.str
     """64 hex digits: lineage of the last committed record."""
+    ahead: builtins.bool
+    """True: only copy what you lack, while training goes on; false: have all of it now."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1632,9 +1635,10 @@ class PrepareRequest(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         lineage: builtins.str = ...,
         split: collections.abc.Iterable[builtins.int] | None = ...,
+        ahead: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "lineage", b"lineage", "position", b"position", "split", b"split", "stage", b"stage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "position", b"position", "split", b"split", "stage", b"stage"]) -> None: ...
 
 global___PrepareRequest = PrepareRequest
 
@@ -1643,22 +1647,18 @@ class PrepareResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STATE_DIGEST_FIELD_NUMBER: builtins.int
-    SECONDS_FIELD_NUMBER: builtins.int
-    RECEIVED_BYTES_FIELD_NUMBER: builtins.int
+    MISSING_FIELD_NUMBER: builtins.int
     state_digest: builtins.str
-    """64 hex digits: of what was prepared."""
-    seconds: builtins.float
-    """How long it took; zero means no time."""
-    received_bytes: builtins.int
-    """Bytes that came from other stages; zero means none did."""
+    """64 hex digits: of what was prepared; empty where it is copied ahead."""
+    missing: builtins.int
+    """Parts that have not come yet, of what is copied ahead; zero means all are there."""
     def __init__(
         self,
         *,
         state_digest: builtins.str = ...,
-        seconds: builtins.float = ...,
-        received_bytes: builtins.int = ...,
+        missing: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["received_bytes", b"received_bytes", "seconds", b"seconds", "state_digest", b"state_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["missing", b"missing", "state_digest", b"state_digest"]) -> None: ...
 
 global___PrepareResponse = PrepareResponse
 
@@ -1677,6 +1677,7 @@ class GetStateRequest(google.protobuf.message.Message):
     COUNT_FIELD_NUMBER: builtins.int
     TO_EXPORT_FIELD_NUMBER: builtins.int
     SPLIT_FIELD_NUMBER: builtins.int
+    DIGESTS_ONLY_FIELD_NUMBER: builtins.int
     stage: builtins.int
     """Zero is the ends."""
     iteration: builtins.int
@@ -1691,6 +1692,8 @@ class GetStateRequest(google.protobuf.message.Message):
     """At most so many parts from that one on; zero means one."""
     to_export: builtins.bool
     """True, with weights alone: to take them out of the run, so with digests of the moments."""
+    digests_only: builtins.bool
+    """True: in place of each part 96 bytes, BLAKE3 of its weights, first and second moment; false: the part."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1711,9 +1714,10 @@ class GetStateRequest(google.protobuf.message.Message):
         count: builtins.int = ...,
         to_export: builtins.bool = ...,
         split: collections.abc.Iterable[builtins.int] | None = ...,
+        digests_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "split", b"split", "stage", b"stage", "to_export", b"to_export", "weights_only", b"weights_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "digests_only", b"digests_only", "header", b"header", "iteration", b"iteration", "lineage", b"lineage", "part", b"part", "split", b"split", "stage", b"stage", "to_export", b"to_export", "weights_only", b"weights_only"]) -> None: ...
 
 global___GetStateRequest = GetStateRequest
 
