@@ -617,6 +617,8 @@ def _get_parts(request: says.GetState | says.GetShadow, bounds: MessageBounds) -
             _split(request.split, bounds)
         if request.digests_only:
             _stage(request.stage, bounds, 1)
+            if request.weights_only or request.to_export or not request.lineage:
+                raise ProtocolViolation("digests are of a whole state, for whoever builds: of one lineage, and not to export")
 
 
 def _state(state: says.State, bounds: MessageBounds) -> None:

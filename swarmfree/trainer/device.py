@@ -148,6 +148,7 @@ class Device:
             self.done_count += 1
             self._measured[self._running].append(took_s)
             self._running = None
+            del work, future  # an idle device keeps no engine of what it has done
 
     def _noted(self, work: Callable[[], T]) -> Callable[[], T]:
         """Work that says when it begins: the executor may have something else to do first."""

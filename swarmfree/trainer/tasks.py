@@ -49,6 +49,13 @@ class Tasks:
         for task in list(self._running):
             task.cancel()
 
+    async def end_all(self) -> None:
+        """Cancel all running tasks, and wait until they have ended."""
+        running = list(self._running)
+        self.cancel_all()
+        if running:
+            await asyncio.wait(running)
+
     def close(self) -> None:
         """Cancel all running tasks and refuse new ones, so that the group can end."""
         self._closed = True

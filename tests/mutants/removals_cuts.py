@@ -194,7 +194,7 @@ def proven_copies(patch: pytest.MonkeyPatch) -> None:
 
 def copies_that_nobody_wants(patch: pytest.MonkeyPatch) -> None:
     """Blocks that nobody asks for any more are followed for good."""
-    patch.setattr(block_copies, "KEPT_ITERATIONS", 1 << 30)
+    patch.setattr(block_copies, "UNASKED_SILENCES", 1 << 30)
 
 
 def copied_before_the_stop(patch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from swarmfree.protocol.records import Record
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
+from swarmfree.trainer.coordinator.model_cuts import ModelCuts
+from swarmfree.trainer.coordinator.move_watch import MoveWatch
 from tests.scenarios.scenario_world import STEADY, Once, lines, play, reaching, share_is_done, swarm, unhurried
 
 CUTS = ((2, (3, 1, 2)), (4, (2, 2, 2)), (6, (1, 4, 1)))
@@ -200,6 +203,27 @@ def test_blocks_are_copied_while_training_goes_on() -> None:
     assert len({split for split in script.cuts() if split is not None}) == len(CUTS)
     assert script.asked[True] == 0
     assert script.asked[False] > 0
+
+
+def test_nobody_moves_while_blocks_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a peer had better move is not even looked at."""
+    considered: list[bool] = []
+    cuts_of: dict[int, ModelCuts] = {}
+    begin, consider = ModelCuts.__init__, MoveWatch.consider
+
+    def known(self: ModelCuts, *args: Any) -> None:
+        begin(self, *args)
+        cuts_of[id(self._moves)] = self
+
+    async def noted(self: MoveWatch) -> None:
+        considered.append(cuts_of[id(self)].is_under_way)
+        await consider(self)
+
+    monkeypatch.setattr(ModelCuts, "__init__", known)
+    monkeypatch.setattr(MoveWatch, "consider", noted)
+    play(cut_swarm(), Recording())
+    assert considered
+    assert not any(considered)
 
 
 NOBODY_COMES = replace(STEADY, replaced_share=0.0)

@@ -5,6 +5,8 @@ fetched as if nothing had been.
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,9 +29,11 @@ from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.pieces import sizes_of
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
+from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
-from swarmfree.trainer.recovery.block_copies import KEPT_ITERATIONS
+from swarmfree.trainer.recovery.block_copies import UNASKED_SILENCES
 from swarmfree.trainer.recovery.recut import read_parts
+from swarmfree.trainer.recovery.state_copy import StateCopy
 from tests.builders import make_entry, make_record
 from tests.mutants.alone import MANIFEST, SIBLING, Alone, D, at, plan, play, word
 from tests.trainer.test_ends_copy import SCALARS
@@ -129,7 +133,7 @@ class Swarm:
     async def right(self, counts: tuple[int, ...] = AHEAD) -> str:
         """What that has to be."""
         self.preparation.drop()
-        self.preparation.give_up_copies()
+        await self.preparation.give_up_copies()
         return (await self.prepared(counts))[0]
 
 
@@ -208,21 +212,121 @@ def test_what_was_rebuilt_since_is_fetched() -> None:
     play_swarm(story)
 
 
-def test_copies_that_nobody_asks_for_are_given_up() -> None:
-    """With their memory; nothing is followed any more."""
+@pytest.mark.parametrize("trains", [True, False])
+def test_copies_that_nobody_asks_for_are_given_up(*, trains: bool) -> None:
+    """With their memory, whether the swarm goes on or stands; nothing is followed any more."""
 
     async def story(swarm: Swarm) -> None:
+        limit_s = UNASKED_SILENCES * FOUR.timing.coordinator_silence_s
         swarm.train()
         await swarm.missing()
-        for turn in range(KEPT_ITERATIONS + 1):
-            assert swarm.preparation._ahead is not None, turn
-            swarm.train()
+        for _ in range(int(limit_s) - 1):
+            assert swarm.preparation._ahead is not None
+            if trains:
+                swarm.train()
             await asyncio.sleep(1.0)
+        await swarm.missing()
+        await asyncio.sleep(limit_s - 0.5)
+        assert swarm.preparation._ahead is not None
+        await asyncio.sleep(FOUR.timing.silence_s + 1.0)
         assert swarm.preparation._ahead is None
         swarm.asked.clear()
         swarm.train()
         await asyncio.sleep(30.0)
         assert not swarm.asked
+
+    play_swarm(story)
+
+
+@pytest.mark.parametrize("iteration_s", [0.3, 2.0])
+def test_a_slow_copy_is_followed_however_fast_iterations_are(iteration_s: float) -> None:
+    """It takes many of them, and is begun once: whoever asks is held as long as it is not there."""
+
+    async def story(swarm: Swarm) -> None:
+        call = swarm.alone.line.call
+
+        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
+            await asyncio.sleep(3.0 if isinstance(request, GetState) else 0.0)
+            return await call(to, request, *given, **named)
+
+        swarm.alone.line.call = slow  # type: ignore[method-assign,assignment]
+        swarm.train()
+        begun, copies = asyncio.get_running_loop().time(), set[int]()
+
+        async def train() -> None:
+            while True:
+                await asyncio.sleep(iteration_s)
+                swarm.train()
+
+        async with asyncio.TaskGroup() as group:
+            training = group.create_task(train())
+            while await swarm.missing():
+                copies.add(id(swarm.preparation._ahead))
+                await asyncio.sleep(0.5)
+                assert asyncio.get_running_loop().time() < begun + 20.0
+            training.cancel()
+        assert len(copies) == 1
+
+    play_swarm(story)
+
+
+def test_an_order_to_copy_that_comes_late_begins_nothing() -> None:
+    """The cut is being prepared, or is there already: no third engine is laid out."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        async with asyncio.TaskGroup() as group:
+            preparing = group.create_task(swarm.prepared())
+            await asyncio.sleep(0.01)
+            assert swarm.preparation._preparing.locked()
+            assert await swarm.missing() == 0
+        assert await swarm.missing() == 0
+        assert swarm.preparation._ahead is None
+        assert not parts_asked(preparing.result()[1])
+
+    play_swarm(story)
+
+
+def test_many_that_ask_at_once_have_one_copy_made() -> None:
+    """Also for another cut than the last one, whose copies end first."""
+
+    async def story(swarm: Swarm) -> None:
+        engines, spare = list[object](), swarm.alone.context.ports.spare_engine
+
+        def counted() -> IntegerEngine:
+            engines.append(None)
+            return spare()  # type: ignore[return-value]
+
+        swarm.alone.context.ports = replace(swarm.alone.context.ports, spare_engine=counted)
+        swarm.train()
+        for counts in (AHEAD, OTHER):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(swarm.missing(counts))
+        assert len(engines) == 2
+        assert len(swarm.alone.stage_member.preparation._following) == 1
+
+    play_swarm(story)
+
+
+def test_what_nobody_proves_is_fetched() -> None:
+    """No donor tells digests."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        answer = swarm.answer
+
+        def silent(to: Endpoint, request: Request) -> Reply:
+            if isinstance(request, GetState) and request.digests_only:
+                raise PeerUnreachable("it is gone")
+            return answer(to, request)
+
+        swarm.alone.line.answer = silent
+        digest, asked = await swarm.prepared()
+        assert parts_asked(asked)
+        assert digest == await swarm.right()
 
     play_swarm(story)
 
@@ -299,5 +403,162 @@ def test_a_donor_that_tells_no_digest_is_passed_over() -> None:
         digest, asked = await swarm.prepared()
         assert not parts_asked(asked)
         assert digest == await swarm.right()
+
+    play_swarm(story)
+
+
+def test_what_was_taken_is_not_followed_any_more() -> None:
+    """It is what the member promises, and its digest is told."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        digest, _ = await swarm.prepared()
+        other = swarm.preparation._other
+        assert other is not None
+        swarm.asked.clear()
+        swarm.train()
+        await asyncio.sleep(5.0)
+        assert not swarm.asked
+        assert other.engine.state_digest() == digest
+
+    play_swarm(story)
+
+
+def test_moments_are_proven_too() -> None:
+    """One bit of the last one is another."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        for part in range(swarm.giver.part_count(GIVER)):
+            data = bytearray(swarm.giver.read_state(part, weights_only=False))
+            data[-1] ^= 1
+            swarm.giver.write_state(part, bytes(data), weights_only=False)
+        digest, asked = await swarm.prepared()
+        assert parts_asked(asked)
+        assert digest == await swarm.right()
+
+    play_swarm(story)
+
+
+def test_copies_of_another_lineage_are_not_said_to_be_there() -> None:
+    """The donors stand on another record than this peer."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        swarm.records[-1] = replace(swarm.records[-1], base="another")
+        assert await swarm.missing() > 0
+
+    play_swarm(story)
+
+
+def test_digests_are_asked_for_at_this_iteration_of_this_lineage() -> None:
+    """Of no other state."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        _, asked = await swarm.prepared()
+        proofs = [request for request in asked if isinstance(request, GetState) and request.digests_only]
+        assert proofs
+        assert {(proof.iteration, proof.lineage) for proof in proofs} == {(len(swarm.records), swarm.lineage)}
+
+    play_swarm(story)
+
+
+def test_nothing_is_copied_ahead_of_what_only_a_plan_has_cut() -> None:
+    """Parts are counted by the last record."""
+
+    async def story(swarm: Swarm) -> str:
+        swarm.train()
+        swarm.alone.replica_state.cut(BlockSplit(OTHER))
+        return await word(swarm.preparation.prepare(swarm.request(ahead=True)))
+
+    assert play_swarm(story) == "gone"
+
+
+def test_copies_are_of_no_use_for_another_stage_or_cut() -> None:
+    """Than is held, and than it was cut as they were begun."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        copies, held = swarm.preparation._ahead, swarm.alone.replica_state
+        assert copies is not None
+        assert not copies.is_over
+        held.stage = GIVER
+        assert copies.is_over
+        held.stage = TAKER
+        assert not copies.is_over
+        held.cut(BlockSplit(OTHER))
+        assert copies.is_over
+
+    play_swarm(story)
+
+
+def test_donors_are_those_of_the_newest_plan() -> None:
+    """One has left since blocks began to be copied."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        held, answer, asked = swarm.alone.replica_state, swarm.answer, set[Endpoint]()
+        known = held.known_plan
+        assert known is not None
+        left = tuple(replica for replica in known.replicas[GIVER] if replica.endpoint == SIBLING)
+        held.known_plan = replace(known, replicas=(known.replicas[0], left, *known.replicas[GIVER + 1 :]))
+
+        def noted(to: Endpoint, request: Request) -> Reply:
+            asked.add(to)
+            return answer(to, request)
+
+        swarm.alone.line.answer = noted  # type: ignore[method-assign,assignment]
+        swarm.train()
+        await asyncio.sleep(2.0)
+        assert asked == {SIBLING}
+
+    play_swarm(story)
+
+
+def test_who_takes_what_is_laid_out_just_then_follows_it_alone() -> None:
+    """The cut is prepared while its memory is taken: the blocks are followed once, by whoever takes
+    them.
+    """
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(swarm.missing())
+            while (copies := swarm.preparation._ahead) is None or not copies._following.locked():
+                await asyncio.sleep(0)
+            catch_up, followed = StateCopy.catch_up, list[int]()
+
+            async def noted(self: StateCopy) -> None:
+                followed.append(len(swarm.records))
+                await catch_up(self)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(StateCopy, "catch_up", noted)
+                await swarm.prepared()
+                await asyncio.sleep(5.0)
+        assert len(followed) == 1
+
+    play_swarm(story)
+
+
+def test_copies_that_are_given_up_keep_no_memory() -> None:
+    """Also where the device has nothing to do afterwards."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        copies = swarm.preparation._ahead
+        assert copies is not None
+        engine = weakref.ref(copies._engine)
+        del copies
+        await swarm.preparation.give_up_copies()
+        gc.collect()
+        assert engine() is None
 
     play_swarm(story)

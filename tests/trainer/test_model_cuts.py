@@ -400,3 +400,73 @@ def test_copies_do_not_keep_peers_from_moving_for_good(why: str) -> None:
     world.now_s = 1e6
     asyncio.run(world.cuts.consider())
     assert not world.cuts.is_under_way
+
+
+@pytest.mark.parametrize("why", ["lost", "rebuilt"])
+def test_nothing_is_copied_while_a_stage_is_lost(why: str) -> None:
+    """A guest may need the memory: nobody is asked to copy any more, though the swarm stands."""
+    world = World()
+    copying = Copying(world, {"a": 3, "b": 3})
+    copying.play(0.0, 2.0)
+    assert world.cuts.is_under_way
+    world.lead.cut, world.roster.lost = (), lambda: {1} if why == "lost" else set()
+    world.cuts._assignment.has_rebuilt = why == "rebuilt"  # type: ignore[misc]
+    world.cuts.look()
+    assert not world.cuts.is_under_way
+
+
+def test_who_is_slow_to_answer_keeps_nobody_from_being_asked() -> None:
+    """Each is asked on its own: one that is silent has no other one give its copies up."""
+    copying = Copying(World(), {"a": 0, "b": 0})
+    call = copying.call
+
+    async def slow(endpoint: str, request: Prepare) -> Reply:
+        await asyncio.sleep(60.0 * (endpoint == "b"))
+        return await call(endpoint, request)
+
+    copying.world.roster.calls = SimpleNamespace(call=slow)
+    copying.play(0.0, 10.0)
+    assert copying.asked.count("a") >= 15
+
+
+def test_a_rehearsed_cut_foretells_none() -> None:
+    """It does not say what it carries."""
+    world = World("b")
+    world.lead.cut = (3, 1, 2)
+    world.cuts._begun = model_cuts._Begun(model_cuts._Wish(BlockSplit((3, 1, 2)), "the rehearsal says so"), 0.0)
+    world.now_s = 1.0
+    world.cuts.opened()
+    assert not world.cuts._stops
+    world.lead.cut = ()
+    assert world.within(60.0)
+
+
+def test_copies_have_their_time() -> None:
+    """Ten times as long as a joiner."""
+    copying = Copying(World(), {"a": 1, "b": 0})
+    copying.play(0.0, model_cuts.COPYING_WAITS * MANIFEST.timing.join_wait_s - 1)
+    assert copying.world.cuts.is_under_way
+
+
+def test_who_leads_no_longer_asks_nobody() -> None:
+    """To copy anything."""
+    copying = Copying(World(), {"a": 1, "b": 0})
+    copying.world.roster.is_deposed = True
+    copying.play(0.0, 5.0)
+    assert not copying.asked
+
+
+def test_a_wish_of_a_later_iteration_waits_for_it() -> None:
+    """All is copied before."""
+    world = World()
+    copying = Copying(world, {"a": 0, "b": 0})
+    copying.play(0.0, 1.0)
+    wish = model_cuts._Wish(BlockSplit((3, 1, 2)), "", iteration=2)
+    world.context.now_s = lambda: 1.0
+
+    def is_copied() -> bool:
+        return world.cuts._is_copied(wish, BlockSplit((2, 2, 2)), cast("Any", copying.members))
+
+    assert not is_copied()
+    world.lead.iteration = 2
+    assert is_copied()

@@ -241,20 +241,20 @@ class ModelCuts:
         who is not asked any more gives its copies up.
         """
 
-        async def ask(participant: Participant) -> None:
-            present, counts = self._lead.present, copying.wish.split.counts
-            where = self._lead.claim(), participant.stage, present.iteration, present.lineage
-            request = Prepare(*where, counts, ahead=True)
-            with suppress(CallFailed):  # who is silent is asked again, until it is known to be gone
-                try:
-                    answer = (await self._roster.calls.call(participant.endpoint, request)).expect(Prepared)
-                    copying.missing[participant.member] = answer.missing
-                except Refused as refusal:
-                    copying.refuse(f"{participant.member} copies nothing: {refusal}")
+        async def keep_asking(participant: Participant) -> None:
+            while self._copying is copying and not (copying.refusal or self._roster.is_deposed):
+                present, counts = self._lead.present, copying.wish.split.counts
+                where = self._lead.claim(), participant.stage, present.iteration, present.lineage
+                request = Prepare(*where, counts, ahead=True)
+                with suppress(CallFailed):  # who is silent is asked again, until it is known to be gone
+                    try:
+                        answer = (await self._roster.calls.call(participant.endpoint, request)).expect(Prepared)
+                        copying.missing[participant.member] = answer.missing
+                    except Refused as refusal:
+                        copying.refuse(f"{participant.member} copies nothing: {refusal}")
+                await asyncio.sleep(ASK_S)
 
-        while self._copying is copying and not (copying.refusal or self._roster.is_deposed):
-            await each(asked, ask)
-            await asyncio.sleep(ASK_S)
+        await each(asked, keep_asking)
 
     def _give_up(self, old: BlockSplit, why: str) -> None:
         """The swarm has waited for nothing, and may again: each failure in a row doubles the time
@@ -267,9 +267,12 @@ class ModelCuts:
 
     def look(self) -> None:
         """Whether what was prepared still holds: where a stage is lost, or was rebuilt, the model
-        is cut as it was.
+        is cut as it was, and nothing is copied for another cut: a guest may need the memory.
         """
-        if self._lead.cut and (self._roster.lost() or self._assignment.has_rebuilt):
+        if not (self._roster.lost() or self._assignment.has_rebuilt):
+            return
+        self._copying = None
+        if self._lead.cut:
             self._lead.give_up()
 
     def _is_settled(self, participant: Participant) -> bool:

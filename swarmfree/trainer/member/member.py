@@ -293,7 +293,7 @@ class StageMember:
             await self._end_work(Refused(RefusalKind.STALE, "the stage is being built anew"))
             self.activation_log.set_aside(self.replica_state.stage)
             self.preparation.drop()
-            self.preparation.give_up_copies()
+            await self.preparation.give_up_copies()
             self.replica_state.stage, self.replica_state.plan = ABSENT, None
             self.replica_state.moved.tell()
             return Reply(Committed(self.replica_state.iteration))

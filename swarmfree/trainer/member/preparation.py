@@ -77,7 +77,7 @@ class Preparation:
         self._other: OtherCut | None = None
         self._ahead: BlockCopies | None = None
         self._dropped = 0  # how often
-        self._preparing = asyncio.Lock()
+        self._preparing, self._beginning = asyncio.Lock(), asyncio.Lock()
 
     async def prepare(self, request: Prepare) -> Reply:
         """Have the stage as another split cuts it, beside what is held; or only begin to copy what
@@ -94,28 +94,41 @@ class Preparation:
 
     async def _copy_ahead(self, request: Prepare) -> Reply:
         """Answer once all is there that is copied ahead, or after `hold_s`."""
-        held, split, copies = self._replica_state, BlockSplit(request.split), self._ahead
+        held = self._replica_state
         if held.stage != request.stage or not held.is_cut_as_recorded:
             raise Refused(RefusalKind.GONE, f"stage {request.stage} is not held here as the last record cuts it")
-        if copies is None or copies.is_over or copies.split != split:
-            self.give_up_copies()
-            self._require_memory(split, request.stage)
-            copies = self._ahead = BlockCopies(self._context, held, self._device, split)
-            self._following.start(self._follow_copies(copies), "copy blocks ahead")
+        if self._preparing.locked() or (self._other is not None and self._is_present(self._other)):
+            return Reply(Prepared(""))  # it comes late: a cut is being prepared, or is there
+        async with self._beginning:  # however many ask, there is one copy
+            copies = await self._copies_for(BlockSplit(request.split))
         copies.ask()
         if copies.missing:
             await copies.turned.wait(self._context.timing.hold_s)
         return Reply(Prepared("", copies.missing))
+
+    async def _copies_for(self, split: BlockSplit) -> BlockCopies:
+        """The copies for this cut; they are begun where there are none.
+
+        Raises:
+            Refused: `exhausted`, there is no memory for them.
+        """
+        copies, held = self._ahead, self._replica_state
+        if copies is None or copies.is_over or copies.split != split:
+            await self.give_up_copies()
+            self._require_memory(split, held.stage)
+            copies = self._ahead = BlockCopies(self._context, held, self._device, split)
+            self._following.start(self._follow_copies(copies), "copy blocks ahead")
+        return copies
 
     async def _follow_copies(self, copies: BlockCopies) -> None:
         await copies.keep()
         if self._ahead is copies:
             self._ahead = None
 
-    def give_up_copies(self) -> None:
-        """What is copied ahead is not wanted any more."""
+    async def give_up_copies(self) -> None:
+        """What is copied ahead is not wanted any more; its memory is free then."""
         self._ahead = None
-        self._following.cancel_all()
+        await self._following.end_all()
 
     def _require_memory(self, split: BlockSplit, stage: int) -> None:
         """Look whether there is memory for another cut.
@@ -140,7 +153,7 @@ class Preparation:
             self._require_held(request)
             if taken is not None:
                 return taken
-        self.give_up_copies()
+        await self.give_up_copies()
         self._require_memory(new, request.stage)
         engine = await self._work(self._context.ports.spare_engine)
         await self._work(partial(begin_cut, engine, new, request.stage))
@@ -245,7 +258,7 @@ class Preparation:
         count = other.engine.part_count(request.stage)
         if request.part not in range(count):
             raise Refused(RefusalKind.FAILED, f"part {request.part} of stage {request.stage}, which has {count}")
-        batch = state_batch(self._context.manifest, weights_only=request.weights_only)
+        batch = count if request.digests_only else state_batch(self._context.manifest, weights_only=request.weights_only)
         parts = given(request.count, batch, request.part, count)
 
         def read() -> list[bytes]:

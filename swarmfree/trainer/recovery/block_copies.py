@@ -28,9 +28,9 @@ from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, each
 
 LANES = 2
-KEPT_ITERATIONS = 2
-"""Copies that nobody has asked for in so many iterations are given up: who wanted them leads no
-longer, or wants another cut.
+UNASKED_SILENCES = 2
+"""Copies that nobody has asked for in so many times `coordinator_silence_s` are given up: who
+wanted them leads no longer, or wants something else.
 """
 
 
@@ -67,7 +67,7 @@ class BlockCopies:
         self.stage, self.split = replica_state.stage, split
         self.turned = Signal()
         self._old = replica_state.split
-        self._asked_at = replica_state.iteration
+        self._asked_s = context.now_s()
         self._following = Lock()
         self._engine: Engine | None = None  # until there is room for them
         self._sources: tuple[_Origin, ...] = ()
@@ -75,7 +75,7 @@ class BlockCopies:
 
     def ask(self) -> None:
         """They are wanted still."""
-        self._asked_at = self._replica_state.iteration
+        self._asked_s = self._context.now_s()
 
     @property
     def missing(self) -> int:
@@ -100,9 +100,9 @@ class BlockCopies:
     @property
     def is_over(self) -> bool:
         """Whether they are of no use any more."""
-        held = self._replica_state
+        held, limit_s = self._replica_state, UNASKED_SILENCES * self._context.timing.coordinator_silence_s
         is_other = (held.stage, held.split) != (self.stage, self._old)
-        return self._has_ended or is_other or held.iteration > self._asked_at + KEPT_ITERATIONS
+        return self._has_ended or is_other or self._context.now_s() > self._asked_s + limit_s
 
     async def _lay_out(self) -> None:
         """Take the memory of all blocks while nobody waits for that: of those that stay by a copy,
@@ -140,9 +140,12 @@ class BlockCopies:
         plan = self._replica_state.known_plan
         return tuple(replica.endpoint for replica in plan.replicas[giver]) if plan is not None else ()
 
-    async def _catch_up(self) -> None:
+    def _name_donors(self) -> None:
         for source in self._sources:
             source.copy.donors = self._donors(source.giver)
+
+    async def _catch_up(self) -> None:
+        self._name_donors()
         await each(self._sources, lambda source: source.copy.catch_up())
 
     async def take(self, iteration: int, lineage: str) -> tuple[Engine, frozenset[int]] | None:
@@ -158,14 +161,15 @@ class BlockCopies:
             if engine is None:
                 return None
 
-            async def prove(source: _Origin) -> None:
-                if await self._is_proven(engine, source, iteration, lineage):
-                    found.update(source.blocks)
+            async def bring(source: _Origin) -> None:
+                with suppress(CallFailed):  # what is not here is fetched
+                    if source.copy.level < iteration or source.copy.missing:
+                        await source.copy.catch_up()
+                    if await self._is_proven(engine, source, iteration, lineage):
+                        found.update(source.blocks)
 
-            with suppress(CallFailed):  # what is not here is fetched
-                if any(source.copy.level < iteration or source.copy.missing for source in self._sources):
-                    await self._catch_up()
-                await each(self._sources, prove)
+            self._name_donors()
+            await each(self._sources, bring)
             return engine, frozenset(found)
 
     async def _is_proven(self, engine: Engine, source: _Origin, iteration: int, lineage: str) -> bool:
