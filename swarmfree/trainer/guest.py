@@ -268,8 +268,9 @@ async def _is_let_go(guest: Peer) -> bool:
 
 
 async def _is_replaced(guest: Peer) -> bool:
-    """Whether others serve its stage, by the plan of whoever leads: one that was fenced is let go
-    as well, and may hold the last state.
+    """Whether others serve its stage, by the plan of whoever leads, and one of them is there: a
+    guest that was fenced is let go as well, and may hold the last state, and the plan may be older
+    than the loss for which it came.
     """
     replica_state, me = guest.stage_member.replica_state, guest.context.me
     if replica_state.coordinator is None or replica_state.coordinator.member == me or replica_state.stage == ABSENT:
@@ -278,5 +279,11 @@ async def _is_replaced(guest: Peer) -> bool:
         told = (await guest.context.call(replica_state.coordinator, GetPlan())).expect(PlanAnswer)
     except CallFailed:
         return False
-    others = [] if told.plan is None else [r.endpoint.member for r in told.plan.replicas[replica_state.stage]]
-    return bool(others) and me not in others
+    others = [] if told.plan is None else [replica.endpoint for replica in told.plan.replicas[replica_state.stage]]
+    if any(other.member == me for other in others):
+        return False
+    for other in others:
+        with suppress(CallFailed):
+            await guest.context.call(other, GetPlan())
+            return True
+    return False

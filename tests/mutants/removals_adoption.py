@@ -9,7 +9,7 @@ import pytest
 
 from swarmfree.policy.planner.adoption import ChosenHost, HostCandidate, choose_host
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import Hello
+from swarmfree.protocol.messages import GetPlan, Hello, PlanAnswer
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer import guest
@@ -19,6 +19,7 @@ from swarmfree.trainer.coordinator.assignment import Assignment
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.peer import Peer
+from tests.mutants.alone import A
 
 
 def time_for_a_newcomer(patch: pytest.MonkeyPatch) -> None:
@@ -98,6 +99,18 @@ def guest_that_nobody_replaces(patch: pytest.MonkeyPatch) -> None:
 
     async def careless(_: Peer) -> bool:
         return True
+
+    patch.setattr(guest, "_is_replaced", careless)
+
+
+def guest_that_the_dead_replace(patch: pytest.MonkeyPatch) -> None:
+    """Whoever a plan names in a guest's place is taken for there."""
+
+    async def careless(peer: Peer) -> bool:
+        told = (await peer.context.call(A, GetPlan())).expect(PlanAnswer)
+        assert told.plan is not None
+        others = [replica.endpoint for replica in told.plan.replicas[peer.stage_member.replica_state.stage]]
+        return peer.context.here not in others
 
     patch.setattr(guest, "_is_replaced", careless)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TypeVar
 
-from swarmfree.protocol.errors import PeerSilent, Refused
+from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, Refused
 from swarmfree.protocol.events import StageAdopted
 from swarmfree.protocol.messages import Farewell, Goodbye, Heartbeat, Hello, PlanAnswer, Request
 from swarmfree.protocol.names import ABSENT, Endpoint
@@ -206,17 +206,20 @@ def newcomer_beside_a_guest() -> object:
 
 
 def guest_that_is_let_go() -> object:
-    """A guest's goodbye is answered by a coordinator whose plan names it, and by one whose plan
-    names another one in its place: whether it goes.
+    """A guest's goodbye is answered by a coordinator whose plan names it, by one whose plan names
+    another one in its place, and by one whose plan is older than the death of that one: whether it
+    goes.
     """
 
     async def story(alone: Alone) -> list[bool]:
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=A)
         peer, found = SimpleNamespace(context=alone.context, stage_member=alone.stage_member, coordinator=None), list[bool]()
-        for there in (ME, SIBLING):
+        for there, is_up in ((ME, True), (SIBLING, True), (SIBLING, False)):
             told = replace(plan(2), replicas=(plan(2).replicas[0], (Replica(there),), plan(2).replicas[2]))
 
-            def answer(_: Endpoint, request: Request, told: object = told) -> Reply:
+            def answer(to: Endpoint, request: Request, told: object = told, is_up: object = is_up) -> Reply:
+                if to == SIBLING and not is_up:
+                    raise PeerUnreachable("nobody listens")
                 return Reply(Farewell() if isinstance(request, Goodbye) else PlanAnswer(told, ""))  # type: ignore[arg-type]
 
             alone.line.answer = answer

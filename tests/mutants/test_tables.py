@@ -900,7 +900,8 @@ ROWS = (
     Row(removals_adoption.place_of_a_guest, tables_adoption.second_guest, -1),
     Row(removals_adoption.leavers_beside_a_lost_stage, tables_adoption.newcomer_beside_a_guest, 2),
     Row(removals_adoption.guest_of_an_excluded_host, tables_adoption.hello_of_an_excluded_host_s_guest, ["excluded", "placed"]),
-    Row(removals_adoption.guest_that_nobody_replaces, tables_adoption.guest_that_is_let_go, [False, True]),
+    Row(removals_adoption.guest_that_nobody_replaces, tables_adoption.guest_that_is_let_go, [False, True, False]),
+    Row(removals_adoption.guest_that_the_dead_replace, tables_adoption.guest_that_is_let_go, [False, True, False]),
     Row(removals_end.lineage_of_weights, tables_end.weights_of_a_lineage_that_was_left, ([1, 1], [True, False])),
     # a model that is cut anew
     Row(removals_cuts.prepared_before_it_counts, tables_cuts.opened_unprepared, ("gone", 1)),

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from swarmfree.policy.planner.adoption import guest_bytes
-from swarmfree.protocol.errors import DeviceStuck, SwarmfreeError
+from swarmfree.protocol.errors import DeviceStuck, PeerUnreachable, SwarmfreeError
 from swarmfree.protocol.events import Event, Note
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
@@ -339,12 +339,13 @@ class Guest:
 
     Attributes:
         replaced: the coordinator's plan names another one in its place.
+        others_live: that one is there.
         has_plan: the coordinator has made one.
         forgotten, ended_s: what it kept was removed, and when it has ended.
     """
 
     def __init__(self, *, stage: int, is_named: bool, hears: bool, replaced: bool = False) -> None:
-        self.replaced, self.forgotten, self.has_plan = replaced, False, True
+        self.replaced, self.forgotten, self.has_plan, self.others_live = replaced, False, True, True
         self.ended_s: float | None = None
         own = plan(1)
         self.replica_state = SimpleNamespace(stage=stage, plan=own if is_named else None, coordinator=A)
@@ -355,7 +356,9 @@ class Guest:
         self.asked = list[str]()
 
     async def _call(self, to: Endpoint, request: object) -> Reply:
-        assert to == A
+        if to == SIBLING and not self.others_live:
+            raise PeerUnreachable("nobody listens")
+        assert to in {A, SIBLING}
         self.asked.append(type(request).__name__)
         told = plan(1)
         there = SIBLING if self.replaced else ME
@@ -437,6 +440,9 @@ def test_a_guest_that_was_fenced_keeps_what_may_be_the_last_state() -> None:
     unplanned = Guest(stage=1, is_named=False, hears=True)
     unplanned.has_plan = False  # a successor has yet to make one
     assert lives(unplanned).ended_s is None
+    lonely = Guest(stage=1, is_named=False, hears=True, replaced=True)
+    lonely.others_live = False  # the plan is older than the loss for which the guest came
+    assert lives(lonely).ended_s is None
 
 
 def test_a_guest_that_leads_hands_over_once_it_is_released() -> None:
