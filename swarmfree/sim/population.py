@@ -452,9 +452,10 @@ class Cast:
                 return False  # nobody adopts before the run begins, and feeders that are left may be sources
             if setup.faults.strikes_ends or setup.opening is not None:
                 return len(sound) >= setup.manifest.peers_min and feeders >= wanted(ENDS_STAGE, setup.manifest)
-        # A peer with room serves a stage more
+        # A peer with room serves a stage more: one without that can feed may be the only one of another
         places = sum(1 + life.has_room for life in sound)
-        return places >= setup.manifest.stage_count and feeders > 0
+        feeds = any(life.can_feed and (life.has_room or not setup.room_share) for life in sound)
+        return places >= setup.manifest.stage_count and feeds
 
     def may_part(self, group: Collection[str]) -> bool:
         """Whether peers with these ids may be cut off from all others: in the last iterations only
