@@ -452,7 +452,7 @@ class Cast:
                 return False  # nobody adopts before the run begins, and feeders that are left may be sources
             if setup.faults.strikes_ends or setup.opening is not None:
                 return len(sound) >= setup.manifest.peers_min and feeders >= wanted(ENDS_STAGE, setup.manifest)
-        # A peer with room serves a stage more: one without that can feed may be the only one of another
+        # A peer with room serves a stage more; who can feed, and has none, may be needed elsewhere
         places = sum(1 + life.has_room for life in sound)
         feeds = any(life.can_feed and (life.has_room or not setup.room_share) for life in sound)
         return places >= setup.manifest.stage_count and feeds

@@ -128,9 +128,11 @@ class Device:
             while not self._heap:
                 self._filled.clear()
                 await self._filled.wait()
-            rank, *_, work, future = heapq.heappop(self._heap)
-            if future.done():
-                continue
+            await self._do(*heapq.heappop(self._heap))
+
+    async def _do(self, rank: int, _: int, __: int, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+        """One piece; an idle device keeps nothing of what it has done, or what was cancelled."""
+        if not future.done():
             begun_s = self._clock.now_s()
             self._running, self._ran_s, self._has_begun = Rank(rank), 0.0, False
             try:
@@ -148,7 +150,6 @@ class Device:
             self.done_count += 1
             self._measured[self._running].append(took_s)
             self._running = None
-            del work, future  # an idle device keeps no engine of what it has done
 
     def _noted(self, work: Callable[[], T]) -> Callable[[], T]:
         """Work that says when it begins: the executor may have something else to do first."""

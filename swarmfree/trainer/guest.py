@@ -279,9 +279,13 @@ async def _is_replaced(guest: Peer) -> bool:
         told = (await guest.context.call(replica_state.coordinator, GetPlan())).expect(PlanAnswer)
     except CallFailed:
         return False
-    others = [] if told.plan is None else [replica.endpoint for replica in told.plan.replicas[replica_state.stage]]
+    if told.plan is None:
+        return False
+    others = [replica.endpoint for replica in told.plan.replicas[replica_state.stage]]
     if any(other.member == me for other in others):
         return False
+    if told.plan.iteration > replica_state.iteration:
+        return bool(others)  # they have gone on with those
     for other in others:
         with suppress(CallFailed):
             await guest.context.call(other, GetPlan())

@@ -31,6 +31,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
+from swarmfree.trainer.device import Rank, WorkFailed
 from swarmfree.trainer.recovery.block_copies import UNASKED_SILENCES
 from swarmfree.trainer.recovery.recut import read_parts
 from swarmfree.trainer.recovery.state_copy import StateCopy
@@ -530,7 +531,7 @@ def test_who_takes_what_is_laid_out_just_then_follows_it_alone() -> None:
         swarm.train()
         async with asyncio.TaskGroup() as group:
             group.create_task(swarm.missing())
-            while (copies := swarm.preparation._ahead) is None or not copies._following.locked():
+            while (copies := swarm.preparation._ahead) is None or not copies._laying_out.locked():
                 await asyncio.sleep(0)
             catch_up, followed = StateCopy.catch_up, list[int]()
 
@@ -560,5 +561,104 @@ def test_copies_that_are_given_up_keep_no_memory() -> None:
         await swarm.preparation.give_up_copies()
         gc.collect()
         assert engine() is None
+
+    play_swarm(story)
+
+
+def test_copies_that_nobody_asks_for_end_also_while_they_come() -> None:
+    """A download takes long, and a swarm that has lost a stage may need the memory."""
+
+    async def story(swarm: Swarm) -> None:
+        call = swarm.alone.line.call
+
+        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
+            await asyncio.sleep(60.0 if isinstance(request, GetState) else 0.0)
+            return await call(to, request, *given, **named)
+
+        swarm.alone.line.call = slow  # type: ignore[method-assign,assignment]
+        swarm.train()
+        assert await swarm.missing() > 0
+        await asyncio.sleep(UNASKED_SILENCES * FOUR.timing.coordinator_silence_s + 1.0)
+        assert swarm.preparation._ahead is None
+        assert not len(swarm.preparation._following)
+        assert not parts_asked(swarm.asked)
+
+    play_swarm(story)
+
+
+def test_orders_for_two_cuts_at_once_lay_out_no_third_engine() -> None:
+    """One to copy waits until other copies have ended, and by then a cut is being prepared."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        async with asyncio.TaskGroup() as group:
+            copying = group.create_task(swarm.missing(OTHER))
+            group.create_task(swarm.prepared())
+        assert copying.result() == 1
+        assert swarm.preparation._ahead is None
+
+    play_swarm(story)
+
+
+def test_an_order_that_waited_until_the_stage_was_let_go_is_refused() -> None:
+    """Nothing is laid out for what is held no longer."""
+
+    async def story(swarm: Swarm) -> tuple[str, object]:
+        swarm.train()
+        await swarm.missing()
+        async with swarm.preparation._beginning, asyncio.TaskGroup() as group:
+            asking = group.create_task(word(swarm.preparation.prepare(swarm.request(OTHER, ahead=True))))
+            await asyncio.sleep(0.1)
+            await swarm.alone.stage_member.let_go()
+            swarm.preparation._beginning.release()
+            answer = await asking
+            await swarm.preparation._beginning.acquire()
+        return answer, swarm.preparation._ahead
+
+    assert play_swarm(story) == ("gone", None)
+
+
+def test_another_cut_than_the_one_that_is_prepared_is_not_said_to_be_there() -> None:
+    """It is begun; while the first one is being prepared that is said to be missing."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(swarm.prepared(OTHER))
+            await asyncio.sleep(0.01)
+            assert await swarm.missing(AHEAD) == 1
+            assert await swarm.missing(OTHER) == 0
+        assert swarm.preparation._ahead is None
+        assert await swarm.missing(AHEAD) == 0
+        assert swarm.preparation._ahead is not None
+
+    play_swarm(story)
+
+
+def test_a_device_keeps_nothing_of_what_was_cancelled_or_failed() -> None:
+    """A whole stage may hang on it."""
+
+    class Engine:
+        def fail(self) -> None:
+            """As one does that is given too few bytes."""
+            raise ValueError("wrong length")
+
+    async def story(swarm: Swarm) -> None:
+        device = swarm.alone.stage_member.device
+        engine = Engine()
+        kept = weakref.ref(engine)
+        with pytest.raises(WorkFailed):
+            await device.run(Rank.IDLE, 0, engine.fail)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(device.run(Rank.BOOKS, 0, lambda: None))
+            second = group.create_task(device.run(Rank.IDLE, 0, engine.fail))
+            await asyncio.sleep(0)
+            second.cancel()
+            await first
+        await asyncio.sleep(1.0)
+        del engine, first, second
+        gc.collect()
+        assert kept() is None
 
     play_swarm(story)

@@ -348,7 +348,7 @@ class Guest:
         self.replaced, self.forgotten, self.has_plan, self.others_live = replaced, False, True, True
         self.ended_s: float | None = None
         own = plan(1)
-        self.replica_state = SimpleNamespace(stage=stage, plan=own if is_named else None, coordinator=A)
+        self.replica_state = SimpleNamespace(stage=stage, plan=own if is_named else None, coordinator=A, iteration=0)
         self.stage_member = SimpleNamespace(replica_state=self.replica_state, hears_coordinator=hears)
         self.context = SimpleNamespace(me=ME.member, here=ME, call=self._call)
         self.builder = SimpleNamespace(making=None)
@@ -443,6 +443,9 @@ def test_a_guest_that_was_fenced_keeps_what_may_be_the_last_state() -> None:
     lonely = Guest(stage=1, is_named=False, hears=True, replaced=True)
     lonely.others_live = False  # the plan is older than the loss for which the guest came
     assert lives(lonely).ended_s is None
+    lonely = Guest(stage=1, is_named=False, hears=True, replaced=True)
+    lonely.others_live, lonely.replica_state.iteration = False, -1  # they have gone on since, with others
+    assert lives(lonely).ended_s is not None
 
 
 def test_a_guest_that_leads_hands_over_once_it_is_released() -> None:

@@ -75,6 +75,7 @@ class Preparation:
         self._context, self._replica_state, self._device = context, replica_state, device
         self._following = following
         self._other: OtherCut | None = None
+        self._making: BlockSplit | None = None
         self._ahead: BlockCopies | None = None
         self._dropped = 0  # how often
         self._preparing, self._beginning = asyncio.Lock(), asyncio.Lock()
@@ -90,35 +91,51 @@ class Preparation:
         if request.ahead:
             return await self._copy_ahead(request)
         async with self._preparing:  # however many are asked for, one is made, beside the one that is there
-            return await self._prepare(request)
+            self._making = BlockSplit(request.split)
+            try:
+                return await self._prepare(request)
+            finally:
+                self._making = None
 
     async def _copy_ahead(self, request: Prepare) -> Reply:
         """Answer once all is there that is copied ahead, or after `hold_s`."""
-        held = self._replica_state
-        if held.stage != request.stage or not held.is_cut_as_recorded:
-            raise Refused(RefusalKind.GONE, f"stage {request.stage} is not held here as the last record cuts it")
-        if self._preparing.locked() or (self._other is not None and self._is_present(self._other)):
-            return Reply(Prepared(""))  # it comes late: a cut is being prepared, or is there
         async with self._beginning:  # however many ask, there is one copy
-            copies = await self._copies_for(BlockSplit(request.split))
+            copies = await self._copies_for(request)
+        if copies is None:
+            return Reply(Prepared("", 0 if self._is_prepared(BlockSplit(request.split)) else 1))
         copies.ask()
         if copies.missing:
             await copies.turned.wait(self._context.timing.hold_s)
         return Reply(Prepared("", copies.missing))
 
-    async def _copies_for(self, split: BlockSplit) -> BlockCopies:
-        """The copies for this cut; they are begun where there are none.
+    async def _copies_for(self, request: Prepare) -> BlockCopies | None:
+        """The copies for this cut; they are begun where there are none. None while a cut is being
+        prepared, or where this one is there: the order comes late.
 
         Raises:
-            Refused: `exhausted`, there is no memory for them.
+            Refused: `gone`, the stage is not held as the last record cuts it; `exhausted`, there is
+                no memory for them.
         """
-        copies, held = self._ahead, self._replica_state
-        if copies is None or copies.is_over or copies.split != split:
+        copies, split = self._ahead, BlockSplit(request.split)
+        if copies is not None and not copies.is_over and copies.split == split:
+            return copies
+        if not self._preparing.locked():
             await self.give_up_copies()
-            self._require_memory(split, held.stage)
-            copies = self._ahead = BlockCopies(self._context, held, self._device, split)
-            self._following.start(self._follow_copies(copies), "copy blocks ahead")
+        # Only now: what is held, or prepared, may have changed meanwhile
+        held = self._replica_state
+        if held.stage != request.stage or not held.is_cut_as_recorded:
+            raise Refused(RefusalKind.GONE, f"stage {request.stage} is not held here as the last record cuts it")
+        if self._preparing.locked() or self._is_prepared(split):
+            return None
+        self._require_memory(split, held.stage)
+        copies = self._ahead = BlockCopies(self._context, held, self._device, split)
+        self._following.start(self._follow_copies(copies), "copy blocks ahead")
         return copies
+
+    def _is_prepared(self, split: BlockSplit) -> bool:
+        """Whether this cut is there, or is being prepared."""
+        other = self._other
+        return self._making == split or (other is not None and self._is_present(other) and other.split == split)
 
     async def _follow_copies(self, copies: BlockCopies) -> None:
         await copies.keep()

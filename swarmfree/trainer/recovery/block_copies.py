@@ -9,9 +9,10 @@ Source: decision 24. Kin: `ends_copy`, which follows the ends.
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import Lock
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from swarmfree.protocol.engine_port import Engine
@@ -28,6 +29,7 @@ from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal, each
 
 LANES = 2
+LOOK_S = 0.5
 UNASKED_SILENCES = 2
 """Copies that nobody has asked for in so many times `coordinator_silence_s` are given up: who
 wanted them leads no longer, or wants something else.
@@ -44,6 +46,8 @@ class _Origin:
         first: their first part, as that stage counts.
         parts: of them, as the engine counts here.
         copy: follows them.
+        following: held by whoever does; each on its own, since a donor keeps one average, and a
+            stage that gives slowly would have the others fall behind.
     """
 
     giver: int
@@ -51,6 +55,7 @@ class _Origin:
     first: int
     parts: range
     copy: StateCopy
+    following: Lock = field(default_factory=Lock)
 
 
 class BlockCopies:
@@ -68,10 +73,10 @@ class BlockCopies:
         self.turned = Signal()
         self._old = replica_state.split
         self._asked_s = context.now_s()
-        self._following = Lock()
+        self._laying_out = Lock()
         self._engine: Engine | None = None  # until there is room for them
         self._sources: tuple[_Origin, ...] = ()
-        self._has_ended = False
+        self._is_taken = self._has_failed = False
 
     def ask(self) -> None:
         """They are wanted still."""
@@ -79,30 +84,58 @@ class BlockCopies:
 
     @property
     def missing(self) -> int:
-        """How many parts have not come yet; 1 until there is room for them."""
-        return 1 if self._engine is None else sum(source.copy.missing for source in self._sources)
+        """How many parts have not come yet, or lack more than the last average; 1 until there is
+        room for them.
+        """
+        last = max(0, self._replica_state.iteration - 1)
+        return 1 if self._engine is None else sum(source.copy.missing(last) for source in self._sources)
 
     async def keep(self) -> None:
         """Follow the blocks until they are given up, or taken, or cannot be had."""
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self._follow_all())
+            while not following.done():
+                await asyncio.wait({following}, timeout=LOOK_S)
+                if self.is_over and not self._is_taken:
+                    following.cancel()  # a download may take long
+        self._has_failed |= not self._is_taken
+        self.turned.tell()
+
+    async def _follow_all(self) -> None:
         try:
-            async with self._following:
+            async with self._laying_out:
                 await self._lay_out()
+            self._look()
+            await each(self._sources, self._follow)
             while not self.is_over:
-                async with self._following:
-                    if not self.is_over:
-                        await self._catch_up()
-                self.turned.tell()
                 await self._replica_state.moved.wait(self._context.timing.silence_s)
         except CallFailed:  # nobody gives what is missing, or it is of another lineage
-            self._has_ended, self._engine = True, None
-        self.turned.tell()
+            self._has_failed, self._engine = True, None
+
+    async def _follow(self, source: _Origin) -> None:
+        while not self.is_over:
+            async with source.following:
+                if not self.is_over:
+                    source.copy.donors = self._donors(source.giver)
+                    try:
+                        await source.copy.catch_up()
+                    except CallFailed:
+                        self._has_failed = True  # the others are of no use either
+                        raise
+            self._look()
+            await self._replica_state.moved.wait(self._context.timing.silence_s)
+
+    def _look(self) -> None:
+        """Whoever waits until all has come is told."""
+        if not self.missing:
+            self.turned.tell()
 
     @property
     def is_over(self) -> bool:
-        """Whether they are of no use any more."""
+        """Whether they are of no use any more, or were taken."""
         held, limit_s = self._replica_state, UNASKED_SILENCES * self._context.timing.coordinator_silence_s
         is_other = (held.stage, held.split) != (self.stage, self._old)
-        return self._has_ended or is_other or self._context.now_s() > self._asked_s + limit_s
+        return self._is_taken or self._has_failed or is_other or self._context.now_s() > self._asked_s + limit_s
 
     async def _lay_out(self) -> None:
         """Take the memory of all blocks while nobody waits for that: of those that stay by a copy,
@@ -140,14 +173,6 @@ class BlockCopies:
         plan = self._replica_state.known_plan
         return tuple(replica.endpoint for replica in plan.replicas[giver]) if plan is not None else ()
 
-    def _name_donors(self) -> None:
-        for source in self._sources:
-            source.copy.donors = self._donors(source.giver)
-
-    async def _catch_up(self) -> None:
-        self._name_donors()
-        await each(self._sources, lambda source: source.copy.catch_up())
-
     async def take(self, iteration: int, lineage: str) -> tuple[Engine, frozenset[int]] | None:
         """Follow the blocks to this iteration, and no further.
 
@@ -156,21 +181,22 @@ class BlockCopies:
             exactly this iteration of this lineage; None where there is no room yet.
         """
         found: set[int] = set()
-        async with self._following:
-            self._has_ended, engine = True, self._engine
-            if engine is None:
-                return None
+        async with self._laying_out:
+            self._is_taken, engine = True, self._engine
+        if engine is None:
+            return None
 
-            async def bring(source: _Origin) -> None:
-                with suppress(CallFailed):  # what is not here is fetched
-                    if source.copy.level < iteration or source.copy.missing:
+        async def bring(source: _Origin) -> None:
+            with suppress(CallFailed):  # what is not here is fetched
+                async with source.following:
+                    source.copy.donors = self._donors(source.giver)
+                    if source.copy.missing(iteration):
                         await source.copy.catch_up()
-                    if await self._is_proven(engine, source, iteration, lineage):
-                        found.update(source.blocks)
+                if await self._is_proven(engine, source, iteration, lineage):
+                    found.update(source.blocks)
 
-            self._name_donors()
-            await each(self._sources, bring)
-            return engine, frozenset(found)
+        await each(self._sources, bring)
+        return engine, frozenset(found)
 
     async def _is_proven(self, engine: Engine, source: _Origin, iteration: int, lineage: str) -> bool:
         """Whether what came from one stage is what its members hold, by the word of one of them."""

@@ -126,10 +126,9 @@ class StateCopy:
 
         await self._parts.ask(partial(self._in_turn, 0), partial(self._of_part, 0), keep)
 
-    @property
-    def missing(self) -> int:
-        """How many parts have not come yet, or have fallen behind and are to come once more."""
-        return sum(version == ABSENT for version in self._versions.values())
+    def missing(self, iteration: int) -> int:
+        """How many parts are not here as of this iteration, or of a later one."""
+        return sum(version < iteration for version in self._versions.values())
 
     async def run(self) -> None:
         """Download all parts and step them until all are at the newest committed iteration.
