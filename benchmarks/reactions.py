@@ -10,8 +10,10 @@
   the other is slowed three times, and blocks go to other stages.
 
 All processes run on this machine, with devices that sleep (see `paced_fork_server`); the state of
-a block is some forty MB, so that there is something to copy. Progress goes to stderr; the last line
-is one JSON object, for each kind:
+a block is some forty MB, so that there is something to copy. A cut of such blocks stops the swarm
+for a tenth of a second or two, of which a large part is chance where processes share two cores:
+``--only cuts --width 1024`` measures those of blocks of 150 MB. Progress goes to stderr; the last
+line is one JSON object, for each kind:
 
 - *..._transition* and *..._iteration*: by how much what was predicted is off, as a share of what
   was measured: of the seconds until a guest or the peer that moves holds the stage, or that the
@@ -38,6 +40,7 @@ from swarmfree.protocol.events import ModelCut, MoveFailed, MoveMeasured, StageA
 from swarmfree.protocol.manifest import Manifest, ModelSection
 
 TIMES, ROUNDS = 10, 4
+WIDTH, LEAST_WIDTH = 512, 64
 BLOCK_S = 0.15
 BODY, REPLICAS, REPLICAS_MAX, BLOCKS = 3, 3, 5, 6
 WITHIN_S = 240.0
@@ -80,9 +83,10 @@ def figures(kind: str, costs: Sequence[Cost]) -> dict[str, float]:
     return found | {f"{kind}_times": len(costs)}
 
 
-def manifest_of(blocks: int, body: int, replicas_max: int) -> Manifest:
+def manifest_of(blocks: int, body: int, replicas_max: int, width: int = WIDTH) -> Manifest:
     """A run whose stages have something to copy."""
-    model = ModelSection(width=512, blocks=blocks, heads=8, kv_heads=8, mlp_width=1408, tokens_per_row=32)
+    mlp_width = 11 * width // 4
+    model = ModelSection(width=width, blocks=blocks, heads=8, kv_heads=8, mlp_width=mlp_width, tokens_per_row=32)
     return replace(run_of(blocks, body, replicas_max), model=model)
 
 
@@ -97,10 +101,10 @@ def tell(kind: str, number: int, cost: Cost) -> None:
     print(f"{kind} {number}: {cost.words}", file=sys.stderr, flush=True)
 
 
-async def measure_adoptions(times: int) -> dict[str, float]:
+async def measure_adoptions(times: int, width: int = WIDTH) -> dict[str, float]:
     """Kill the only peer of one stage after the other; replace it once a guest has served it."""
     costs: list[Cost] = []
-    manifest = replace(manifest_of(BODY, BODY, 1), recovery=REPLAYED)
+    manifest = replace(manifest_of(BODY, BODY, 1, width), recovery=REPLAYED)
     async with paced(manifest, pace_of(manifest, BLOCK_S)) as world:
         await world.start(1, BODY)
         await world.swarm.commits(2 * SETTLED_COMMITS)
@@ -119,10 +123,10 @@ async def measure_adoptions(times: int) -> dict[str, float]:
     return figures("adoptions", costs)
 
 
-async def measure_moves(times: int) -> dict[str, float]:
+async def measure_moves(times: int, width: int = WIDTH) -> dict[str, float]:
     """Slow one stage and then the other, until peers have moved so often."""
     costs: list[Cost] = []
-    manifest = manifest_of(2, 2, REPLICAS_MAX)
+    manifest = manifest_of(2, 2, REPLICAS_MAX, width)
     async with paced(manifest, pace_of(manifest, BLOCK_S, moves=True)) as world:
         await world.start(1, 2 * REPLICAS)
         await world.swarm.commits(SETTLED_COMMITS)
@@ -147,10 +151,10 @@ def _failed(world: PacedSwarm) -> int:
     return len(list(world.swarm.told(MoveFailed)))
 
 
-async def measure_cuts(times: int) -> dict[str, float]:
+async def measure_cuts(times: int, width: int = WIDTH) -> dict[str, float]:
     """Slow the peer of one stage after the other, and measure the cut that each leads to."""
     costs: list[Cost] = []
-    manifest = manifest_of(BLOCKS, BODY, 1)
+    manifest = manifest_of(BLOCKS, BODY, 1, width)
     async with paced(manifest, pace_of(manifest, BLOCK_S / 2)) as world:
         await world.start(1, BODY, ("--cut-after", f"{CUT_AFTER_S:g}"))
         await world.swarm.commits(SETTLED_COMMITS)
@@ -166,18 +170,18 @@ async def measure_cuts(times: int) -> dict[str, float]:
     return figures("cuts", costs)
 
 
-KINDS: dict[str, Callable[[int], Awaitable[dict[str, float]]]] = {
+KINDS: dict[str, Callable[[int, int], Awaitable[dict[str, float]]]] = {
     "adoptions": measure_adoptions,
     "moves": measure_moves,
     "cuts": measure_cuts,
 }
 
 
-async def measure(kinds: Sequence[str], times: int) -> dict[str, float]:
+async def measure(kinds: Sequence[str], times: int, width: int = WIDTH) -> dict[str, float]:
     """All of them, one kind after the other."""
     found: dict[str, float] = {}
     for kind in kinds:
-        found |= await KINDS[kind](times)
+        found |= await KINDS[kind](times, width)
     return found
 
 
@@ -188,10 +192,15 @@ def main() -> int:
     )
     parser.add_argument("--only", choices=tuple(KINDS), action="append", help="measure this alone; again for more")
     parser.add_argument("--times", type=int, default=TIMES, metavar="N", help="how often each (default: %(default)s)")
+    parser.add_argument(
+        "--width", type=int, default=WIDTH, metavar="N", help="of the model; a state grows by its square (default: %(default)s)"
+    )
     asked = parser.parse_args()
     if asked.times < 1:
         parser.error("--times: must be 1 or more")
-    return finish("benchmarks.reactions", measure(asked.only or tuple(KINDS), asked.times))
+    if asked.width < LEAST_WIDTH or asked.width % LEAST_WIDTH:
+        parser.error(f"--width: must be a multiple of {LEAST_WIDTH}")
+    return finish("benchmarks.reactions", measure(asked.only or tuple(KINDS), asked.times, asked.width))
 
 
 if __name__ == "__main__":

@@ -137,10 +137,12 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
     lines.append(
         f"iteration {_seconds(time.seconds)} s: passes and their messages {_seconds(time.compute_s)}, "
         f"averaging {_seconds(time.averaging_s)}, commit {_seconds(time.commit_s)}; "
-        f"{found.tokens_per_s:,.0f} tokens/s"
+        f"{'at most ' * found.is_bound}{found.tokens_per_s:,.0f} tokens/s"
     )
     if found.is_bound:
-        lines.append("this many microbatches are not played through: links are left out, and an iteration takes longer by them")
+        lines.append(
+            "so many stages and microbatches are not played through: links are left out, an iteration takes longer, by far"
+        )
     slowest = found.slowest_stage
     busy = f"{found.busy[slowest]:.1%}" if found.busy[slowest] >= LEAST_SHOWN else f"less than {LEAST_SHOWN:.1%}"
     busiest = f"stage {slowest}, the busiest, computes {busy} of an iteration"
@@ -153,7 +155,8 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
     if found.seconds_to_failure < math.inf:
         lines.append(f"a peer dies every {_span(found.seconds_to_failure)} on average")
     if found.price_per_hour:
-        lines.append(f"price: {found.price_per_hour:,.2f} an hour, {found.price_per_million:,.4g} for a million tokens")
+        least = "at least " * found.is_bound
+        lines.append(f"price: {found.price_per_hour:,.2f} an hour, {least}{found.price_per_million:,.4g} for a million tokens")
     return lines
 
 

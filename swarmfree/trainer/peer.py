@@ -218,6 +218,7 @@ class Peer:
             case Seal():
                 reply = await stage_member.seal(request)
                 self.keeper.look()
+                stage_member.preparation.look()
                 return reply
             case Commit():
                 return await stage_member.commit(request, header.sender)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from swarmfree.cli.main import app
 from swarmfree.lab.fleet_file import read_fleet
+from swarmfree.policy.planner import estimator, forecast
 from swarmfree.policy.planner.estimator import iteration_estimate
 from swarmfree.policy.planner.forecast import chosen_plan
 from swarmfree.protocol.config import read_run
@@ -92,11 +94,32 @@ def test_fewer_machines_than_stages_are_said_to_be_that(folder: Path) -> None:
 
 
 def test_what_is_too_large_to_be_played_is_said_to_leave_links_out(folder: Path) -> None:
-    """From 2,000 microbatches times stages on."""
-    for count, is_left_out in (("400", False), ("401", True)):
-        changes = ("--set", f"batch.microbatches={count}")
-        assert ("links are left out" in plan(*changes).stdout) == is_left_out
+    """Where of more than 2,000 microbatches times stages those that would be played do not fill the
+    stages: what is said then is a bound.
+    """
+    for credits, is_left_out in (("8", False), ("300", True)):
+        changes = ("--set", "batch.microbatches=401", "--set", f"ring.credits={credits}", "--set", "batch.rows=1")
+        said = plan(*changes).stdout
+        for words in ("links are left out", "; at most ", "an hour, at least "):
+            assert (words in said) == is_left_out, words
         assert json.loads(plan("--json", *changes).stdout)["links_left_out"] == is_left_out
+
+
+def test_an_iteration_of_many_microbatches_takes_as_many_times_as_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links count in all of them, as in 400, which are played. For 2,000 another plan is made."""
+    played, more, most = (
+        json.loads(plan("--json", "--set", f"batch.microbatches={count}").stdout)["tokens_per_s"] for count in (400, 500, 2000)
+    )
+    assert more == pytest.approx(played, rel=0.03)
+    assert 0.8 * played < most < 1.25 * played
+    manifest = read_run(MODEL, "test").manifest
+    fleet = read_fleet(FLEET, "test", manifest)
+    many = replace(manifest, batch=replace(manifest.batch, microbatches=600))
+    there = chosen_plan(fleet, manifest)
+    found, is_bound = forecast._time(fleet, there, many)
+    monkeypatch.setattr(estimator, "PLAYED_MAX", 1 << 30)
+    assert not is_bound
+    assert found.seconds == pytest.approx(iteration_estimate(fleet, there, many, 3).seconds, rel=0.01)
 
 
 def test_where_fewer_places_would_do_that_is_said(folder: Path) -> None:

@@ -60,6 +60,7 @@ class Swarm:
         self.records: list[Record] = []
         self.asked: list[Request] = []
         self.keeps = self.is_up = True
+        self.averaged = {0}
         alone.engine.draw(TAKER, 0)
         alone.replica_state.install(TAKER, 0, GENESIS_LINEAGE, None)
         alone.replica_state.known_plan = plan(1)
@@ -81,7 +82,7 @@ class Swarm:
                 return Reply(RecordAnswer(self.records[-1]))
             case GetRecord(iteration=iteration) if 0 <= iteration < len(self.records):
                 return Reply(RecordAnswer(self.records[iteration]))
-            case GetAverage(iteration=iteration, part=part) if self.keeps and iteration == len(self.records) - 1:
+            case GetAverage(iteration=iteration, part=part) if self.keeps and iteration in self.averaged:
                 return Reply(Average(), self.giver.read_average(part))
             case _:
                 raise Refused(RefusalKind.GONE, "not here")
@@ -93,20 +94,28 @@ class Swarm:
 
     def train(self) -> None:
         """One iteration, in which both stages step, and the member hears of it."""
+        self.step(self.sealed())
+
+    def sealed(self) -> Record:
+        """All averages of the next iteration are there, and its record is about to be decided."""
         number, zero = len(self.records), self.giver.contribution([], 0)
         for part in range(self.giver.part_count(GIVER)):
             self.giver.keep_average(part, bytes([number + 1, part]) + zero[2:])
         own = self.alone.engine
         for part in range(own.part_count(TAKER)):
             own.keep_average(part, bytes([number + 2, part]) + zero[2:])
+        self.averaged = {number}
         stages = tuple(
             make_entry(
                 sum_digest=engine.average_digest(), state_digest="d", step_count=number + 1, scalars=SCALARS, members=(D.member,)
             )
             for engine in (self.giver, self.giver, own)
         )
-        record = make_record(iteration=number, before=self.lineage, stages=stages, electorate=(D.member,))
-        for engine in (self.giver, own):
+        return make_record(iteration=number, before=self.lineage, stages=stages, electorate=(D.member,))
+
+    def step(self, record: Record) -> None:
+        """It is decided."""
+        for engine in (self.giver, self.alone.engine):
             engine.step(SCALARS)
         self.records.append(record)
         self.alone.replica_state.apply(record)
@@ -660,5 +669,39 @@ def test_a_device_keeps_nothing_of_what_was_cancelled_or_failed() -> None:
         del engine, first, second
         gc.collect()
         assert kept() is None
+
+    play_swarm(story)
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_averages_are_fetched_before_they_are_decided(*, is_decided: bool) -> None:
+    """When the swarm stops they are here; where another record was decided they do not count."""
+
+    async def story(swarm: Swarm) -> None:
+        held = swarm.alone.replica_state
+        swarm.train()
+        await swarm.missing()
+        sealed = swarm.sealed()
+        held.promises = replace(held.promises, sealed=sealed)
+        swarm.asked.clear()
+        swarm.preparation.look()
+        await asyncio.sleep(1.0)
+        fetched = [request for request in swarm.asked if isinstance(request, GetAverage)]
+        assert len(fetched) == 2, "a block has two parts"
+        await asyncio.sleep(5.0)
+        assert await swarm.missing() == 0
+        assert len([request for request in swarm.asked if isinstance(request, GetAverage)]) == 2, "once"
+        if not is_decided:  # by others, of other contributions
+            zero = swarm.giver.contribution([], 0)
+            for part in range(swarm.giver.part_count(GIVER)):
+                swarm.giver.keep_average(part, bytes([77, part]) + zero[2:])
+            entry = replace(sealed.stages[GIVER], sum_digest=swarm.giver.average_digest())
+            sealed = replace(sealed, stages=(sealed.stages[0], entry, sealed.stages[2]))
+        held.promises = replace(held.promises, sealed=None)
+        swarm.step(sealed)
+        digest, asked = await swarm.prepared()
+        assert bool([request for request in asked if isinstance(request, GetAverage)]) != is_decided
+        assert not parts_asked(asked)
+        assert digest == await swarm.right()
 
     play_swarm(story)

@@ -359,6 +359,7 @@ def test_copies_for_what_was_planned_otherwise_are_dropped(last: dict[str, Any])
     assert copying.play(0.0, 5.0, **last) == [False, False]
     assert not copying.world.cuts.is_under_way
     assert not any("stays" in told for told in copying.told)
+    assert sum("copied no longer" in told for told in copying.told) == 1
 
 
 @pytest.mark.parametrize("answer", [Refused(RefusalKind.EXHAUSTED, "no memory"), 1], ids=["refuses", "never ends"])
@@ -411,8 +412,10 @@ def test_nothing_is_copied_while_a_stage_is_lost(why: str) -> None:
     assert world.cuts.is_under_way
     world.lead.cut, world.roster.lost = (), lambda: {1} if why == "lost" else set()
     world.cuts._assignment.has_rebuilt = why == "rebuilt"  # type: ignore[misc]
-    world.cuts.look()
-    assert not world.cuts.is_under_way
+    for _ in range(2):
+        world.cuts.look()
+        assert not world.cuts.is_under_way
+    assert sum("copied no longer: a stage was lost" in told for told in copying.told) == 1
 
 
 def test_who_is_slow_to_answer_keeps_nobody_from_being_asked() -> None:

@@ -102,7 +102,7 @@ class Swarm:
             engine.step(SCALARS)
         self.records.append(record)
         self.alone.replica_state.apply(record)
-        self.alone.replica_state.moved.tell()
+        self.alone.stage_member.preparation.drop()  # as a member does that steps
 
     async def prepared(self, *, ahead: bool) -> Prepared:
         """What it says to a coordinator that asks now."""

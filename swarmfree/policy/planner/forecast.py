@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import (
+    PLAYED_MAX,
     IterationTime,
     Uplink,
     chains,
@@ -26,11 +27,14 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import SETTLING_MAX, MoveOutlook, settled
 from swarmfree.policy.planner.slow_links import best_standbys
 from swarmfree.protocol.manifest import Manifest, StagesSection
+from swarmfree.protocol.names import ENDS_STAGE
 
 LEANER_PEERS_MAX = 64
 """Of a larger fleet no further plans are made: each takes up to a second."""
 FORECAST_PLAYS = 25
 """Nobody waits for a forecast: by then a mean wavers by half a percent."""
+EXTENDED_PLAYS = 5
+"""Of as many microbatches as are played, and of half of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
         allocation.PlanImpossible: no plan fits.
     """
     plan, slow = _chosen(fleet, manifest)
-    time = iteration_estimate(fleet, plan, manifest, FORECAST_PLAYS)
+    time, is_bound = _time(fleet, plan, manifest)
     loads = stage_loads(fleet, plan, stage_work(manifest, plan.blocks, fleet.ends_blocks))
     return Forecast(
         plan=plan,
@@ -128,7 +132,7 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
         memory=memory_bytes(plan, manifest),
         busy=tuple(manifest.batch.microbatches * load / time.seconds for load in loads),
         busiest_uplink=_busiest_uplink(fleet, plan, manifest, time),
-        is_bound=not is_played(plan, manifest),
+        is_bound=is_bound,
         tokens_per_s=manifest.tokens_per_iteration / time.seconds,
         standbys=tuple(sorted(peer.name for peer in fleet.peers if peer.name not in plan.stages_of)),
         slow_links=tuple(sorted(slow)),
@@ -136,6 +140,27 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
         price_per_hour=sum(peer.price_per_hour for peer in fleet.peers),
         seconds_to_failure=fleet.seconds_to_failure,
     )
+
+
+def _time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> tuple[IterationTime, bool]:
+    """Of one iteration, and whether that is a bound, without links. Of one that is too large to be
+    played the first microbatches are: each of the others takes as long as the later ones of these
+    do, when all stages are at work.
+    """
+    if is_played(plan, manifest):
+        return iteration_estimate(fleet, plan, manifest, FORECAST_PLAYS), False
+    whole = PLAYED_MAX // len(plan.blocks)
+    half = whole // 2
+    if half < manifest.ring.credits * len(plan.replicas[ENDS_STAGE]) + len(plan.blocks):
+        return iteration_estimate(fleet, plan, manifest), True  # they would not fill the stages
+
+    def played(microbatches: int) -> IterationTime:
+        batch = replace(manifest.batch, microbatches=microbatches)
+        return iteration_estimate(fleet, plan, replace(manifest, batch=batch), EXTENDED_PLAYS)
+
+    first, last = played(half), played(whole)
+    each_s = (last.compute_s - first.compute_s) / (whole - half)
+    return replace(last, compute_s=last.compute_s + each_s * (manifest.batch.microbatches - whole)), False
 
 
 def leaner(fleet: Fleet, manifest: Manifest) -> tuple[Forecast, StagesSection] | None:

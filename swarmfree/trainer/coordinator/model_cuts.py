@@ -163,8 +163,8 @@ class ModelCuts:
     async def consider(self) -> None:
         """Have another cut prepared, where there is a better one and nothing stands against it."""
         record, manifest = self._lead.present.record, self._context.manifest
-        if may_resplit(record, manifest) or self._assignment.has_rebuilt or self._lead.attempt:
-            self._copying = None
+        if why := may_resplit(record, manifest) or ("a stage was rebuilt" if self._is_disturbed else ""):
+            self._copy_no_longer(why)
             return
         if self._have_failed(self._copying):
             return
@@ -217,13 +217,24 @@ class ModelCuts:
         members, now_s = frozenset(g.member for g in asked), self._context.now_s()
         copying = self._copying
         if copying is not None and (copying.old, copying.members) != (old, members):
-            self._copying = None  # others are there than it was planned for
+            self._copy_no_longer("other peers are there, or the model is cut otherwise, than that was planned for")
             return False
         if copying is None:
             copying = self._copying = _Copying(wish, old, members, now_s)
             self._tasks.start(self._have_copied(copying, asked), "copies for a cut")
             self._context.tell(Note(f"blocks are copied, so that the model can be cut as {list(wish.split.counts)}"))
         return copying.is_done and self._lead.iteration >= wish.iteration
+
+    @property
+    def _is_disturbed(self) -> bool:
+        """Whether a stage was rebuilt, or an attempt at this iteration came to nothing."""
+        return self._assignment.has_rebuilt or self._lead.attempt > 0
+
+    def _copy_no_longer(self, why: str) -> None:
+        """What was copied for a cut is given up, if it was; the next one is looked for as ever."""
+        if self._copying is not None:
+            self._context.tell(Note(f"blocks are copied no longer: {why}"))
+        self._copying = None
 
     def _have_failed(self, copying: _Copying | None) -> bool:
         """Whether somebody copies nothing, or not all in time: nothing comes of that cut."""
@@ -271,7 +282,7 @@ class ModelCuts:
         """
         if not (self._roster.lost() or self._assignment.has_rebuilt):
             return
-        self._copying = None
+        self._copy_no_longer("a stage was lost")
         if self._lead.cut:
             self._lead.give_up()
 

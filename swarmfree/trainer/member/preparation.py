@@ -335,3 +335,9 @@ class Preparation:
         """What was prepared, or is about to be, is not needed any more."""
         self._other = None
         self._dropped += 1
+        self.look()
+
+    def look(self) -> None:
+        """A record was stored, or stepped by: what is copied ahead is followed."""
+        if self._ahead is not None:
+            self._ahead.stirred.tell()

@@ -64,13 +64,14 @@ class BlockCopies:
     Attributes:
         stage, split: which one, and the other split.
         turned: told when all has come, or nothing more comes.
+        stirred: to be told when this peer has stored a record, or has stepped.
     """
 
     def __init__(self, context: Context, replica_state: ReplicaState, device: Device, split: BlockSplit) -> None:
         """Nothing is here yet."""
         self._context, self._replica_state, self._device = context, replica_state, device
         self.stage, self.split = replica_state.stage, split
-        self.turned = Signal()
+        self.turned, self.stirred = Signal(), Signal()
         self._old = replica_state.split
         self._asked_s = context.now_s()
         self._laying_out = Lock()
@@ -108,22 +109,35 @@ class BlockCopies:
             self._look()
             await each(self._sources, self._follow)
             while not self.is_over:
-                await self._replica_state.moved.wait(self._context.timing.silence_s)
+                await self.stirred.wait(self._context.timing.silence_s)
         except CallFailed:  # nobody gives what is missing, or it is of another lineage
             self._has_failed, self._engine = True, None
 
     async def _follow(self, source: _Origin) -> None:
         while not self.is_over:
+            seen = self.stirred.count
             async with source.following:
                 if not self.is_over:
-                    source.copy.donors = self._donors(source.giver)
-                    try:
-                        await source.copy.catch_up()
-                    except CallFailed:
-                        self._has_failed = True  # the others are of no use either
-                        raise
+                    await self._bring_on(source)
             self._look()
-            await self._replica_state.moved.wait(self._context.timing.silence_s)
+            if self.stirred.count == seen:
+                await self.stirred.wait(self._context.timing.silence_s)
+
+    async def _bring_on(self, source: _Origin) -> None:
+        """Step what comes from one stage by what was decided; while a record is about to be, have
+        its averages here.
+        """
+        copy, held = source.copy, self._replica_state
+        copy.donors, sealed = self._donors(source.giver), held.sealed
+        if sealed is not None and sealed.iteration == copy.level == held.iteration and not copy.missing(copy.level):
+            with suppress(CallFailed):  # they come once it is decided
+                await copy.fetch_averages(sealed)
+            return
+        try:
+            await copy.catch_up()
+        except CallFailed:
+            self._has_failed = True  # what comes from others is of no use either
+            raise
 
     def _look(self) -> None:
         """Whoever waits until all has come is told."""

@@ -29,6 +29,7 @@ from swarmfree.protocol.split import BlockSplit
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Device, Rank
 from swarmfree.trainer.recovery.hedged_calls import BRIEF_S, Asked, HedgedCalls
+from swarmfree.trainer.tasks import each
 
 LOOK_S = 0.05
 LOOK_MAX_S = 0.4
@@ -104,6 +105,7 @@ class StateCopy:
         self._parts = HedgedCalls(context, context.timing.coordinator_silence_s, is_needed=True)
         self._averages = HedgedCalls(context, BRIEF_S, larger=self._parts)
         self._records = HedgedCalls(context, RECORD_S, late_last=False)
+        self._ahead: dict[int, tuple[str, bytes]] = {}  # part -> digest of the sum that it is of, and its average
         self._first: Reply | None = None
         self._is_other = self._is_cut = False
         # The ends are the same however the body is cut
@@ -271,16 +273,43 @@ class StateCopy:
         place, entry = self._place, record.stages[self._stage]
         request = GetAverage(record.iteration, entry.sum_digest, part)
 
-        async def step(_: Asked, reply: Reply) -> None:
-            average = reply.payload
+        async def step_by(average: bytes) -> None:
             await place.device.run(place.rank, part, partial(place.engine.step_part, place.own(part), average, entry.scalars))
             self._versions[part] += 1
-            self.received_bytes += len(average)
+
+        async def step(_: Asked, reply: Reply) -> None:
+            await step_by(reply.payload)
+            self.received_bytes += len(reply.payload)
 
         try:
+            sum_digest, average = self._ahead.pop(part, ("", b""))
+            if sum_digest == entry.sum_digest:
+                await step_by(average)
+                return
             await self._averages.ask(partial(self._in_turn, part), lambda: request, step)
         except CallFailed:
             self._again(part)
+
+    async def fetch_averages(self, record: Record) -> None:
+        """Download the averages of an iteration that is about to be decided, for parts that are
+        ready for it; they count only where that record is.
+
+        Raises:
+            CallFailed: not all could be had.
+        """
+        entry = record.stages[self._stage]
+        held = {part for part, (sum_digest, _) in self._ahead.items() if sum_digest == entry.sum_digest}
+        parts = [part for part, version in self._versions.items() if version == record.iteration and part not in held]
+
+        async def one(part: int) -> None:
+            async def keep(_: Asked, reply: Reply) -> None:
+                self._ahead[part] = entry.sum_digest, reply.payload
+                self.received_bytes += len(reply.payload)
+
+            request = GetAverage(record.iteration, entry.sum_digest, part)
+            await self._averages.ask(partial(self._in_turn, part), lambda: request, keep)
+
+        await each(parts, one, self._place.lanes)
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""
