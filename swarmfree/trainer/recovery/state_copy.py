@@ -309,7 +309,7 @@ class StateCopy:
             request = GetAverage(record.iteration, entry.sum_digest, part)
             await self._averages.ask(partial(self._in_turn, part), lambda: request, keep)
 
-        await each(parts, one, self._place.lanes)
+        await each(parts, one)  # at once: a donor reads its average before it steps, or only afterwards
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""
