@@ -168,15 +168,15 @@ def test_a_cut_is_told_once_it_is_opened(monkeypatch: pytest.MonkeyPatch, *, is_
     world.cuts.opened()
     assert [event.seconds for event in told] == [took_s + opened_s] * (is_prepared and is_opened)
     stops = [stop for _, stop in world.cuts._stops]
-    assert stops == [MeasuredCopy(block_state_bytes(MANIFEST), took_s + opened_s)] * (is_prepared and is_opened)
+    assert stops == [MeasuredCopy(block_state_bytes(MANIFEST), took_s + opened_s, is_first=True)] * (is_prepared and is_opened)
     world.now_s += 1.0
     world.cuts.opened()
     assert len(told) == (is_prepared and is_opened)
 
 
 def test_what_a_cut_took_foretells_the_next_one() -> None:
-    """For as many bytes, of whoever has most to fetch or to give: before the first one, a copy of
-    an average of these, as joins have it; afterwards cuts alone.
+    """For as many bytes that are copied: before the first one, a copy of an average of these, as
+    joins have it; afterwards cuts alone, and the first one only as long as there is no other.
     """
     block = block_state_bytes(MANIFEST)
     world = World("b")
@@ -184,13 +184,18 @@ def test_what_a_cut_took_foretells_the_next_one() -> None:
     found = world.next_wish(HOLD_S + 20)
     assert found is not None
     assert sorted(found.split.counts) == [1, 2, 3]
-    assert found.carried_bytes == block
+    assert found.copied_bytes == block
     assert found.predicted_s == pytest.approx(block / 3 / world.rate)
     world = World("b")
     world.cuts._stops += [(0.0, MeasuredCopy(2 * block, 1.0)), (0.0, MeasuredCopy(4 * block, 9.0))]
     found = world.next_wish(HOLD_S + 20)
     assert found is not None
     assert found.predicted_s == pytest.approx(0.5)
+    world = World("b")
+    world.cuts._stops += [(0.0, MeasuredCopy(block, 9.0, is_first=True)), (0.0, MeasuredCopy(4 * block, 1.0))]
+    found = world.next_wish(HOLD_S + 20)
+    assert found is not None
+    assert found.predicted_s == pytest.approx(0.25)
 
 
 def test_a_member_that_once_stood_still_keeps_nobody_from_a_cut_for_ever() -> None:

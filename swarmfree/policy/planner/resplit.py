@@ -3,14 +3,13 @@ use, how many blocks each has, who gives what, and whether the change is worth w
 
 Blocks stand in a fixed order, so a split is a row of ranges, and the one that copies least is found
 by dynamic programming over their ends; no matching is needed. Blocks are copied while training goes
-on, so a change costs traffic, and a short stop at its end for who has most to fetch or to give.
+on, so a change costs traffic, and a short stop at its end.
 Source: decision 24; Odyssey (arXiv 2508.21613), section IV and equation 8.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -55,7 +54,7 @@ class SplitOutlook:
 
     Args:
         held: name -> the blocks that this peer holds now; who is not named holds none.
-        stop_s: seconds of the change itself, by `RatedSplit.carried_bytes`.
+        stop_s: seconds of the change itself, by `RatedSplit.copied_bytes`.
         unexplained_s: of an iteration, beyond what devices compute; the same with every split.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
@@ -79,7 +78,6 @@ class RatedSplit:
         plan: who serves what then, index = stage; nobody in one that is to be vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
-        carried_bytes: of whoever has most to fetch or to give.
         transition_s: of the change itself, once all is copied.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
@@ -90,7 +88,6 @@ class RatedSplit:
     plan: ExecutionPlan
     moves: tuple[BlockMove, ...]
     copied_bytes: int
-    carried_bytes: float
     transition_s: float
     before_s: float
     after_s: float
@@ -263,7 +260,7 @@ def best_split(
         return None
     rated = [
         _rated(
-            fleet, plan, ExecutionPlan((0, *split.counts), tuple(tuple(sorted(n)) for n in replicas)), manifest, outlook, before_s
+            fleet, old, ExecutionPlan((0, *split.counts), tuple(tuple(sorted(n)) for n in replicas)), manifest, outlook, before_s
         )
         for replicas in (options or [plan.replicas])
         for split in splits_for(fleet, replicas, manifest, outlook)
@@ -278,28 +275,21 @@ def best_split(
 
 
 def _rated(
-    fleet: Fleet, now: ExecutionPlan, after: ExecutionPlan, manifest: Manifest, outlook: SplitOutlook, before_s: float
+    fleet: Fleet, old: BlockSplit, after: ExecutionPlan, manifest: Manifest, outlook: SplitOutlook, before_s: float
 ) -> RatedSplit:
     """A split with its score, not yet against that of changing nothing."""
-    old, split, served = BlockSplit(now.blocks[ENDS_STAGE + 1 :]), BlockSplit(after.blocks[ENDS_STAGE + 1 :]), compact(after)
+    split, served = BlockSplit(after.blocks[ENDS_STAGE + 1 :]), compact(after)
     after_s = iteration_estimate(fleet, served, manifest).seconds + outlook.unexplained_s
-    fetched, given, block_bytes = defaultdict[str, int](int), defaultdict[str, float](float), block_state_bytes(manifest)
+    copied_bytes, block_bytes = 0, block_state_bytes(manifest)
     for stage, names in enumerate(after.replicas[ENDS_STAGE + 1 :], start=ENDS_STAGE + 1):
         blocks = split.blocks_of(stage)
         if old.blocks_of(stage) == blocks:
             continue  # a guest there bears the name of its host, which holds others
-        for name in names:
-            for block in lacking(outlook.held.get(name, range(0)), blocks):
-                donors = now.replicas[old.stage_of(block)]
-                fetched[name] += block_bytes
-                for donor in donors:
-                    given[donor] += block_bytes / len(donors)
-    copied_bytes, carried_bytes = sum(fetched.values()), max([0.0, *fetched.values(), *given.values()])
-    transition_s = outlook.stop_s(carried_bytes)
+        copied_bytes += sum(block_bytes * len(lacking(outlook.held.get(name, range(0)), blocks)) for name in names)
+    transition_s = outlook.stop_s(copied_bytes)
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
     value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
-    moves = block_moves(old, split)
-    return RatedSplit(split, after, moves, copied_bytes, carried_bytes, transition_s, before_s, after_s, value)
+    return RatedSplit(split, after, block_moves(old, split), copied_bytes, transition_s, before_s, after_s, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class _Wish:
     split: BlockSplit
     reason: str
     iteration: int = 0
-    carried_bytes: float = 0.0
+    copied_bytes: float = 0.0
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
@@ -153,7 +153,7 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        return _Wish(best.split, best.reason, 0, best.carried_bytes, best.transition_s, best.before_s, best.after_s)
+        return _Wish(best.split, best.reason, 0, best.copied_bytes, best.transition_s, best.before_s, best.after_s)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -198,8 +198,9 @@ class ModelCuts:
             return
         wish, now_s = begun.wish, self._context.now_s()
         took_s = now_s - begun.asked_s
-        if wish.carried_bytes:
-            self._stops.append((now_s, MeasuredCopy(wish.carried_bytes, max(STOP_LEAST_S, took_s))))
+        if wish.copied_bytes:
+            stop = MeasuredCopy(wish.copied_bytes, max(STOP_LEAST_S, took_s), is_first=not self._stops)
+            self._stops.append((now_s, stop))
         expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
         self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, took_s, *expected))
 
