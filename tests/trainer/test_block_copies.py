@@ -67,6 +67,16 @@ class Swarm:
         alone.line.answer = self.answer
         self.preparation = alone.stage_member.preparation
 
+    def give_states_in(self, seconds: float) -> None:
+        """A part of a state, or its digests, takes so long from now on."""
+        call = self.alone.line.call
+
+        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
+            await asyncio.sleep(seconds if isinstance(request, GetState) else 0.0)
+            return await call(to, request, *given, **named)
+
+        self.alone.line.call = slow  # type: ignore[method-assign,assignment]
+
     def answer(self, to: Endpoint, request: Request) -> Reply:
         """As the members of stage 1 do."""
         if not self.is_up:
@@ -253,13 +263,7 @@ def test_a_slow_copy_is_followed_however_fast_iterations_are(iteration_s: float)
     """It takes many of them, and is begun once: whoever asks is held as long as it is not there."""
 
     async def story(swarm: Swarm) -> None:
-        call = swarm.alone.line.call
-
-        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
-            await asyncio.sleep(3.0 if isinstance(request, GetState) else 0.0)
-            return await call(to, request, *given, **named)
-
-        swarm.alone.line.call = slow  # type: ignore[method-assign,assignment]
+        swarm.give_states_in(3.0)
         swarm.train()
         begun, copies = asyncio.get_running_loop().time(), set[int]()
 
@@ -578,13 +582,7 @@ def test_copies_that_nobody_asks_for_end_also_while_they_come() -> None:
     """A download takes long, and a swarm that has lost a stage may need the memory."""
 
     async def story(swarm: Swarm) -> None:
-        call = swarm.alone.line.call
-
-        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
-            await asyncio.sleep(60.0 if isinstance(request, GetState) else 0.0)
-            return await call(to, request, *given, **named)
-
-        swarm.alone.line.call = slow  # type: ignore[method-assign,assignment]
+        swarm.give_states_in(60.0)
         swarm.train()
         assert await swarm.missing() > 0
         await asyncio.sleep(UNASKED_SILENCES * FOUR.timing.coordinator_silence_s + 1.0)
