@@ -10,14 +10,16 @@
   the other is slowed three times, and blocks go to other stages.
 
 All processes run on this machine, with devices that sleep (see `paced_fork_server`); the state of
-a block is some forty MB, so that there is something to copy. A cut of such blocks stops the swarm
-for a tenth of a second or two, of which a large part is chance where processes share two cores:
-``--only cuts --width 1024`` measures those of blocks of 150 MB. Progress goes to stderr; the last
-line is one JSON object, for each kind:
+a block is some forty MB, so that there is something to copy. Progress goes to stderr; the last line
+is one JSON object, for each kind:
 
 - *..._transition* and *..._iteration*: by how much what was predicted is off, as a share of what
-  was measured: of the seconds until a guest or the peer that moves holds the stage, or that the
-  swarm waits for a cut; and of the seconds of an iteration afterwards; the median, and *..._most*;
+  was measured: of the seconds from the decision until a guest or the peer that moves holds the
+  stage, or the model is cut anew; and of the seconds of an iteration afterwards; the median, and
+  *..._most*;
+- *cuts_stop*: the same of the seconds of a cut in which nothing is trained. That is a tenth of a
+  second or two, of which a large part is chance where processes share two cores: ``--only cuts
+  --width 1024`` measures cuts of blocks of 150 MB;
 - *..._times*: how many were measured; *moves_failed*: moves that came to nothing.
 """
 
@@ -54,22 +56,21 @@ class Cost:
     transition_s: float
     predicted_iteration_s: float
     iteration_s: float
+    predicted_stop_s: float = 0.0
+    stop_s: float = 0.0
 
-    @property
-    def transition_off(self) -> float:
+    def off(self, what: str) -> float:
         """As a share of what it took."""
-        return abs(self.predicted_transition_s - self.transition_s) / self.transition_s
-
-    @property
-    def iteration_off(self) -> float:
-        """The same of an iteration."""
-        return abs(self.predicted_iteration_s - self.iteration_s) / self.iteration_s
+        took_s: float = getattr(self, f"{what}_s")
+        predicted_s: float = getattr(self, f"predicted_{what}_s")
+        return abs(predicted_s - took_s) / took_s
 
     @property
     def words(self) -> str:
         """For people."""
+        stop = f"stopped for {self.stop_s:.2f} s ({self.predicted_stop_s:.2f} predicted), " if self.stop_s else ""
         return (
-            f"{self.transition_s:.2f} s ({self.predicted_transition_s:.2f} predicted), "
+            f"{self.transition_s:.2f} s ({self.predicted_transition_s:.2f} predicted), {stop}"
             f"then {self.iteration_s:.2f} s an iteration ({self.predicted_iteration_s:.2f} predicted)"
         )
 
@@ -77,8 +78,8 @@ class Cost:
 def figures(kind: str, costs: Sequence[Cost]) -> dict[str, float]:
     """By how much those of a kind are off."""
     found: dict[str, float] = {}
-    for name in ("transition", "iteration"):
-        off = [getattr(cost, f"{name}_off") for cost in costs]
+    for name in ("transition", "stop", "iteration") if all(cost.stop_s for cost in costs) else ("transition", "iteration"):
+        off = [cost.off(name) for cost in costs]
         found |= {f"{kind}_{name}": round(statistics.median(off), 3), f"{kind}_{name}_most": round(max(off), 3)}
     return found | {f"{kind}_times": len(costs)}
 
@@ -163,7 +164,8 @@ async def measure_cuts(times: int, width: int = WIDTH) -> dict[str, float]:
             await world.swarm.until("a cut", lambda: len(list(world.swarm.told(ModelCut))) > number, WITHIN_S)  # noqa: B023 - awaited here
             cut = list(world.swarm.told(ModelCut))[number][1]
             await world.swarm.commits(2, WITHIN_S)
-            costs.append(Cost(cut.predicted_s, cut.seconds, cut.predicted_iteration_s, await world.iteration_s(ROUNDS)))
+            cost = Cost(cut.predicted_transition_s, cut.transition_s, cut.predicted_iteration_s, await world.iteration_s(ROUNDS))
+            costs.append(replace(cost, predicted_stop_s=cut.predicted_s, stop_s=cut.seconds))
             tell("cut", number + 1, costs[-1])
             if len(list(world.swarm.told(ModelCut))) > number + 1:
                 raise LiveFailed("the model was cut again while an iteration was measured")

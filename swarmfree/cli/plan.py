@@ -140,9 +140,7 @@ def _lines(found: Forecast, fleet: Fleet) -> list[str]:
         f"{'at most ' * found.is_bound}{found.tokens_per_s:,.0f} tokens/s"
     )
     if found.is_bound:
-        lines.append(
-            "so many stages and microbatches are not played through: links are left out, an iteration takes longer, by far"
-        )
+        lines.append("so many stages and microbatches are not played through: links are left out, an iteration takes longer")
     slowest = found.slowest_stage
     busy = f"{found.busy[slowest]:.1%}" if found.busy[slowest] >= LEAST_SHOWN else f"less than {LEAST_SHOWN:.1%}"
     busiest = f"stage {slowest}, the busiest, computes {busy} of an iteration"

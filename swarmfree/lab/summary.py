@@ -134,18 +134,21 @@ def _cut(seen: ModelCutSeen, state: SwarmState) -> dict[str, Any]:
         "expected_iteration_seconds_without": cut.iteration_s or None,
         "expected_iteration_seconds": cut.predicted_iteration_s or None,
         "iteration_seconds": round(statistics.median(paces_s), 4) if paces_s else None,
-        "expected_transition_seconds": cut.predicted_s or None,
-        "transition_seconds": cut.seconds,
+        "expected_transition_seconds": cut.predicted_transition_s or None,
+        "transition_seconds": cut.transition_s,
+        "expected_stop_seconds": cut.predicted_s or None,
+        "stop_seconds": cut.seconds,
     }
 
 
 def _cut_line(cut: dict[str, Any]) -> str:
     blocks = " + ".join(map(str, cut["blocks"]))
-    expected_s, pace_s, expected_pace_s = (
-        cut[name] for name in ("expected_transition_seconds", "iteration_seconds", "expected_iteration_seconds")
-    )
-    told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: in {cut['transition_seconds']:.2f} s"
-    told += f" ({expected_s:.2f} expected)" if expected_s is not None else ""
+    told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: in "
+    for what, words in (("transition", "s"), ("stop", "s of which the swarm stood still")):
+        expected_s = cut[f"expected_{what}_seconds"]
+        told += f"{', ' * (what == 'stop')}{cut[f'{what}_seconds']:.2f} {words}"
+        told += f" ({expected_s:.2f} expected)" if expected_s is not None else ""
+    pace_s, expected_pace_s = cut["iteration_seconds"], cut["expected_iteration_seconds"]
     if pace_s is None:
         return f"{told}; no whole iteration was measured before it was cut again, or the run ended"
     told += f", then {pace_s:.2f} s an iteration"

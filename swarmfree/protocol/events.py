@@ -299,6 +299,8 @@ class ModelCut:
         predicted_s: that was expected.
         iteration_s, predicted_iteration_s: of an iteration before and afterwards, as expected; 0 =
             nothing was.
+        transition_s, predicted_transition_s: from the decision on, with the iterations in which
+            blocks were copied, and what was expected.
     """
 
     iteration: int
@@ -308,6 +310,8 @@ class ModelCut:
     predicted_s: float = 0.0
     iteration_s: float = 0.0
     predicted_iteration_s: float = 0.0
+    transition_s: float = 0.0
+    predicted_transition_s: float = 0.0
 
     @property
     def words(self) -> str:

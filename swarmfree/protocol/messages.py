@@ -561,11 +561,17 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class GetAverage:
-    """Asks a sibling for one part of the average of an iteration that the sender missed."""
+    """Asks for one part of the average of an iteration: a sibling that has missed it, or who copies
+    the stage.
+
+    Args:
+        at_once: beside the receiver's own step, of who follows some of its blocks for another cut.
+    """
 
     iteration: int
     sum_digest: str
     part: int
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

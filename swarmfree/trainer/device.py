@@ -17,7 +17,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeVar
 
 from swarmfree.policy.deadline import alike_limit_s, lateness, mixed_limit_s
@@ -30,16 +30,24 @@ MEASURED_MAX = 64
 
 
 class Rank(enum.IntEnum):
-    """Priority of device work; the lowest rank runs first."""
+    """Priority of device work; the lowest rank runs first, and a step as books are."""
 
     BOOKS = 0
-    BACKWARD = 1
-    FORWARD = 2
-    IDLE = 3
+    STEP = 1
+    BACKWARD = 2
+    FORWARD = 3
+    IDLE = 4
+
+    @property
+    def line(self) -> Rank:
+        """In which it waits, and by which it is measured."""
+        return Rank.BOOKS if self is Rank.STEP else self
 
 
 BESIDE = (Rank.BACKWARD, Rank.FORWARD, Rank.IDLE)
 """Work under which weights and moments stay as they are."""
+BESIDE_AVERAGE = (None, Rank.STEP, *BESIDE)
+"""Work under which a complete average stays as it is; none at all among it."""
 ALIKE = (Rank.BACKWARD, Rank.FORWARD)
 """Ranks whose pieces are alike; under the others there is anything from a few bytes to a whole
 state.
@@ -60,7 +68,7 @@ class Device:
         """Nothing queued."""
         self._executor = executor
         self._clock = clock
-        self._heap: list[tuple[int, int, int, Callable[[], Any], asyncio.Future[Any]]] = []
+        self._heap: list[tuple[Rank, int, int, Rank, Callable[[], Any], asyncio.Future[Any]]] = []
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}  # that wait, or run in their turn
         self._sequence = itertools.count()
         self._filled = asyncio.Event()
@@ -84,7 +92,7 @@ class Device:
 
     def _queued(self, rank: Rank, age: int, work: Callable[[], T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._heap, (rank, age, next(self._sequence), work, future))
+        heapq.heappush(self._heap, (rank.line, age, next(self._sequence), rank, work, future))
         self._filled.set()
         return future
 
@@ -97,23 +105,24 @@ class Device:
 
         return await self.run(rank, age, measured)
 
-    async def read(self, what: Hashable, work: Callable[[], T]) -> T:
-        """Run `work` that only reads state.
+    async def read(self, what: Hashable, work: Callable[[], T], beside: Collection[Rank | None] = BESIDE) -> T:
+        """Run `work` that only reads.
 
-        While a pass or idle work runs, which change no state, it runs at once on this thread; else
-        in turn, once for all calls for the same until it is done: somebody may have asked again and
-        again while this peer stood still.
+        While work of certain ranks runs, which changes nothing of that, it runs at once on this
+        thread; else in turn, once for all calls for the same until it is done: somebody may have
+        asked again and again while this peer stood still.
 
         Whoever rebuilds a stage does not wait for a long pass of its neighbours. Nothing else can
         begin meanwhile, so it must be short.
 
         Args:
             what: it reads, and for whom.
+            beside: which ranks; None among them is no work at all.
 
         Raises:
             WorkFailed: `work` raised, in its turn; what it raised, at once.
         """
-        if self._running in BESIDE:
+        if self._running in beside:
             return work()
         future = self._reads.get(what)
         if future is None:
@@ -128,13 +137,15 @@ class Device:
             while not self._heap:
                 self._filled.clear()
                 await self._filled.wait()
-            await self._do(*heapq.heappop(self._heap))
+            *_, rank, work, future = heapq.heappop(self._heap)
+            await self._do(rank, work, future)
+            del work, future
 
-    async def _do(self, rank: int, _: int, __: int, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
+    async def _do(self, rank: Rank, work: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         """One piece; an idle device keeps nothing of what it has done, or what was cancelled."""
         if not future.done():
             begun_s = self._clock.now_s()
-            self._running, self._ran_s, self._has_begun = Rank(rank), 0.0, False
+            self._running, self._ran_s, self._has_begun = rank, 0.0, False
             try:
                 result = await self._executor.run(self._noted(work))
             except Exception as error:  # noqa: BLE001 - whatever the work raised belongs to whoever asked for it
@@ -148,7 +159,7 @@ class Device:
             # Without the time for which the process stood still: a later piece might hang as long
             took_s = min(self._clock.now_s() - begun_s, self._ran_s + self._tick_s)
             self.done_count += 1
-            self._measured[self._running].append(took_s)
+            self._measured[rank.line].append(took_s)
             self._running = None
 
     def _noted(self, work: Callable[[], T]) -> Callable[[], T]:
@@ -178,7 +189,7 @@ class Device:
         if self._ran_s <= least_s:
             return ""
         limit_s = alike_limit_s if self._running in ALIKE else mixed_limit_s
-        most_s = limit_s(self._measured[self._running], least_s)
+        most_s = limit_s(self._measured[self._running.line], least_s)
         if self._ran_s <= most_s:
             return ""
         return f"a {self._running.name.lower()} piece of work has run for {self._ran_s:.0f} s, {most_s:.0f} s is the most"
@@ -189,4 +200,4 @@ class Device:
         """
         if self._running is None or not self._has_begun:
             return 0.0
-        return lateness(self._ran_s, self._measured[self._running], silence_s, alike=self._running in ALIKE)
+        return lateness(self._ran_s, self._measured[self._running.line], silence_s, alike=self._running in ALIKE)

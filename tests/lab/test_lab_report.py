@@ -260,7 +260,7 @@ def test_the_summary_says_what_a_cut_was_to_take_and_what_it_took() -> None:
     """Beside each other, in seconds; the iteration that waited for it says nothing of the pace, nor
     does one after the next cut. Where nothing was expected that is not said.
     """
-    cuts = (ModelCut(2, [3, 0, 3], "why", 0.75, 0.5, 4.0, 3.0), ModelCut(5, [2, 2, 2], "the rehearsal says so", 1.25))
+    cuts = (ModelCut(2, [3, 0, 3], "why", 0.75, 0.5, 4.0, 3.0, 4.5, 4.25), ModelCut(5, [2, 2, 2], "the rehearsal says so", 1.25))
     story = beginning()
     for number, seconds in enumerate((4.0, 4.0, 9.0, 3.25, 3.5, 8.0, 2.0)):
         story += [told(20.0 + number, "peer-1", cut) for cut in cuts if cut.iteration == number]
@@ -269,13 +269,21 @@ def test_the_summary_says_what_a_cut_was_to_take_and_what_it_took() -> None:
     state = fold_all(story)
     assert [seen.cut for seen in state.cuts] == list(cuts)
     first, second = summarise(state, 0, "")["cuts"]
-    assert (first["transition_seconds"], first["expected_transition_seconds"]) == (0.75, 0.5)
+    assert (first["transition_seconds"], first["expected_transition_seconds"]) == (4.5, 4.25)
+    assert (first["stop_seconds"], first["expected_stop_seconds"]) == (0.75, 0.5)
     assert (first["iteration_seconds"], first["expected_iteration_seconds"]) == (3.375, 3.0)
-    assert (second["iteration_seconds"], second["expected_transition_seconds"]) == (2.0, None)
+    assert (second["iteration_seconds"], second["expected_transition_seconds"], second["expected_stop_seconds"]) == (
+        2.0,
+        None,
+        None,
+    )
     text = " ".join(summary_text(summarise(state, 0, ""), "x").split())
-    where = "the model was cut anew before iteration 2, 3 + 0 + 3 blocks: in 0.75 s (0.50 expected)"
+    stop = "0.75 s of which the swarm stood still (0.50 expected)"
+    where = f"the model was cut anew before iteration 2, 3 + 0 + 3 blocks: in 4.50 s (4.25 expected), {stop}"
     assert f"{where}, then 3.38 s an iteration (3.00 expected, 4.00 without it)" in text
-    assert "before iteration 5, 2 + 2 + 2 blocks: in 1.25 s, then 2.00 s an iteration" in text
+    assert (
+        "before iteration 5, 2 + 2 + 2 blocks: in 0.00 s, 1.25 s of which the swarm stood still, then 2.00 s an iteration" in text
+    )
     cut_last = summarise(fold_all([*beginning(), told(22.0, "peer-1", cuts[0])]), 0, "")
     assert f"{where}; no whole iteration was measured before it was cut again, or the run ended" in " ".join(
         summary_text(cut_last, "x").split()

@@ -728,8 +728,10 @@ def average_while_another_stage_is_built() -> object:
             else:
                 averaging.kept = None
 
+        alone.tasks.start(device.run(Rank.BOOKS, 0, lambda: None), "what it has to do first")
         alone.tasks.start(device.run(Rank.BOOKS, 0, leave), "begin something else")
-        await asyncio.sleep(0)
+        while device._running is not Rank.BOOKS:
+            await asyncio.sleep(0)
         return await word(averaging.get_average(asked))
 
     return [play(partial(story, builds=builds)) for builds in (True, False)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from swarmfree.protocol.messages import Commit, GetState, Open, Prepare, Prepared, Promise, Request, Seal, Sealed
+from swarmfree.protocol.messages import Commit, GetAverage, GetState, Open, Prepare, Prepared, Promise, Request, Seal, Sealed
 from swarmfree.protocol.names import Endpoint
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
@@ -180,11 +180,14 @@ def test_what_cannot_be_prepared_is_left(*, ahead: bool) -> None:
 
 
 class Loads(Recording):
-    """Counts parts of states that are asked for between two iterations, and before."""
+    """Counts parts of states that are asked for between two iterations, and before; and averages
+    before they are decided.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.prepares, self.asked = False, {True: 0, False: 0}
+        self.averages = {True: 0, False: 0}  # before they are decided, and afterwards
 
     def see(self, director: Director, moment: Moment) -> None:
         """Whether it is asked for while somebody prepares."""
@@ -194,15 +197,20 @@ class Loads(Recording):
             self.prepares = moment.outcome is None
         if isinstance(request, GetState) and not request.digests_only and moment.outcome is None:
             self.asked[self.prepares] += 1
+        if isinstance(request, GetAverage) and moment.outcome is None:
+            self.averages[request.iteration not in self.records] += 1
 
 
 def test_blocks_are_copied_while_training_goes_on() -> None:
-    """Between two iterations none is: by then they are there, and have been followed."""
+    """Between two iterations none is: by then they are there, and have been followed by averages
+    that were fetched as soon as a record was stored.
+    """
     script = Loads()
     play(cut_swarm(), script)
     assert len({split for split in script.cuts() if split is not None}) == len(CUTS)
     assert script.asked[True] == 0
     assert script.asked[False] > 0
+    assert script.averages[True] > script.averages[False]
 
 
 def test_nobody_moves_while_blocks_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

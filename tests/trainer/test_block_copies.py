@@ -36,7 +36,7 @@ from swarmfree.trainer.recovery.block_copies import UNASKED_SILENCES
 from swarmfree.trainer.recovery.recut import read_parts
 from swarmfree.trainer.recovery.state_copy import StateCopy
 from tests.builders import make_entry, make_record
-from tests.mutants.alone import MANIFEST, SIBLING, Alone, D, at, plan, play, word
+from tests.mutants.alone import MANIFEST, ME, SIBLING, Alone, D, at, plan, play, word
 from tests.trainer.test_ends_copy import SCALARS
 
 FOUR = replace(MANIFEST, model=replace(MANIFEST.model, blocks=4))
@@ -123,14 +123,31 @@ class Swarm:
         )
         return make_record(iteration=number, before=self.lineage, stages=stages, electorate=(D.member,))
 
+    def seal(self) -> Record:
+        """The same, and the member has stored the record."""
+        record, held = self.sealed(), self.alone.replica_state
+        held.promises = replace(held.promises, sealed=record)
+        self.preparation.look()
+        return record
+
     def step(self, record: Record) -> None:
         """It is decided."""
-        for engine in (self.giver, self.alone.engine):
-            engine.step(SCALARS)
-        self.records.append(record)
-        self.alone.replica_state.apply(record)
+        self.step_here(record)
+        self.step_there(record)
+
+    def step_here(self, record: Record) -> None:
+        """The member has heard of it."""
+        held = self.alone.replica_state
+        self.alone.engine.step(SCALARS)
+        held.promises = replace(held.promises, sealed=None)
+        held.apply(record)
         self.preparation.drop()  # as a member does that steps
-        self.alone.replica_state.moved.tell()
+        held.moved.tell()
+
+    def step_there(self, record: Record) -> None:
+        """The others have."""
+        self.giver.step(SCALARS)
+        self.records.append(record)
 
     def request(self, counts: tuple[int, ...] = AHEAD, *, ahead: bool = False) -> Prepare:
         """As a coordinator asks now."""
@@ -160,6 +177,11 @@ class Swarm:
 def parts_asked(asked: list[Request]) -> list[Request]:
     """Of a state, and not their digests."""
     return [request for request in asked if isinstance(request, GetState) and not request.digests_only]
+
+
+def averages_asked(asked: list[Request]) -> list[GetAverage]:
+    """One for each part."""
+    return [request for request in asked if isinstance(request, GetAverage)]
 
 
 def play_swarm(story: Callable[[Swarm], Any]) -> Any:
@@ -676,30 +698,158 @@ def test_averages_are_fetched_before_they_are_decided(*, is_decided: bool) -> No
     """When the swarm stops they are here; where another record was decided they do not count."""
 
     async def story(swarm: Swarm) -> None:
-        held = swarm.alone.replica_state
         swarm.train()
         await swarm.missing()
-        sealed = swarm.sealed()
-        held.promises = replace(held.promises, sealed=sealed)
         swarm.asked.clear()
-        swarm.preparation.look()
+        sealed = swarm.seal()
         await asyncio.sleep(1.0)
-        fetched = [request for request in swarm.asked if isinstance(request, GetAverage)]
-        assert len(fetched) == 2, "a block has two parts"
+        assert len(averages_asked(swarm.asked)) == 2, "a block has two parts"
         await asyncio.sleep(5.0)
         assert await swarm.missing() == 0
-        assert len([request for request in swarm.asked if isinstance(request, GetAverage)]) == 2, "once"
+        assert len(averages_asked(swarm.asked)) == 2, "once"
         if not is_decided:  # by others, of other contributions
             zero = swarm.giver.contribution([], 0)
             for part in range(swarm.giver.part_count(GIVER)):
                 swarm.giver.keep_average(part, bytes([77, part]) + zero[2:])
             entry = replace(sealed.stages[GIVER], sum_digest=swarm.giver.average_digest())
             sealed = replace(sealed, stages=(sealed.stages[0], entry, sealed.stages[2]))
-        held.promises = replace(held.promises, sealed=None)
         swarm.step(sealed)
         digest, asked = await swarm.prepared()
-        assert bool([request for request in asked if isinstance(request, GetAverage)]) != is_decided
+        assert bool(averages_asked(asked)) != is_decided
         assert not parts_asked(asked)
         assert digest == await swarm.right()
+
+    play_swarm(story)
+
+
+async def iterate(swarm: Swarm, late_s: float) -> None:
+    """One iteration of a second, as messages tell of it; the others step so much later."""
+    record = swarm.seal()
+    await asyncio.sleep(0.3)
+    swarm.step_here(record)
+    await asyncio.sleep(late_s)
+    swarm.step_there(record)
+    await asyncio.sleep(0.7 - late_s)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("gives_in_s", [0.0, 3.0])
+def test_donors_that_step_later_than_this_peer_cost_no_download(late_s: float, gives_in_s: float) -> None:
+    """It steps what it follows by the record that it has stepped by itself."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.give_states_in(gives_in_s)
+        swarm.train()
+        while await swarm.missing():
+            await iterate(swarm, late_s)
+        swarm.asked.clear()
+        for _ in range(10):
+            await iterate(swarm, late_s)
+            assert await swarm.missing() == 0
+        assert not parts_asked(swarm.asked)
+        assert len(averages_asked(swarm.asked)) == 10 * 2
+        assert (await swarm.prepared())[0] == await swarm.right()
+
+    play_swarm(story)
+
+
+def test_averages_of_a_wrong_length_are_had_from_the_next_donor() -> None:
+    """Nothing is downloaded again for them."""
+
+    async def story(swarm: Swarm) -> None:
+        answer = swarm.answer
+
+        def short(to: Endpoint, request: Request) -> Reply:
+            reply = answer(to, request)
+            return Reply(Average(), reply.payload[:-1]) if isinstance(request, GetAverage) and to == ME else reply
+
+        swarm.train()
+        assert await swarm.missing() == 0
+        swarm.alone.line.answer = short
+        swarm.asked.clear()
+        for _ in range(6):
+            await iterate(swarm, 0.0)
+            assert await swarm.missing() == 0
+        assert not parts_asked(swarm.asked)
+        assert (await swarm.prepared())[0] == await swarm.right()
+
+    play_swarm(story)
+
+
+def test_averages_that_nobody_gives_yet_are_asked_for_once_more() -> None:
+    """When they are decided."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        copies = swarm.preparation._ahead
+        swarm.keeps = False
+        record = swarm.seal()
+        await asyncio.sleep(1.0)
+        assert averages_asked(swarm.asked)
+        swarm.keeps = True
+        swarm.asked.clear()
+        swarm.step(record)
+        await asyncio.sleep(1.0)
+        assert len(averages_asked(swarm.asked)) == 2
+        assert not parts_asked(swarm.asked)
+        assert swarm.preparation._ahead is copies
+
+    play_swarm(story)
+
+
+def test_a_record_that_takes_the_place_of_another_has_its_averages_fetched() -> None:
+    """Another attempt, after a member was lost: what was fetched for the first one does not do."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        swarm.seal()
+        await asyncio.sleep(1.0)
+        zero = swarm.giver.contribution([], 0)
+        for part in range(swarm.giver.part_count(GIVER)):
+            swarm.giver.keep_average(part, bytes([77, part]) + zero[2:])
+        held, first = swarm.alone.replica_state, swarm.alone.replica_state.sealed
+        assert first is not None
+        entry = replace(first.stages[GIVER], sum_digest=swarm.giver.average_digest())
+        second = replace(first, stages=(first.stages[0], entry, first.stages[2]))
+        held.promises = replace(held.promises, sealed=second)
+        swarm.asked.clear()
+        swarm.preparation.look()
+        await asyncio.sleep(1.0)
+        assert len(averages_asked(swarm.asked)) == 2
+        swarm.step(second)
+        digest, asked = await swarm.prepared()
+        assert not averages_asked(asked)
+        assert digest == await swarm.right()
+
+    play_swarm(story)
+
+
+def test_a_step_while_averages_are_fetched_is_followed_at_once() -> None:
+    """By the record that this peer has stepped by, whether those that give have yet or not; nothing
+    of what was fetched stays in memory.
+    """
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        call, copies = swarm.alone.line.call, swarm.preparation._ahead
+        assert copies is not None
+
+        async def slow(to: Endpoint, request: Request, *given: Any, **named: Any) -> Reply:
+            await asyncio.sleep(0.5 if isinstance(request, GetAverage) else 0.0)
+            return await call(to, request, *given, **named)
+
+        swarm.alone.line.call = slow  # type: ignore[method-assign,assignment]
+        record, (source,) = swarm.seal(), copies._sources
+        await asyncio.sleep(0.2)
+        swarm.step_here(record)
+        await asyncio.sleep(0.5)
+        assert source.copy.level == record.iteration + 1
+        assert not source.copy.missing(record.iteration + 1)
+        assert not source.copy._ahead
+        swarm.step_there(record)
+        assert (await swarm.prepared())[0] == await swarm.right()
 
     play_swarm(story)

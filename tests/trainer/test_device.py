@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from swarmfree.policy.deadline import MEASURED_MIN
-from swarmfree.trainer.device import Device, Rank, WorkFailed
+from swarmfree.trainer.device import BESIDE_AVERAGE, Device, Rank, WorkFailed
 
 T = TypeVar("T")
 
@@ -171,8 +171,8 @@ async def test_a_wait_for_another_peer_s_piece_of_work_is_not_its_own() -> None:
 
 @pytest.mark.parametrize("rank", list(Rank))
 async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> None:
-    """A donor's long pass does not keep a builder waiting; books' work, which changes state, is
-    waited for.
+    """A donor's long pass does not keep a builder waiting; books' work and a step, which change
+    state, are waited for. An average, which a step leaves as it is, is read beside that too.
     """
     machine, order = Held(), []
     device = Device(machine, machine)
@@ -182,13 +182,28 @@ async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> 
         for _ in range(5):
             await asyncio.sleep(0)
         reading = group.create_task(device.read("state", lambda: order.append("read")))
+        average = group.create_task(device.read("average", lambda: order.append("average"), BESIDE_AVERAGE))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert reading.done() is (rank is not Rank.BOOKS)
+        assert reading.done() is (rank not in {Rank.BOOKS, Rank.STEP})
+        assert average.done() is (rank is not Rank.BOOKS)
         machine.go.set()
-        await asyncio.wait((work, reading))
+        await asyncio.wait((work, reading, average))
         serving.cancel()
-    assert order == (["work", "read"] if rank is Rank.BOOKS else ["read", "work"])
+    expected = {Rank.BOOKS: ["work", "read", "average"], Rank.STEP: ["average", "work", "read"]}
+    assert order == expected.get(rank, ["read", "average", "work"])
+
+
+async def test_an_average_is_read_at_once_while_the_device_does_nothing() -> None:
+    """A state is read in its turn."""
+    device, order = Device(Here(), Here()), list[str]()
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(device.read("state", lambda: order.append("read")))
+        await device.read("average", lambda: order.append("average"), BESIDE_AVERAGE)
+        assert order == ["average"]
+        serving = group.create_task(device.serve())
+        await reading
+        serving.cancel()
 
 
 async def test_what_many_ask_for_is_read_once_for_all_of_them() -> None:

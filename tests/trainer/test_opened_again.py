@@ -30,6 +30,6 @@ def test_one_digest_of_a_state_waits_for_the_device(monkeypatch: pytest.MonkeyPa
             await alone.stage_member.open(A, Open(plan(revision)))
             await asyncio.sleep(0.1)
             device._executor = cast("Executor", SimpleNamespace(run=an_hour))
-        return [Rank(entry[0]) for entry in device._heap if not entry[-1].done()]
+        return [entry[3] for entry in device._heap if not entry[-1].done()]
 
     assert play(story) == [Rank.IDLE]

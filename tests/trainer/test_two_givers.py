@@ -167,3 +167,36 @@ def test_one_stage_that_gives_nothing_costs_its_own_blocks() -> None:
         assert swarm.fetched == {1: 3, 3: 2}
 
     play(story, here=D, manifest=SIX)
+
+
+def test_copies_are_given_up_where_one_stage_gives_none() -> None:
+    """What comes from the other one is of no use; whoever asks is told that all is missing."""
+
+    async def story(alone: Alone) -> None:
+        swarm = Swarm(alone, dict.fromkeys(GIVERS, 0.0))
+        swarm.train()
+        answer = swarm.answer
+
+        def silent(to: Endpoint, request: Request) -> Reply:
+            if to == ME:
+                raise Refused(RefusalKind.GONE, "it gives nothing")
+            return answer(to, request)
+
+        alone.line.answer = silent
+        preparation, loop = alone.stage_member.preparation, asyncio.get_running_loop()
+
+        async def keep_asking() -> None:
+            while True:
+                assert (await swarm.prepared(ahead=True)).missing
+                await asyncio.sleep(0.1)
+
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(keep_asking())
+            await asyncio.sleep(0.1)
+            first, begun_s = preparation._ahead, loop.time()
+            while preparation._ahead is first:
+                assert loop.time() < begun_s + 10.0
+                await asyncio.sleep(0.1)
+            asking.cancel()
+
+    play(story, here=D, manifest=SIX)

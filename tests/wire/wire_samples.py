@@ -120,6 +120,7 @@ REQUESTS: dict[str, Request] = {
     "reduce": messages.Reduce(BASE, 3, contributes=True),
     "roll_detailed": messages.TakeRoll(POSITION, ROLL, detailed=True),
     "get_average": messages.GetAverage(6, "33" * 32, 1),
+    "get_average_at_once": messages.GetAverage(6, "33" * 32, 1, at_once=True),
     "get_state": messages.GetState(2, 7, LINEAGE, 4, weights_only=True, count=8),
     "get_state_to_export": messages.GetState(2, 7, LINEAGE, 4, weights_only=True, count=8, to_export=True),
     "get_record": messages.GetRecord(-1),

@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate
 from swarmfree.policy.planner.estimator import (
-    PLAYED_MAX,
     IterationTime,
     Uplink,
     chains,
     is_played,
+    iteration_bound,
     iteration_estimate,
     memory_bytes,
     stage_work,
 )
+from swarmfree.policy.planner.extended_time import extended_time, iteration_extended
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, Link
 from swarmfree.policy.planner.list_schedule import list_schedule
 from swarmfree.policy.planner.measured_fleet import horizon_s
@@ -27,7 +28,6 @@ from swarmfree.policy.planner.scores import StageRecovery
 from swarmfree.policy.planner.single_moves import SETTLING_MAX, MoveOutlook, settled
 from swarmfree.policy.planner.slow_links import best_standbys
 from swarmfree.protocol.manifest import Manifest, StagesSection
-from swarmfree.protocol.names import ENDS_STAGE
 
 LEANER_PEERS_MAX = 64
 """Of a larger fleet no further plans are made: each takes up to a second."""
@@ -114,7 +114,7 @@ def _chosen(fleet: Fleet, manifest: Manifest) -> tuple[ExecutionPlan, frozenset[
 
 def outlook_of(fleet: Fleet, manifest: Manifest) -> Outlook:
     """What reactions to a loss in this fleet depend on; no newcomer is expected."""
-    return Outlook(StageRecovery(manifest.timing.join_wait_s), horizon_s=horizon_s(fleet))
+    return Outlook(StageRecovery(manifest.timing.join_wait_s), horizon_s=horizon_s(fleet), time=iteration_extended)
 
 
 def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
@@ -143,24 +143,11 @@ def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:
 
 
 def _time(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> tuple[IterationTime, bool]:
-    """Of one iteration, and whether that is a bound, without links. Of one that is too large to be
-    played the first microbatches are: each of the others takes as long as the later ones of these
-    do, when all stages are at work.
-    """
+    """Of one iteration, and whether that is a bound, without links."""
     if is_played(plan, manifest):
         return iteration_estimate(fleet, plan, manifest, FORECAST_PLAYS), False
-    whole = PLAYED_MAX // len(plan.blocks)
-    half = whole // 2
-    if half < manifest.ring.credits * len(plan.replicas[ENDS_STAGE]) + len(plan.blocks):
-        return iteration_estimate(fleet, plan, manifest), True  # they would not fill the stages
-
-    def played(microbatches: int) -> IterationTime:
-        batch = replace(manifest.batch, microbatches=microbatches)
-        return iteration_estimate(fleet, plan, replace(manifest, batch=batch), EXTENDED_PLAYS)
-
-    first, last = played(half), played(whole)
-    each_s = (last.compute_s - first.compute_s) / (whole - half)
-    return replace(last, compute_s=last.compute_s + each_s * (manifest.batch.microbatches - whole)), False
+    found = extended_time(fleet, plan, manifest, lambda shorter: iteration_estimate(fleet, plan, shorter, EXTENDED_PLAYS))
+    return (found, False) if found is not None else (iteration_bound(fleet, plan, manifest), True)
 
 
 def leaner(fleet: Fleet, manifest: Manifest) -> tuple[Forecast, StagesSection] | None:

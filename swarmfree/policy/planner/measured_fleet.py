@@ -177,7 +177,7 @@ class MeasuredCopy:
     """A state that somebody has copied, or a cut of the model.
 
     Args:
-        size_bytes: of it; of a cut, of all blocks that its members have copied.
+        size_bytes: of it; of a cut, of the blocks of whoever had most to fetch or to give.
         seconds: that it took.
         is_first: it was made before the first commit; the first cut.
     """

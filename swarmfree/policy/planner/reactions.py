@@ -9,11 +9,11 @@ and a stage that comes back worse than it was costs iterations.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, fits, stage_needs
-from swarmfree.policy.planner.estimator import iteration_exact, memory_bytes, stage_work
+from swarmfree.policy.planner.estimator import IterationTime, iteration_exact, memory_bytes, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, MovePlanner, stage_loads
@@ -110,7 +110,7 @@ class RatedReaction:
         risk = f", and the next failure costs {self.risk:.1f}" if self.risk else ""
         return (
             f"{self.transition_s:.1f} s of change{meanwhile}, then iterations of {self.iteration_s:.2f} s{lost}{risk}: "
-            f"{3600 * self.score:,.1f} iterations an hour until the next failure"
+            f"{3600 * self.score:,.{1 if self.score >= 1 / 3600 else 3}f} iterations an hour until the next failure"
         )
 
 
@@ -126,12 +126,14 @@ class Outlook:
         horizon_s: G; None = the fleet's expected time to the next failure. In a fleet so large that
             somebody dies during every change, that is too short: what counts then is how long a
             plan is in use.
+        time: of an iteration of a plan.
     """
 
     recovery: StageRecovery
     newcomer_s: float = NO_NEWCOMER
     limits: ReplicaLimits | None = None
     horizon_s: float | None = None
+    time: Callable[[Fleet, ExecutionPlan, Manifest], IterationTime] = iteration_exact
 
 
 def copy_rounds(donors: int, takers: int) -> int:
@@ -165,7 +167,7 @@ class _Chooser:
         self._fleet, self._plan = fleet.without(lost), plan.without(lost)
         self._manifest, self._outlook = manifest, outlook
         self._empty = self._plan.empty_stages
-        self._meanwhile_s = iteration_exact(self._fleet, self._plan, manifest).seconds
+        self._meanwhile_s = outlook.time(self._fleet, self._plan, manifest).seconds
         self._work = stage_work(manifest, plan.blocks, fleet.ends_blocks)
         self._sizes = [
             STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count) for stage, count in enumerate(plan.blocks)
@@ -174,7 +176,7 @@ class _Chooser:
         self._needs = stage_needs(manifest, plan.blocks, self._limits.sources_max)
 
     def _rate(self, reactions: Sequence[Reaction], plan: ExecutionPlan, transition_s: float, fleet: Fleet) -> RatedReaction:
-        iteration_s = iteration_exact(fleet, plan, self._manifest).seconds
+        iteration_s = self._outlook.time(fleet, plan, self._manifest).seconds
         recovery = self._outlook.recovery
         lost = recovery.iterations_lost * len(self._empty)
         risk = expected_loss(fleet, plan, recovery, iteration_s)

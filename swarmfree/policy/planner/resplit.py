@@ -3,13 +3,14 @@ use, how many blocks each has, who gives what, and whether the change is worth w
 
 Blocks stand in a fixed order, so a split is a row of ranges, and the one that copies least is found
 by dynamic programming over their ends; no matching is needed. Blocks are copied while training goes
-on, so a change costs traffic, and a short stop at its end.
+on, so a change costs traffic, and a short stop at its end for who has most to fetch or to give.
 Source: decision 24; Odyssey (arXiv 2508.21613), section IV and equation 8.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,19 +55,20 @@ class SplitOutlook:
 
     Args:
         held: name -> the blocks that this peer holds now; who is not named holds none.
-        stop_s: seconds of the change itself, by `RatedSplit.copied_bytes`.
+        copy_s: seconds in which blocks are copied while training goes on, by
+            `RatedSplit.carried_bytes`.
+        stop_s: seconds of the change itself, by the same.
         unexplained_s: of an iteration, beyond what devices compute; the same with every split.
         recovery: of a stage that has no replica left.
         horizon_s: expected until the next failure.
-        waits: nothing is trained meanwhile.
     """
 
     held: Mapping[str, range]
+    copy_s: Callable[[float], float]
     stop_s: Callable[[float], float]
     unexplained_s: float
     recovery: StageRecovery
     horizon_s: float
-    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,10 @@ class RatedSplit:
         plan: who serves what then, index = stage; nobody in one that is to be vacant.
         moves: blocks that go from one stage to another.
         copied_bytes: of all peers together.
-        transition_s: of the change itself, once all is copied.
+        carried_bytes: of whoever has most to fetch or to give.
+        transition_s: seconds until the model is cut so: of as many iterations as blocks are copied
+            in, one at least, and of the change itself.
+        stop_s: of the change itself, in which nothing is trained.
         before_s: seconds of an iteration as it is.
         after_s: afterwards.
         gain: its score against that of changing nothing.
@@ -88,7 +93,9 @@ class RatedSplit:
     plan: ExecutionPlan
     moves: tuple[BlockMove, ...]
     copied_bytes: int
+    carried_bytes: float
     transition_s: float
+    stop_s: float
     before_s: float
     after_s: float
     gain: float
@@ -106,7 +113,7 @@ class RatedSplit:
         return (
             f"{self.split.blocks} blocks over {stages} stage{'s' * (stages != 1)} ({counts}): an iteration takes "
             f"{self.before_s:.2f} s, and {self.after_s:.2f} s once {self.copied_bytes / 1e6:,.1f} MB are copied; the swarm stops "
-            f"for {self.transition_s:.1f} s then"
+            f"for {self.stop_s:.1f} s then"
         )
 
 
@@ -260,7 +267,7 @@ def best_split(
         return None
     rated = [
         _rated(
-            fleet, old, ExecutionPlan((0, *split.counts), tuple(tuple(sorted(n)) for n in replicas)), manifest, outlook, before_s
+            fleet, plan, ExecutionPlan((0, *split.counts), tuple(tuple(sorted(n)) for n in replicas)), manifest, outlook, before_s
         )
         for replicas in (options or [plan.replicas])
         for split in splits_for(fleet, replicas, manifest, outlook)
@@ -275,21 +282,30 @@ def best_split(
 
 
 def _rated(
-    fleet: Fleet, old: BlockSplit, after: ExecutionPlan, manifest: Manifest, outlook: SplitOutlook, before_s: float
+    fleet: Fleet, now: ExecutionPlan, after: ExecutionPlan, manifest: Manifest, outlook: SplitOutlook, before_s: float
 ) -> RatedSplit:
     """A split with its score, not yet against that of changing nothing."""
-    split, served = BlockSplit(after.blocks[ENDS_STAGE + 1 :]), compact(after)
+    old, split, served = BlockSplit(now.blocks[ENDS_STAGE + 1 :]), BlockSplit(after.blocks[ENDS_STAGE + 1 :]), compact(after)
     after_s = iteration_estimate(fleet, served, manifest).seconds + outlook.unexplained_s
-    copied_bytes, block_bytes = 0, block_state_bytes(manifest)
+    fetched, given, block_bytes = defaultdict[str, int](int), defaultdict[str, float](float), block_state_bytes(manifest)
     for stage, names in enumerate(after.replicas[ENDS_STAGE + 1 :], start=ENDS_STAGE + 1):
         blocks = split.blocks_of(stage)
         if old.blocks_of(stage) == blocks:
             continue  # a guest there bears the name of its host, which holds others
-        copied_bytes += sum(block_bytes * len(lacking(outlook.held.get(name, range(0)), blocks)) for name in names)
-    transition_s = outlook.stop_s(copied_bytes)
+        for name in names:
+            for block in lacking(outlook.held.get(name, range(0)), blocks):
+                donors = now.replicas[old.stage_of(block)]
+                fetched[name] += block_bytes
+                for donor in donors:
+                    given[donor] += block_bytes / len(donors)
+    copied_bytes, carried_bytes = sum(fetched.values()), max([0.0, *fetched.values(), *given.values()])
+    # Copying begins as an iteration does, and the model is cut between two
+    iterations, stop_s = max(1, math.ceil(outlook.copy_s(carried_bytes) / before_s)), outlook.stop_s(carried_bytes)
+    transition_s = iterations * before_s + stop_s
     risk = expected_loss(fleet, served, outlook.recovery, after_s)
-    value = score(transition_s, after_s, outlook.horizon_s, math.inf if outlook.waits else before_s, risk)
-    return RatedSplit(split, after, block_moves(old, split), copied_bytes, transition_s, before_s, after_s, value)
+    value = score(transition_s, after_s, outlook.horizon_s, transition_s / iterations, risk)
+    moves = block_moves(old, split)
+    return RatedSplit(split, after, moves, copied_bytes, carried_bytes, transition_s, stop_s, before_s, after_s, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from swarmfree.trainer.coordinator.participant import Participant
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Tasks, each
 
-STOPS_MEASURED = 64
-STOP_LEAST_S = 1e-3
+CUTS_MEASURED = 64
+LEAST_S = 1e-3
 """No cut is taken to have needed less: rates have to be finite."""
 COUNTS_S = 3600.0
 """What a cut took foretells others for so long: where a member stood still, none may look worth its
@@ -52,15 +52,18 @@ long.
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """How the model should be cut, why, what is expected of that, and no sooner than when."""
+    """How the model should be cut, why, what is expected of that, and no sooner than when; see
+    `RatedSplit`.
+    """
 
     split: BlockSplit
     reason: str
     iteration: int = 0
-    copied_bytes: float = 0.0
-    predicted_s: float = 0.0
-    iteration_s: float = 0.0
-    predicted_iteration_s: float = 0.0
+    carried_bytes: float = 0.0
+    transition_s: float = 0.0
+    stop_s: float = 0.0
+    before_s: float = 0.0
+    after_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ class _Copying:
         since_s: when they were first asked to.
         missing: of those that have answered, how many parts have not come yet.
         refusal: why one of them does not copy; empty as long as all do.
+        copied_s: when all first had what they lacked; None = they have not yet.
     """
 
     wish: _Wish
@@ -82,6 +86,13 @@ class _Copying:
     since_s: float
     missing: dict[Member, int] = field(default_factory=dict)
     refusal: str = ""
+    copied_s: float | None = None
+
+    def answer(self, member: Member, missing: int, now_s: float) -> None:
+        """So many parts of what this one lacks have not come yet."""
+        self.missing[member] = missing
+        if self.copied_s is None and self.is_done:
+            self.copied_s = now_s
 
     def refuse(self, why: str) -> None:
         """One of them copies nothing."""
@@ -95,9 +106,10 @@ class _Copying:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A cut that all have prepared, and when they were asked to."""
+    """A cut that all have prepared, when it was decided, and when they were asked to."""
 
     wish: _Wish
+    since_s: float
     asked_s: float
 
 
@@ -115,7 +127,9 @@ class ModelCuts:
         self._looked_s = -math.inf
         self._failures = 0  # in a row
         self._begun: _Begun | None = None
-        self._stops: deque[tuple[float, MeasuredCopy]] = deque(maxlen=STOPS_MEASURED)  # of cuts, and when
+        # Of cuts, and when: how long blocks were copied, and how long the swarm stopped
+        self._copies: deque[tuple[float, MeasuredCopy]] = deque(maxlen=CUTS_MEASURED)
+        self._stops: deque[tuple[float, MeasuredCopy]] = deque(maxlen=CUTS_MEASURED)
 
     def _wish(self) -> _Wish | None:
         """How the model should be cut from the present iteration on; None = as it is."""
@@ -142,10 +156,13 @@ class ModelCuts:
         held = {name: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for name in names}
         # A stage that guests alone serve is not given blocks again
         plan = plan.with_replicas({stage: () if split.is_vacant(stage) else (host,) for stage, host in guests.items()})
-        stops = tuple(stop for then_s, stop in self._stops if now_s < then_s + COUNTS_S)
+        copies, stops = (
+            tuple(each for then_s, each in measured if now_s < then_s + COUNTS_S) for measured in (self._copies, self._stops)
+        )
+        copying_s = partial(copy_s, copies) if copies else outlook.copy_s
         # Of what was copied ahead the last average is fetched
         stop_s = partial(copy_s, stops) if stops else lambda size_bytes: outlook.copy_s(size_bytes / STATE_FLOATS)
-        known = SplitOutlook(held, stop_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s, waits=True)
+        known = SplitOutlook(held, copying_s, stop_s, outlook.unexplained_s, outlook.recovery, outlook.horizon_s)
         best = best_split(fleet, plan, self._context.manifest, known, list(stage_options(plan, guests)))
         rng = random.Random(f"{self._context.run} cut {self._lead.term} {self._lead.iteration}")
         rules = ChangeRules(hold_s=hold_s, rest_s=RESTS * hold_s)
@@ -153,7 +170,8 @@ class ModelCuts:
         self._watch, is_due = consider(self._watch, candidate, gain, now_s, rng, rules)
         if best is None or not is_due:
             return None
-        return _Wish(best.split, best.reason, 0, best.copied_bytes, best.transition_s, best.before_s, best.after_s)
+        expected = best.transition_s, best.stop_s, best.before_s, best.after_s
+        return _Wish(best.split, best.reason, 0, best.carried_bytes, *expected)
 
     def _guests(self) -> dict[int, str]:
         """Stage of the body -> peer id of the host, of those that guests alone serve."""
@@ -177,7 +195,10 @@ class ModelCuts:
         asked = [g for g in placed if g.stage in changed]
         if not changed or not self._is_copied(wish, old, asked):
             return
-        asked_s, self._copying = self._context.now_s(), None
+        asked_s, copying, self._copying = self._context.now_s(), self._copying, None
+        since_s = copying.since_s if copying is not None else asked_s
+        if copying is not None and copying.copied_s is not None and wish.carried_bytes:
+            self._note(self._copies, wish, copying.copied_s - since_s)
         digests = await self._prepared(asked, new)
         if self._roster.is_deposed:
             return
@@ -187,7 +208,7 @@ class ModelCuts:
         self._failures = 0
         self._assignment.cut(digests)
         self._lead.cut_anew(new.counts)
-        self._begun = _Begun(wish, asked_s)
+        self._begun = _Begun(wish, since_s, asked_s)
 
     def opened(self) -> None:
         """Members follow the plan: where it is the first one of another cut, what that took is
@@ -198,11 +219,15 @@ class ModelCuts:
             return
         wish, now_s = begun.wish, self._context.now_s()
         took_s = now_s - begun.asked_s
-        if wish.copied_bytes:
-            stop = MeasuredCopy(wish.copied_bytes, max(STOP_LEAST_S, took_s), is_first=not self._stops)
-            self._stops.append((now_s, stop))
-        expected = (wish.predicted_s, wish.iteration_s, wish.predicted_iteration_s)
-        self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, took_s, *expected))
+        if wish.carried_bytes:
+            self._note(self._stops, wish, took_s)
+        found = took_s, wish.stop_s, wish.before_s, wish.after_s, now_s - begun.since_s, wish.transition_s
+        self._context.tell(ModelCut(self._lead.iteration, list(wish.split.counts), wish.reason, *found))
+
+    def _note(self, measured: deque[tuple[float, MeasuredCopy]], wish: _Wish, seconds: float) -> None:
+        """What it took foretells the next one."""
+        took = MeasuredCopy(wish.carried_bytes, max(LEAST_S, seconds), is_first=not measured)
+        measured.append((self._context.now_s(), took))
 
     @property
     def is_under_way(self) -> bool:
@@ -261,7 +286,7 @@ class ModelCuts:
                 with suppress(CallFailed):  # who is silent is asked again, until it is known to be gone
                     try:
                         answer = (await self._roster.calls.call(participant.endpoint, request)).expect(Prepared)
-                        copying.missing[participant.member] = answer.missing
+                        copying.answer(participant.member, answer.missing, self._context.now_s())
                     except Refused as refusal:
                         copying.refuse(f"{participant.member} copies nothing: {refusal}")
                 await asyncio.sleep(ASK_S)

@@ -36,7 +36,7 @@ from swarmfree.protocol.names import Endpoint, Member, Position
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import ContributionDigest, PartialSum, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.device import Device, Rank, WorkFailed
+from swarmfree.trainer.device import BESIDE_AVERAGE, Device, Rank, WorkFailed
 from swarmfree.trainer.pipeline.gradient_sums import SumBook
 from swarmfree.trainer.pipeline.tensor_digest import digest_of
 from swarmfree.trainer.replica_state import ReplicaState
@@ -226,8 +226,10 @@ class Averaging:
 
         self._require_kept(request)
         try:
+            if request.at_once:
+                return Reply(Average(), await self._device.read(request, read, BESIDE_AVERAGE))
             return Reply(Average(), await self._device.run(Rank.BOOKS, 0, read))
-        except WorkFailed as error:
+        except (WorkFailed, KeyError) as error:
             raise Refused(RefusalKind.GONE, str(error)) from error
 
     def _require_kept(self, request: GetAverage) -> None:

@@ -688,7 +688,7 @@ class StageMember:
             replica_state.apply(record)
             self.after_step()
 
-        await self.device.run(Rank.BOOKS, 0, step)
+        await self.device.run(Rank.STEP, 0, step)
         self.preparation.drop()
         replica_state.promises = promises.forget_vote(replica_state.promises, replica_state.iteration)
         replica_state.moved.tell()

@@ -124,20 +124,20 @@ class BlockCopies:
                 await self.stirred.wait(self._context.timing.silence_s)
 
     async def _bring_on(self, source: _Origin) -> None:
-        """Step what comes from one stage by what was decided; while a record is about to be, have
-        its averages here.
+        """Step what comes from one stage by what was decided; and while a record is about to be,
+        have its averages here.
         """
-        copy, held = source.copy, self._replica_state
-        copy.donors, sealed = self._donors(source.giver), held.sealed
-        if sealed is not None and sealed.iteration == copy.level == held.iteration and not copy.missing(copy.level):
-            with suppress(CallFailed):  # they come once it is decided
-                await copy.fetch_averages(sealed)
-            return
+        copy = source.copy
+        copy.donors = self._donors(source.giver)
         try:
             await copy.catch_up()
         except CallFailed:
             self._has_failed = True  # what comes from others is of no use either
             raise
+        sealed = self._replica_state.sealed
+        if sealed is not None and sealed.iteration == copy.level:
+            with suppress(CallFailed):  # they come once it is decided
+                await copy.fetch_averages(sealed)
 
     def _look(self) -> None:
         """Whoever waits until all has come is told."""
@@ -179,7 +179,8 @@ class BlockCopies:
         first, parts = len(one) * theirs.index(blocks[0]), range(one.start, one.start + len(one) * len(blocks))
         places = {first + turn: part for turn, part in enumerate(parts)}
         target = CopyTarget(engine, self._device, Rank.IDLE, LANES, places)
-        copy = StateCopy(self._context, target, giver, self._donors(giver), held.iteration, held.newest_record)
+        where = giver, self._donors(giver), held.iteration, held.newest_record
+        copy = StateCopy(self._context, target, *where, decided=lambda: held.newest_record)
         copy.begin_all()
         return _Origin(giver, range(blocks[0], blocks[-1] + 1), first, parts, copy)
 

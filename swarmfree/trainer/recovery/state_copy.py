@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,9 @@ LOOK_MAX_S = 0.4
 RECORD_S = 1.0
 """A record of another donor is of less use, where that is behind."""
 CUT_ANEW = "the model was cut anew meanwhile"
+AVERAGES_IN_FLIGHT = 8
+STEPPED_AT_ONCE = 16
+"""Parts whose averages are here, in one piece of device work."""
 IDLE_SILENCES = 4
 """A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
@@ -85,15 +88,18 @@ class StateCopy:
         donors: Sequence[Endpoint],
         iteration: int,
         record: Record | None,
+        decided: Callable[[], Record | None] | None = None,
     ) -> None:
         """Nothing is here yet.
 
         Args:
             iteration, record: where the swarm is as the copy begins.
+            decided: the newest record that this peer has stepped by, where it is a member; else
+                donors are asked for theirs.
         """
         self._context = context
         self._place = place
-        self._stage = stage
+        self._stage, self._decided = stage, decided
         self.donors = tuple(donors)
         self._versions: dict[int, int] = {}
         self._waiting = deque[int]()
@@ -219,6 +225,11 @@ class StateCopy:
             raise Refused(RefusalKind.GONE, CUT_ANEW)
         return GetState(self._stage, self.level, "", part, weights_only=False, split=self._split)
 
+    def _of_average(self, record: Record, part: int) -> GetAverage:
+        """A member that follows another stage's blocks waits for nobody's step."""
+        sum_digest = record.stages[self._stage].sum_digest
+        return GetAverage(record.iteration, sum_digest, part, at_once=self._decided is not None)
+
     def _in_turn(self, turn: int) -> Sequence[Endpoint]:
         """All donors, from this one on."""
         first = turn % len(self.donors) if self.donors else 0
@@ -226,7 +237,7 @@ class StateCopy:
 
     async def _advance(self) -> None:
         """Step the parts that are here by what was committed since."""
-        newest = await self._record(ABSENT)
+        newest = await self._newest()
         if self.record is not None:
             is_as_far = newest is not None and newest.iteration == self.record.iteration
             # Both are hashed only where they may differ
@@ -255,14 +266,50 @@ class StateCopy:
             self.past |= {record.iteration: record.before, record.iteration + 1: lineage}
             self.level, self.record = record.iteration + 1, record
 
+    async def _newest(self) -> Record | None:
+        """The newest record: this peer's own, where all parts are at one iteration. As long as any
+        are under way a donor's, since what comes has to be of the same lineage.
+        """
+        is_here = not self._waiting and all(version == self.level for version in self._versions.values())
+        if self._decided is not None and is_here:
+            return self._decided()
+        return await self._record(ABSENT)
+
     async def _step_by(self, record: Record) -> None:
         """Several parts at a time: one call and one piece of device work after the other could take
         longer than an iteration.
         """
+        await self._step_ahead(record)
         while ready := deque(part for part, version in self._versions.items() if version == record.iteration):
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._place.lanes, len(ready))):
                     group.create_task(self._step_all(ready, record))
+
+    async def _step_ahead(self, record: Record) -> None:
+        """Step the parts whose averages were fetched before they were decided."""
+        place, entry = self._place, record.stages[self._stage]
+        ready = [
+            (part, average)
+            for part, (sum_digest, average) in self._ahead.items()
+            if sum_digest == entry.sum_digest and self._versions[part] == record.iteration
+        ]
+
+        def step(some: Sequence[tuple[int, bytes]]) -> None:
+            for part, average in some:
+                place.engine.step_part(place.own(part), average, entry.scalars)
+
+        while ready:
+            some, ready = ready[:STEPPED_AT_ONCE], ready[STEPPED_AT_ONCE:]
+            for part, _ in some:
+                del self._ahead[part]
+            try:
+                await place.device.run(place.rank, 0, partial(step, some))
+            except CallFailed:
+                for part, _ in some:  # nobody knows how many were stepped
+                    self._again(part)
+            else:
+                for part, _ in some:
+                    self._versions[part] += 1
 
     async def _step_all(self, ready: deque[int], record: Record) -> None:
         while ready:
@@ -271,45 +318,43 @@ class StateCopy:
     async def _step(self, part: int, record: Record) -> None:
         """A second download costs less than a donor's silence, in which all parts fall behind."""
         place, entry = self._place, record.stages[self._stage]
-        request = GetAverage(record.iteration, entry.sum_digest, part)
-
-        async def step_by(average: bytes) -> None:
-            await place.device.run(place.rank, part, partial(place.engine.step_part, place.own(part), average, entry.scalars))
-            self._versions[part] += 1
+        request = self._of_average(record, part)
 
         async def step(_: Asked, reply: Reply) -> None:
-            await step_by(reply.payload)
+            step_by = partial(place.engine.step_part, place.own(part), reply.payload, entry.scalars)
+            await place.device.run(place.rank, part, step_by)
+            self._versions[part] += 1
             self.received_bytes += len(reply.payload)
 
         try:
-            sum_digest, average = self._ahead.pop(part, ("", b""))
-            if sum_digest == entry.sum_digest:
-                await step_by(average)
-                return
+            self._ahead.pop(part, None)  # of a record that was not decided
             await self._averages.ask(partial(self._in_turn, part), lambda: request, step)
         except CallFailed:
             self._again(part)
 
     async def fetch_averages(self, record: Record) -> None:
-        """Download the averages of an iteration that is about to be decided, for parts that are
-        ready for it; they count only where that record is.
+        """Download the averages of an iteration that is about to be decided, and that all parts are
+        ready for; they count only where that record is decided.
 
         Raises:
             CallFailed: not all could be had.
         """
-        entry = record.stages[self._stage]
+        place, entry = self._place, record.stages[self._stage]
         held = {part for part, (sum_digest, _) in self._ahead.items() if sum_digest == entry.sum_digest}
-        parts = [part for part, version in self._versions.items() if version == record.iteration and part not in held]
+        parts = [part for part in self._versions if part not in held]
 
         async def one(part: int) -> None:
             async def keep(_: Asked, reply: Reply) -> None:
+                expected = place.engine.sum_bytes(place.own(part))
+                if len(reply.payload) != expected:
+                    raise ProtocolViolation(f"{len(reply.payload):,} bytes of an average; {expected:,} expected")
                 self._ahead[part] = entry.sum_digest, reply.payload
                 self.received_bytes += len(reply.payload)
 
-            request = GetAverage(record.iteration, entry.sum_digest, part)
+            request = self._of_average(record, part)
             await self._averages.ask(partial(self._in_turn, part), lambda: request, keep)
 
-        await each(parts, one)  # at once: a donor reads its average before it steps, or only afterwards
+        await each(parts, one, AVERAGES_IN_FLIGHT)
 
     def _again(self, part: int) -> None:
         """This part has fallen behind: it is downloaded once more."""

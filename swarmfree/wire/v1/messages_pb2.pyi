@@ -1325,7 +1325,7 @@ global___ReduceResponse = ReduceResponse
 
 @typing.final
 class GetAverageRequest(google.protobuf.message.Message):
-    """One part of the average of an iteration that the sender missed."""
+    """One part of the average of an iteration that the sender missed, or follows."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1333,12 +1333,15 @@ class GetAverageRequest(google.protobuf.message.Message):
     ITERATION_FIELD_NUMBER: builtins.int
     SUM_DIGEST_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
+    AT_ONCE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Optimizer step; zero is the first."""
     sum_digest: builtins.str
     """Hex digest of the whole average."""
     part: builtins.int
     """Which part; zero is the first."""
+    at_once: builtins.bool
+    """Beside the receiver's own step; false means in turn."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1350,9 +1353,10 @@ class GetAverageRequest(google.protobuf.message.Message):
         iteration: builtins.int = ...,
         sum_digest: builtins.str = ...,
         part: builtins.int = ...,
+        at_once: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "part", b"part", "sum_digest", b"sum_digest"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_once", b"at_once", "header", b"header", "iteration", b"iteration", "part", b"part", "sum_digest", b"sum_digest"]) -> None: ...
 
 global___GetAverageRequest = GetAverageRequest
 

@@ -64,7 +64,7 @@ def outlook_of(plan: ExecutionPlan, *, rate: float = 1e6, guests: str = "") -> S
     """Everybody holds the blocks of its stage; a host none of those of its guest."""
     split = BlockSplit(plan.blocks[1:])
     held = {n: split.blocks_of(stage) for stage, names in enumerate(plan.replicas) for n in names if f"{n}{stage}" not in guests}
-    return SplitOutlook(held, Link(0.0, rate).seconds, 0.05, StageRecovery(30.0), 600.0)
+    return SplitOutlook(held, Link(0.0, rate).seconds, Link(0.0, 4 * rate).seconds, 0.05, StageRecovery(30.0), 600.0)
 
 
 def counts_of(found: RatedSplit | None) -> tuple[int, ...]:
@@ -82,7 +82,11 @@ def test_two_stages_take_over_from_a_guest() -> None:
     assert found.plan.replicas == (("s",), ("a",), (), ("c",))
     assert found.is_worth_it
     assert found.copied_bytes == 2 * block_state_bytes(MANIFEST)
-    assert found.transition_s == pytest.approx(2 * block_state_bytes(MANIFEST) / 1e6)
+    # The guest, on its host's device, gives one block to each
+    assert found.carried_bytes == 2 * block_state_bytes(MANIFEST)
+    copying_s = 2 * block_state_bytes(MANIFEST) / 1e6
+    assert found.stop_s == pytest.approx(copying_s / 4)
+    assert found.transition_s == pytest.approx(math.ceil(copying_s / found.before_s) * found.before_s + found.stop_s)
     assert found.after_s < found.before_s
     assert found.moves == block_moves(THREE, TWO)
     assert "6 blocks over 2 stages (3 + 3)" in found.reason
@@ -95,10 +99,41 @@ def test_a_stage_that_does_not_change_costs_nothing() -> None:
     manifest = replace(MANIFEST, model=replace(MODEL, blocks=9), stages=StagesSection(body=4, replicas_max=8))
     fleet, outlook = fleet_of(now), outlook_of(now, guests="a2")
     after = plan_of("s|a|a|c|d", BlockSplit((1, 5, 2, 1)))
-    found = _rated(fleet, old, after, manifest, outlook, 1.0)
+    found = _rated(fleet, now, after, manifest, outlook, 1.0)
     block = block_state_bytes(manifest)
     assert found.copied_bytes == block
-    assert found.transition_s == pytest.approx(block / 1e6)
+    assert found.stop_s == pytest.approx(block / 4e6)
+
+
+def test_siblings_share_what_their_stage_gives() -> None:
+    """Whoever has most to fetch or to give decides how long a change takes: three peers that each
+    fetch a block from one have it give three; two that hold it give one and a half each.
+    """
+    block, after = block_state_bytes(MANIFEST), BlockSplit((3, 1, 2))
+    for text, blocks in (("s|abd|e|f", 3.0), ("s|abd|eg|f", 1.5), ("s|a|eg|f", 1.0)):
+        now = plan_of(text, THREE)
+        found = _rated(fleet_of(now), now, plan_of(text, after), MANIFEST, outlook_of(now), 1.0)
+        assert found.carried_bytes == pytest.approx(blocks * block)
+        assert found.copied_bytes == (3 if "abd" in text else 1) * block
+
+
+@pytest.mark.parametrize(("copying", "iterations"), [(0.0, 1), (0.5, 1), (1.0, 1), (1.01, 2), (4.2, 5)])
+def test_a_cut_takes_whole_iterations_and_a_stop(copying: float, iterations: int) -> None:
+    """Copying begins as an iteration does, and the model is cut between two. Meanwhile it is
+    trained; not so while the swarm stops.
+    """
+    now, before_s = plan_of("s|a|b|c", THREE), 20.0
+
+    def rated(*, stop_s: float, copying_s: float = copying * before_s) -> RatedSplit:
+        outlook = replace(outlook_of(now), copy_s=lambda _: copying_s, stop_s=lambda _: stop_s)
+        return _rated(fleet_of(now), now, plan_of("s|a|b|c", BlockSplit((3, 1, 2))), MANIFEST, outlook, before_s)
+
+    found = rated(stop_s=0.25)
+    assert (found.transition_s, found.stop_s) == (pytest.approx(iterations * before_s + 0.25), 0.25)
+    stops, copies, neither = ({"stop_s": before_s}, {"copying_s": 2 * before_s}, {})
+    gains = [rated(**{"stop_s": 0.0, "copying_s": 0.0} | each).gain for each in (stops, copies, neither)]
+    assert gains == sorted(gains)
+    assert len(set(gains)) == len(gains)
 
 
 def test_a_newcomer_gets_its_stage_back() -> None:
