@@ -83,7 +83,8 @@ def plan(
         if not any(peer.can_feed for peer in fleet.peers):
             remedy = "; write can_feed = true for a machine that has the text"
         raise ConfigError(f"--peers {peers}: no plan for this fleet: {error}{remedy}") from None
-    reactions = options(fleet, found.plan, lost, manifest, outlook_of(fleet.without(lost), manifest)) if lost else ()
+    outlook = outlook_of(fleet.without(lost), manifest, is_bound=found.is_bound)
+    reactions = options(fleet, found.plan, lost, manifest, outlook) if lost else ()
     if as_json:
         values = _values(found)
         if lost:
@@ -171,6 +172,8 @@ def _loss_lines(found: Forecast, lost: frozenset[str], reactions: Sequence[Rated
     empty = " and ".join(f"stage {stage}" for stage, names in enumerate(found.plan.without(lost).replicas) if not names)
     lines = [f"{who}, {f'nobody serves {empty}' if empty else 'every stage has somebody left'}:"]
     lines += [f"  {'; '.join(map(str, each.reactions))}: {each.reason}" for each in reactions]
+    if any(each.is_bound for each in reactions):
+        lines.append("  (links are left out of these: an iteration takes longer)")
     return lines if reactions else [*lines, "  training stands until somebody comes: nobody who is left can serve what is lost"]
 
 
@@ -181,6 +184,7 @@ def _reaction_values(reaction: RatedReaction) -> dict[str, Any]:
         "transition_s": reaction.transition_s,
         "meanwhile_s": reaction.meanwhile_s if reaction.meanwhile_s < math.inf else None,
         "iteration_s": reaction.iteration_s,
+        "links_left_out": reaction.is_bound,
         "risk": reaction.risk,
         "iterations_per_hour": 3600 * reaction.score,
     }

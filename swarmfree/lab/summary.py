@@ -135,19 +135,22 @@ def _cut(seen: ModelCutSeen, state: SwarmState) -> dict[str, Any]:
         "expected_iteration_seconds": cut.predicted_iteration_s or None,
         "iteration_seconds": round(statistics.median(paces_s), 4) if paces_s else None,
         "expected_transition_seconds": cut.predicted_transition_s or None,
-        "transition_seconds": cut.transition_s,
+        "transition_seconds": cut.transition_s or None,
         "expected_stop_seconds": cut.predicted_s or None,
         "stop_seconds": cut.seconds,
     }
 
 
+def _expected(seconds: float | None) -> str:
+    return f" ({seconds:.2f} expected)" if seconds is not None else ""
+
+
 def _cut_line(cut: dict[str, Any]) -> str:
     blocks = " + ".join(map(str, cut["blocks"]))
-    told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: in "
-    for what, words in (("transition", "s"), ("stop", "s of which the swarm stood still")):
-        expected_s = cut[f"expected_{what}_seconds"]
-        told += f"{', ' * (what == 'stop')}{cut[f'{what}_seconds']:.2f} {words}"
-        told += f" ({expected_s:.2f} expected)" if expected_s is not None else ""
+    told = f"the model was cut anew before iteration {cut['iteration']}, {blocks} blocks: "
+    if cut["transition_seconds"] is not None:  # it was not told by older runs
+        told += f"in {cut['transition_seconds']:.2f} s{_expected(cut['expected_transition_seconds'])}, "
+    told += f"the swarm stood still for {cut['stop_seconds']:.2f} s{_expected(cut['expected_stop_seconds'])}"
     pace_s, expected_pace_s = cut["iteration_seconds"], cut["expected_iteration_seconds"]
     if pace_s is None:
         return f"{told}; no whole iteration was measured before it was cut again, or the run ended"

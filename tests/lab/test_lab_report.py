@@ -278,12 +278,10 @@ def test_the_summary_says_what_a_cut_was_to_take_and_what_it_took() -> None:
         None,
     )
     text = " ".join(summary_text(summarise(state, 0, ""), "x").split())
-    stop = "0.75 s of which the swarm stood still (0.50 expected)"
+    stop = "the swarm stood still for 0.75 s (0.50 expected)"
     where = f"the model was cut anew before iteration 2, 3 + 0 + 3 blocks: in 4.50 s (4.25 expected), {stop}"
     assert f"{where}, then 3.38 s an iteration (3.00 expected, 4.00 without it)" in text
-    assert (
-        "before iteration 5, 2 + 2 + 2 blocks: in 0.00 s, 1.25 s of which the swarm stood still, then 2.00 s an iteration" in text
-    )
+    assert "before iteration 5, 2 + 2 + 2 blocks: the swarm stood still for 1.25 s, then 2.00 s an iteration" in text
     cut_last = summarise(fold_all([*beginning(), told(22.0, "peer-1", cuts[0])]), 0, "")
     assert f"{where}; no whole iteration was measured before it was cut again, or the run ended" in " ".join(
         summary_text(cut_last, "x").split()

@@ -20,6 +20,7 @@ from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
 from swarmfree.trainer.coordinator.model_cuts import ModelCuts
 from swarmfree.trainer.coordinator.move_watch import MoveWatch
+from swarmfree.trainer.device import Device, Rank
 from tests.scenarios.scenario_world import STEADY, Once, lines, play, reaching, share_is_done, swarm, unhurried
 
 CUTS = ((2, (3, 1, 2)), (4, (2, 2, 2)), (6, (1, 4, 1)))
@@ -211,6 +212,19 @@ def test_blocks_are_copied_while_training_goes_on() -> None:
     assert script.asked[True] == 0
     assert script.asked[False] > 0
     assert script.averages[True] > script.averages[False]
+
+
+def test_members_step_by_work_beside_which_averages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever follows their blocks waits for none of it."""
+    ranks, run = dict[str, set[Rank]](), Device.run
+
+    async def noted(self: Device, rank: Rank, age: int, work: Callable[[], Any]) -> Any:
+        ranks.setdefault(getattr(work, "__qualname__", ""), set()).add(rank)
+        return await run(self, rank, age, work)
+
+    monkeypatch.setattr(Device, "run", noted)
+    play(cut_swarm(), Recording())
+    assert ranks["StageMember._apply.<locals>.step"] == {Rank.STEP}
 
 
 def test_nobody_moves_while_blocks_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from swarmfree.model.engine import TorchEngine
 from swarmfree.protocol.errors import PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Average,
@@ -32,6 +33,7 @@ from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.protocol.split import BlockSplit
 from swarmfree.sim.integer_engine import IntegerEngine
 from swarmfree.trainer.device import Rank, WorkFailed
+from swarmfree.trainer.recovery import state_copy
 from swarmfree.trainer.recovery.block_copies import UNASKED_SILENCES
 from swarmfree.trainer.recovery.recut import read_parts
 from swarmfree.trainer.recovery.state_copy import StateCopy
@@ -853,3 +855,77 @@ def test_a_step_while_averages_are_fetched_is_followed_at_once() -> None:
         assert (await swarm.prepared())[0] == await swarm.right()
 
     play_swarm(story)
+
+
+def test_a_step_that_fails_has_its_parts_copied_again() -> None:
+    """Nobody knows how many of them were stepped."""
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        copies = swarm.preparation._ahead
+        assert copies is not None
+        engine = copies._engine
+        assert engine is not None
+        record, step_part, failures = swarm.seal(), engine.step_part, [1]
+        await asyncio.sleep(1.0)
+
+        def failing(part: int, *given: Any) -> None:
+            if failures:
+                raise ArithmeticError(failures.pop())
+            step_part(part, *given)
+
+        engine.step_part = failing  # type: ignore[method-assign]
+        swarm.asked.clear()
+        swarm.step(record)
+        await asyncio.sleep(2.0)
+        assert parts_asked(swarm.asked)
+        assert await swarm.missing() == 0
+        assert (await swarm.prepared())[0] == await swarm.right()
+
+    play_swarm(story)
+
+
+@pytest.mark.parametrize(("size_bytes", "pieces"), [(1, 2), (1 << 30, 1)])
+def test_passes_wait_for_a_few_followed_parts_at_most(monkeypatch: pytest.MonkeyPatch, size_bytes: int, pieces: int) -> None:
+    """A block has two; as many as are so large in all are one piece of device work."""
+    monkeypatch.setattr(state_copy, "STEPPED_BYTES", size_bytes)
+
+    async def story(swarm: Swarm) -> None:
+        swarm.train()
+        await swarm.missing()
+        record, device, ranks = swarm.seal(), swarm.alone.stage_member.device, list[Rank]()
+        await asyncio.sleep(1.0)
+        run = device.run
+
+        async def noted(rank: Rank, age: int, work: Callable[[], Any]) -> Any:
+            ranks.append(rank)
+            return await run(rank, age, work)
+
+        monkeypatch.setattr(device, "run", noted)
+        swarm.step(record)
+        await asyncio.sleep(1.0)
+        assert ranks == [Rank.IDLE] * pieces
+
+    play_swarm(story)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_an_average_that_is_not_there_is_refused(*, at_once: bool, is_held: bool) -> None:
+    """Of a part that a stage of torch has not, or of a stage that was let go."""
+
+    async def story(alone: Alone) -> str:
+        engine = TorchEngine(FOUR, 1)
+        alone.context.ports = replace(alone.context.ports, engine=engine)
+        engine.draw(TAKER, 0)
+        alone.replica_state.install(TAKER, 0, GENESIS_LINEAGE, None)
+        for part in range(engine.part_count(TAKER)):
+            engine.keep_average(part, engine.contribution([], part))
+        averaging, digest = alone.stage_member.averaging, "d" * 64
+        averaging.kept = (0, digest)
+        if not is_held:
+            await alone.stage_member.let_go()
+        return await word(averaging.get_average(GetAverage(0, digest, 10**4 if is_held else 0, at_once)))
+
+    assert play(story, here=D, manifest=FOUR) == "gone"

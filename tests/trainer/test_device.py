@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -192,6 +193,20 @@ async def test_state_is_read_beside_a_pass_but_not_beside_a_step(rank: Rank) -> 
         serving.cancel()
     expected = {Rank.BOOKS: ["work", "read", "average"], Rank.STEP: ["average", "work", "read"]}
     assert order == expected.get(rank, ["read", "average", "work"])
+
+
+async def test_a_step_waits_and_is_measured_as_books_are() -> None:
+    """What comes first is done first, of both."""
+    device, order = Device(Here(), Here()), list[str]()
+    async with asyncio.TaskGroup() as group:
+        for turn, rank in enumerate((Rank.FORWARD, Rank.STEP, Rank.BOOKS, Rank.STEP)):
+            group.create_task(device.run(rank, 0, partial(order.append, f"{rank.name} {turn}")))
+        await asyncio.sleep(0)
+        serving = group.create_task(device.serve())
+        await device.run(Rank.IDLE, 0, lambda: None)
+        serving.cancel()
+    assert order == ["STEP 1", "BOOKS 2", "STEP 3", "FORWARD 0"]
+    assert len(device._measured[Rank.BOOKS]) == 3
 
 
 async def test_an_average_is_read_at_once_while_the_device_does_nothing() -> None:

@@ -225,8 +225,8 @@ def test_how_long_blocks_were_copied_foretells_the_next_cut() -> None:
 
 def test_copies_are_there_when_the_last_member_says_so() -> None:
     """Not when it is looked at, nor later, though the last average lacks now and then."""
-    copying = Copying(World(), {"a": [4, 2, 0, 3], "b": 0})
-    assert copying.play(0.0, 3.0) == [False, False]
+    copying = Copying(World(), {"a": [4, 2, 0, 3, 0], "b": 0})
+    assert copying.play(0.0, 5.0) == [False, True]
     under_way = copying.world.cuts._copying
     assert under_way is not None
     assert under_way.copied_s == pytest.approx(2 * model_cuts.ASK_S)

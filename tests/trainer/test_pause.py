@@ -112,13 +112,31 @@ async def test_a_batch_that_never_comes_is_told_of_once(orders: list[Order], ite
     [({1}, 1, "plan", True), (set(), 1, "plan", False), ({1}, 2, "plan", False), ({1}, 1, None, False)],
 )
 async def test_who_leads_a_rest_is_left_over(lost: set[int], there: int, plan: object, *, is_left: bool) -> None:
-    """Without a majority and without a stage; who lacks only the one waits, as ever."""
+    """Without a majority and without a stage, for `split_wait_s`: who has died a moment ago has not
+    paused. Who lacks only the one waits, as ever.
+    """
+    now_s, wait_s = [100.0], 8.0
     ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: Order(9001, Halting.PAUSE), founder=named))
-    context = SimpleNamespace(ports=ports, manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)))
+    context = SimpleNamespace(
+        ports=ports,
+        manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)),
+        now_s=lambda: now_s[0],
+        timing=SimpleNamespace(split_wait_s=wait_s),
+    )
     lead = SimpleNamespace(decided=PAUSED, iteration=3, plan=plan, electorate=lambda: ("a", "b", "c"))
     members = [SimpleNamespace(member=member, is_heard=True) for member in "abc"[:there]]
     roster = SimpleNamespace(lost=lambda: lost, members=lambda: members)
     pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", roster), cast("Any", None))
+    for elapsed_s in (0.0, wait_s - 1.0):
+        now_s[0] = 100.0 + elapsed_s
+        assert not await pause._is_left_over()
+    stages, lost = lost, set()  # somebody came
+    assert not await pause._is_left_over()
+    lost = stages
+    for elapsed_s in (wait_s, 2 * wait_s - 1.0):
+        now_s[0] = 100.0 + elapsed_s
+        assert (await pause._is_left_over(), pause.is_left_over) == (False, False)
+    now_s[0] = 100.0 + 2 * wait_s
     assert (await pause._is_left_over(), pause.is_left_over) == (is_left, is_left)
 
 

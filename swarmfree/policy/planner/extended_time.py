@@ -9,7 +9,6 @@ from swarmfree.policy.planner.estimator import (
     PLAYED_MAX,
     IterationTime,
     is_played,
-    iteration_bound,
     iteration_exact,
     iteration_time,
     stage_work,
@@ -48,11 +47,10 @@ def extended_time(
     return replace(last, compute_s=last.compute_s + further * (last.compute_s - first.compute_s))
 
 
-def iteration_extended(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime:
+def iteration_extended(fleet: Fleet, plan: ExecutionPlan, manifest: Manifest) -> IterationTime | None:
     """As `iteration_exact`, but where an iteration is too large to be played, what is played of it
-    is extended, if that can be: a hundred times as slow.
+    is extended, a hundred times as slow; None where that cannot be.
     """
     if plan.empty_stages or is_played(plan, manifest):
         return iteration_exact(fleet, plan, manifest)
-    found = extended_time(fleet, plan, manifest, lambda shorter: iteration_time(fleet, plan, shorter))
-    return found if found is not None else iteration_bound(fleet, plan, manifest)
+    return extended_time(fleet, plan, manifest, lambda shorter: iteration_time(fleet, plan, shorter))

@@ -15,6 +15,7 @@ from swarmfree.policy.planner.estimator import (
     is_played,
     iteration_bound,
     iteration_estimate,
+    iteration_exact,
     memory_bytes,
     stage_work,
 )
@@ -112,9 +113,15 @@ def _chosen(fleet: Fleet, manifest: Manifest) -> tuple[ExecutionPlan, frozenset[
     return plan, frozenset(served - plan.stages_of.keys())
 
 
-def outlook_of(fleet: Fleet, manifest: Manifest) -> Outlook:
-    """What reactions to a loss in this fleet depend on; no newcomer is expected."""
-    return Outlook(StageRecovery(manifest.timing.join_wait_s), horizon_s=horizon_s(fleet), time=iteration_extended)
+def outlook_of(fleet: Fleet, manifest: Manifest, *, is_bound: bool) -> Outlook:
+    """What reactions to a loss in this fleet depend on; no newcomer is expected. Their iterations
+    are told as that of the forecast is.
+    """
+    return Outlook(
+        StageRecovery(manifest.timing.join_wait_s),
+        horizon_s=horizon_s(fleet),
+        time=iteration_exact if is_bound else iteration_extended,
+    )
 
 
 def forecast(fleet: Fleet, manifest: Manifest) -> Forecast:

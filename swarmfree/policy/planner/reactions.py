@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.policy.planner.allocation import PlanImpossible, ReplicaLimits, allocate, fits, stage_needs
-from swarmfree.policy.planner.estimator import IterationTime, iteration_exact, memory_bytes, stage_work
+from swarmfree.policy.planner.estimator import IterationTime, is_played, iteration_exact, memory_bytes, stage_work
 from swarmfree.policy.planner.fleet import ExecutionPlan, Fleet, PeerProfile
 from swarmfree.policy.planner.model_size import FLOAT_BYTES, stage_parameters
 from swarmfree.policy.planner.moves import MovePeer, MovePlanner, stage_loads
@@ -72,6 +72,7 @@ class Replan:
 Reaction = Reroute | MovePeer | AdoptStage | AwaitNewcomer | Replan
 
 
+IterationTimes = Callable[[Fleet, ExecutionPlan, Manifest], IterationTime | None]
 NO_NEWCOMER = math.inf
 
 
@@ -89,6 +90,7 @@ class RatedReaction:
         iterations_lost: see `StageRecovery`.
         risk: iterations that the next failure is expected to cost, see `expected_loss`.
         score: iterations a second until the next failure.
+        is_bound: links are left out of its iterations, see `Outlook.time`.
     """
 
     reactions: tuple[Reaction, ...]
@@ -99,6 +101,7 @@ class RatedReaction:
     iterations_lost: float
     risk: float
     score: float
+    is_bound: bool = False
 
     @property
     def reason(self) -> str:
@@ -126,14 +129,15 @@ class Outlook:
         horizon_s: G; None = the fleet's expected time to the next failure. In a fleet so large that
             somebody dies during every change, that is too short: what counts then is how long a
             plan is in use.
-        time: of an iteration of a plan.
+        time: of an iteration of a plan; where it does not know that of one of those that are looked
+            at, `iteration_exact` tells those of all.
     """
 
     recovery: StageRecovery
     newcomer_s: float = NO_NEWCOMER
     limits: ReplicaLimits | None = None
     horizon_s: float | None = None
-    time: Callable[[Fleet, ExecutionPlan, Manifest], IterationTime] = iteration_exact
+    time: IterationTimes = iteration_exact
 
 
 def copy_rounds(donors: int, takers: int) -> int:
@@ -156,6 +160,19 @@ def options(
         manifest: of the run.
         outlook: see there.
     """
+    try:
+        return _options(fleet, plan, lost, manifest, outlook)
+    except _NotKnown:  # what is compared has to be told alike
+        return _options(fleet, plan, lost, manifest, replace(outlook, time=iteration_exact))
+
+
+class _NotKnown(Exception):
+    """The time of an iteration is not."""
+
+
+def _options(
+    fleet: Fleet, plan: ExecutionPlan, lost: frozenset[str], manifest: Manifest, outlook: Outlook
+) -> tuple[RatedReaction, ...]:
     chooser = _Chooser(fleet, plan, lost, manifest, outlook)
     found = [*chooser.reroute(), *chooser.move(), *chooser.adopt(), *chooser.wait(), *chooser.replan()]
     return tuple(sorted(found, key=lambda option: (-option.score, option.transition_s)))
@@ -167,7 +184,7 @@ class _Chooser:
         self._fleet, self._plan = fleet.without(lost), plan.without(lost)
         self._manifest, self._outlook = manifest, outlook
         self._empty = self._plan.empty_stages
-        self._meanwhile_s = outlook.time(self._fleet, self._plan, manifest).seconds
+        self._meanwhile_s = self._iteration_s(self._fleet, self._plan)
         self._work = stage_work(manifest, plan.blocks, fleet.ends_blocks)
         self._sizes = [
             STATE_FLOATS * FLOAT_BYTES * stage_parameters(manifest.model, stage, count) for stage, count in enumerate(plan.blocks)
@@ -175,14 +192,21 @@ class _Chooser:
         self._limits = outlook.limits or ReplicaLimits(manifest.stages.replicas_max, manifest.stages.sources_max)
         self._needs = stage_needs(manifest, plan.blocks, self._limits.sources_max)
 
+    def _iteration_s(self, fleet: Fleet, plan: ExecutionPlan) -> float:
+        time = self._outlook.time(fleet, plan, self._manifest)
+        if time is None:
+            raise _NotKnown
+        return time.seconds
+
     def _rate(self, reactions: Sequence[Reaction], plan: ExecutionPlan, transition_s: float, fleet: Fleet) -> RatedReaction:
-        iteration_s = self._outlook.time(fleet, plan, self._manifest).seconds
+        iteration_s = self._iteration_s(fleet, plan)
         recovery = self._outlook.recovery
         lost = recovery.iterations_lost * len(self._empty)
         risk = expected_loss(fleet, plan, recovery, iteration_s)
         horizon_s = fleet.seconds_to_failure if self._outlook.horizon_s is None else self._outlook.horizon_s
         value = score(transition_s, iteration_s, horizon_s, self._meanwhile_s, lost + risk)
-        return RatedReaction(tuple(reactions), plan, transition_s, self._meanwhile_s, iteration_s, lost, risk, value)
+        is_bound = self._outlook.time is iteration_exact and not is_played(plan, self._manifest)
+        return RatedReaction(tuple(reactions), plan, transition_s, self._meanwhile_s, iteration_s, lost, risk, value, is_bound)
 
     def _fill_s(self, takers: Mapping[int, Sequence[str]]) -> float:
         """Seconds until these peers hold these stages: the first one of a lost stage has it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 from swarmfree.policy import halt
 from swarmfree.policy.quorum import is_majority
@@ -39,6 +40,7 @@ class RunPause:
         """Nobody has ordered anything."""
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
         self._said, self._is_rest, self.is_left_over = "", False, False
+        self._alone_since_s = math.inf
         self._unmet = 0  # number of the order of which that was told
         self._batch_order: Order | None = None  # the newest one that was seen
 
@@ -141,10 +143,15 @@ class RunPause:
 
     async def _is_left_over(self) -> bool:
         """Whether all others have paused while this peer was away: it leads without a majority, and
-        without a stage.
+        without a stage, for so long that those who have died would have been replaced.
         """
+        now_s = self._context.now_s()
         if self._lead.plan is None or not self._roster.lost() or self._has_majority():
+            self._alone_since_s = math.inf
             return False
+        self._alone_since_s = min(self._alone_since_s, now_s)
+        if now_s < self._alone_since_s + self._context.timing.split_wait_s:
+            return False  # whoever has died a moment ago has not paused
         order = await self.due_order()
         self.is_left_over = self._is_rest = order is not None and order.halt is Halting.PAUSE
         return self._is_rest

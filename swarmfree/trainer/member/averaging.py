@@ -32,7 +32,7 @@ from swarmfree.protocol.messages import (
     RoundFailed,
     TakeRoll,
 )
-from swarmfree.protocol.names import Endpoint, Member, Position
+from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.protocol.records import ContributionDigest, PartialSum, Roll, bits_float64, float64_bits
 from swarmfree.trainer.context import Context
@@ -229,11 +229,11 @@ class Averaging:
             if request.at_once:
                 return Reply(Average(), await self._device.read(request, read, BESIDE_AVERAGE))
             return Reply(Average(), await self._device.run(Rank.BOOKS, 0, read))
-        except (WorkFailed, KeyError) as error:
+        except (WorkFailed, LookupError) as error:  # the stage has other parts by now
             raise Refused(RefusalKind.GONE, str(error)) from error
 
     def _require_kept(self, request: GetAverage) -> None:
-        if self.kept != (request.iteration, request.sum_digest):
+        if self._replica_state.stage == ABSENT or self.kept != (request.iteration, request.sum_digest):
             raise Refused(RefusalKind.GONE, f"no average of iteration {request.iteration} with this digest is kept here")
 
     def contributions(self, name: str) -> tuple[ContributionDigest, ...]:

@@ -37,8 +37,8 @@ RECORD_S = 1.0
 """A record of another donor is of less use, where that is behind."""
 CUT_ANEW = "the model was cut anew meanwhile"
 AVERAGES_IN_FLIGHT = 8
-STEPPED_AT_ONCE = 16
-"""Parts whose averages are here, in one piece of device work."""
+STEPPED_BYTES = 4 << 20
+"""Averages that are here, of one piece of device work, which passes wait for."""
 IDLE_SILENCES = 4
 """A copy that nobody brings further for so many times `silence_s` has come to nothing."""
 
@@ -298,8 +298,9 @@ class StateCopy:
             for part, average in some:
                 place.engine.step_part(place.own(part), average, entry.scalars)
 
+        at_once = max(1, STEPPED_BYTES // self._context.manifest.ring.part_bytes)
         while ready:
-            some, ready = ready[:STEPPED_AT_ONCE], ready[STEPPED_AT_ONCE:]
+            some, ready = ready[:at_once], ready[at_once:]
             for part, _ in some:
                 del self._ahead[part]
             try:

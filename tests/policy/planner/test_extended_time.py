@@ -66,7 +66,8 @@ def test_more_replicas_than_microbatches_that_are_played_are_bounded() -> None:
     fleet, plan = world(300)
     found, is_bound = forecast._time(fleet, plan, MANIFEST)
     assert is_bound
-    assert found == iteration_bound(fleet, plan, MANIFEST) == iteration_extended(fleet, plan, MANIFEST)
+    assert found == iteration_bound(fleet, plan, MANIFEST)
+    assert iteration_extended(fleet, plan, MANIFEST) is None
 
 
 def test_what_can_be_played_is_played_once() -> None:
@@ -83,7 +84,7 @@ def test_reactions_to_a_loss_count_links_as_the_forecast_does() -> None:
     """
     fleet, plan = world(2, sources=1, bytes_per_s=1e4)
     lost = plan.without(frozenset({"z1"}))
-    rated = options(fleet, plan, frozenset({"z1"}), MANIFEST, forecast.outlook_of(fleet, MANIFEST))
+    rated = options(fleet, plan, frozenset({"z1"}), MANIFEST, forecast.outlook_of(fleet, MANIFEST, is_bound=False))
     rerouted = next(each for each in rated if isinstance(each.reactions[0], Reroute))
     told = forecast._time(fleet.without({"z1"}), lost, MANIFEST)[0].seconds
     assert rerouted.iteration_s == pytest.approx(told, rel=0.1)
@@ -95,3 +96,19 @@ def test_a_plan_with_an_empty_stage_never_ends() -> None:
     fleet, plan = world(2)
     empty = plan.without(frozenset({"a"}))
     assert iteration_extended(fleet, empty, MANIFEST) == iteration_bound(fleet, empty, MANIFEST)
+
+
+def test_where_one_reaction_has_to_be_bounded_all_are() -> None:
+    """Else one that leaves links out looks a thousand times better than one that does not."""
+    fleet, plan = world(2, sources=1, bytes_per_s=1e4)
+    lost, outlook = frozenset({"a"}), forecast.outlook_of(fleet, MANIFEST, is_bound=False)
+    rated = options(fleet, plan, lost, MANIFEST, outlook)
+    assert len(rated) > 1
+    assert not any(each.is_bound for each in rated)
+
+    def unlike(some: Fleet, other: ExecutionPlan, manifest: Manifest) -> IterationTime | None:
+        return None if other == rated[-1].plan else iteration_extended(some, other, manifest)
+
+    bounded = options(fleet, plan, lost, MANIFEST, replace(outlook, time=unlike))
+    assert all(each.is_bound for each in bounded)
+    assert bounded == options(fleet, plan, lost, MANIFEST, forecast.outlook_of(fleet, MANIFEST, is_bound=True))
