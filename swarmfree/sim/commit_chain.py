@@ -53,15 +53,21 @@ class Chain:
                 best = tip
         return {} if best is None else self.back_from(best.lineage())
 
-    def add(self, lineage: str) -> str:
-        """A record was committed; a sentence if that may not be."""
+    def add(self, lineage: str, is_held: Callable[[str], bool]) -> str:
+        """A record was committed; a sentence if that may not be.
+
+        Args:
+            lineage: of that record.
+            is_held: whether somebody lives that stored another record when that was decided: what
+                everybody has taken along that stored it binds nobody.
+        """
         record = self._records[lineage]
         self._committed[lineage] = None
         before = record.before
         if before not in self._committed and not (record.iteration == 0 and before == GENESIS_LINEAGE):
             return f"record {record.iteration} stands on {before[:8]}, which was not committed"
         others = [other for other in self.at(record.iteration) if other != lineage]
-        problems = [other for other in others if not self._is_forced(lineage, other)]
+        problems = [other for other in others if not self._is_forced(lineage, other) and is_held(other)]
         goes_on = self._tip is not None and self.back_from(lineage).get(self._tip.iteration) == self._tip.lineage()
         if self._tip is None or goes_on or wins(Tip.of(record), Tip.of(self._tip)):
             self._tip = record

@@ -221,11 +221,14 @@ class Holdings:
                 )
         return ""
 
-    def needless_force(self, leader: Member, record: Record, is_kin: Callable[[str], bool]) -> str:
-        """A sentence if `leader` goes on by force though a majority of those who decide what
+    def needless_force(self, leader: Member, what: str, record: Record, is_kin: Callable[[str], bool]) -> str:
+        """A sentence if `leader` does something by force though a majority of those who decide what
         follows this record holds states of its lineage and has been within its reach for long.
 
         Args:
+            leader: who leads those that were forced.
+            what: what it does.
+            record: from which they went on by force.
             is_kin: whether a lineage goes on from this record's, or is the beginning of it.
         """
         history = self._lives.history
@@ -235,8 +238,12 @@ class Holdings:
         kin = [voter for voter in there if voter in self._held and is_kin(self._held[voter].lineage)]
         if not is_majority(record.electorate, kin):
             return ""
-        told = f"{leader} goes on by force from record {record.iteration}, although a majority of its electorate is in reach"
+        told = f"{leader} {what} by force from record {record.iteration}, although a majority of its electorate is in reach"
         return f"{told} for {bounds.REACHED_S:g} s at least: {', '.join(map(str, sorted(kin)))}"
+
+    def lineage_of(self, member: Member) -> str:
+        """Of what its engine holds; empty where that is nothing."""
+        return self._held[member].lineage if member in self._held else ""
 
     def _better(self, build: Build, now_s: float, past: Collection[str]) -> Iterator[tuple[Member, str]]:
         """Whose state is better than what the action can give, and what it is."""

@@ -134,6 +134,7 @@ class Checks:
         self._votes = Votes(self._records, lambda m: self._lives.is_alive(m) and m.peer_id not in self._excluded)
         self._holdings = Holdings(self._lives)
         self._forces: tuple[Member, float] | None = None  # has taken over by force just now
+        self._ended: dict[Member, None] = {}  # coordinators that have called the run over
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
         self._unexplained: list[EngineStep] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
@@ -274,6 +275,9 @@ class Checks:
                 if plan.last_record is not None:
                     self._learn(plan.last_record)
                     self._commit(self._lineage_of(plan.last_record))
+            case Goodbye(purpose=EndRun(finished=True, paused=False)) if sender.member not in self._ended:
+                self._ended[sender.member] = None
+                self._require_end(sender.member)
             case Build():
                 self._found_fault("I2", self._rebuilds.asked(request))
                 if not isinstance(request.action, Stay):
@@ -359,7 +363,9 @@ class Checks:
         if isinstance(event, IterationCommitted) and (member, self._now_s()) == self._forces:
             self._forces = None  # what it tells at once is the record from which it goes on
             if (record := self._records.get(event.lineage)) is not None:
-                self._found_fault("N5", self._holdings.needless_force(member, record, partial(self._is_kin, event.lineage)))
+                self._found_fault(
+                    "N5", self._holdings.needless_force(member, "goes on", record, partial(self._is_kin, event.lineage))
+                )
         if isinstance(event, MemberLeft | PeerExcluded):
             self._holdings.let_go(event.member)
         if isinstance(event, IterationCommitted):
@@ -374,6 +380,19 @@ class Checks:
             dropped = set(loser.values()) - set(winner.values())
             touched = [known for known in self._votes.unforced if dropped & {known, self._records[known].before}]
             self._check_undone(winner, touched, "a coordinator dropped its lineage for another one")
+
+    def _require_end(self, leader: Member) -> None:
+        """A coordinator ends the run: none that was forced may, while those live and are within its
+        reach who may decide otherwise.
+        """
+        for forced in self._chain.back_from(self._holdings.lineage_of(leader)).values():
+            record = self._records[forced]
+            if self._votes.is_forced(record) and (before := self._records.get(record.before)) is not None:
+
+                def is_other(lineage: str, forced: str = forced, before: Record = before) -> bool:
+                    return self._is_kin(before.lineage(), lineage) and forced not in self._chain.back_from(lineage).values()
+
+                self._found_fault("N5", self._holdings.needless_force(leader, "ends the run", before, is_other))
 
     def _is_kin(self, one: str, other: str) -> bool:
         """Whether one lineage is the beginning of the other."""
@@ -403,11 +422,17 @@ class Checks:
                 met.
         """
         for lineage in self._chain.undone(winner, touched):
-            holders = [m for m in self._votes.unforced[lineage] if self._lives.is_alive(m) or m in self._dismissed]
+            holders = self._living_holders(lineage)
             if holders:
-                record, held = self._records[lineage], ", ".join(map(str, sorted(holders)))
+                record, held = self._records[lineage], ", ".join(map(str, holders))
                 text = f"record {record.iteration} ({lineage[:8]}), decided without force and stored by {held}, is undone: {why}"
                 self.violated("I3", text)
+
+    def _living_holders(self, lineage: str) -> list[Member]:
+        """Who lives of those that stored a record when it was decided without force, or later."""
+        return sorted(
+            member for member in self._votes.unforced[lineage] if self._lives.is_alive(member) or member in self._dismissed
+        )
 
     def _commit(self, lineage: str) -> None:
         record = self._records[lineage]
@@ -415,7 +440,7 @@ class Checks:
             return
         is_first = not self._chain.at(record.iteration)
         self._look_who_lives()
-        fault = self._chain.add(lineage)
+        fault = self._chain.add(lineage, lambda other: other not in self._votes.unforced or bool(self._living_holders(other)))
         if fault:
             self.violated("I3", fault)
         if not self._votes.is_decided(lineage):

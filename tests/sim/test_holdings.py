@@ -432,8 +432,8 @@ def test_nobody_goes_on_by_force_beside_those_who_decide(case: str) -> None:
     if case == "parted before":
         story.history.mended(apart)
         story.now_s += bounds.REACHED_S - 0.1
-    found = story.holdings.needless_force(LEADER, NEWEST, lambda _: case != "elsewhere")
+    found = story.holdings.needless_force(LEADER, "goes on", NEWEST, lambda _: case != "elsewhere")
     assert bool(found) == (case == "as it is")
     if case == "parted before":
         story.now_s += 0.2
-        assert "holder.1, leader.1" in story.holdings.needless_force(LEADER, NEWEST, lambda _: True)
+        assert "holder.1, leader.1" in story.holdings.needless_force(LEADER, "goes on", NEWEST, lambda _: True)

@@ -264,3 +264,47 @@ def test_a_copy_of_the_ends_is_of_its_own_lineage() -> None:
     assert story.found == []
     order(story, CopyKept(0, EVERYONE[1], 1, "", lineage="f" * 64))
     assert "from a copy of another lineage" in story.the_one().text
+
+
+@pytest.mark.parametrize(
+    ("leader", "paused", "dead", "beside", "is_found"),
+    [
+        (1, False, (), (), True),
+        (1, True, (), (), False),
+        (1, False, (2,), (), False),
+        (1, False, (), (2,), False),
+        (0, False, (), (), False),
+    ],
+    ids=["forced", "paused", "one-has-died", "one-has-come-along", "not-forced"],
+)
+def test_a_forced_side_calls_no_run_over_beside_a_majority(
+    leader: int,
+    paused: bool,  # noqa: FBT001 - tables
+    dead: tuple[int, ...],
+    beside: tuple[int, ...],
+    is_found: bool,  # noqa: FBT001 - tables
+) -> None:
+    """Two of the three that decide what follows record 0 live, and stand on it or on what they have
+    decided since: the third one, that went on by force, may not end the run.
+    """
+    story, lives, record, other = split()
+    story.checks._now_s = lambda: 10.0
+    lives.dead = {MEMBERS[member] for member in dead}
+    for member in range(3):
+        lineage = other.lineage() if member == 1 or member in beside else record.lineage()
+        story.checks._holdings.stepped(MEMBERS[member], member, lineage, 1.5)
+    for _ in range(2):
+        story.checks.asked(EVERYONE[leader], Goodbye(run_over=True, finished=True, why="", paused=paused), b"")
+    assert [violation.invariant for violation in story.found] == ["N5"] * is_found
+
+
+@pytest.mark.parametrize("lives_on", [False, True])
+def test_a_second_record_of_an_iteration_is_excused_where_nobody_lives_who_stored_the_first(lives_on: bool) -> None:  # noqa: FBT001 - tables
+    """Those that are left decide it anew, once the lives of all others are proven to have ended."""
+    story, lives, record, _ = split()
+    again = replace(record, stages=(record.stages[0], replace(record.stages[1], sum_digest="ef"), *record.stages[2:]))
+    lives.dead = {*MEMBERS[1:]} if lives_on else {*MEMBERS}
+    story.seal(again, position=LATER)
+    story.checks.asked(EVERYONE[0], Commit(again), b"")
+    text = "two records of iteration 1 were committed"
+    assert [violation.text.split(":")[0] for violation in story.found if violation.invariant == "I3"] == [text] * lives_on
