@@ -319,7 +319,7 @@ class Peer:
         """
         waits = self.context.backoff_s()
         if self.coordinator is not None:
-            await self.coordinator.roster.hand_over()
+            await self.coordinator.roster.hand_over(is_sound=True)
         wait_s = self.context.timing.leave_s if self.stage_member.replica_state.stage != ABSENT else 0.0
         until_s = self.context.now_s() + wait_s
         while self.context.now_s() < until_s:

@@ -917,6 +917,57 @@ def look_before_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "settle", careless)
 
 
+def record_before_leaving(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that leaves ends while a record is on its way, which it has decided a moment
+    later, and tells nobody (3.2).
+    """
+    told = Roster.hand_over
+
+    async def careless(self: Roster, *, is_sound: bool = False) -> None:
+        del is_sound
+        await told(self)
+
+    patch.setattr(Roster, "hand_over", careless)
+
+
+def look_around_before_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator of a lineage that was forced ends the run without a look at whom those follow
+    that are announced (3.4).
+    """
+
+    async def careless(self: PartitionMerge, last_s: float) -> bool:
+        del self, last_s
+        return False
+
+    patch.setattr(PartitionMerge, "_finds_more", careless)
+
+
+def look_around_after_a_vain_one(patch: pytest.MonkeyPatch) -> None:
+    """A rival that did not lead at a second look is not looked at again before the run ends, though
+    that was a moment ago (3.4).
+    """
+    told = PartitionMerge._finds_more
+
+    async def careless(self: PartitionMerge, last_s: float) -> bool:
+        del last_s
+        return await told(self, -math.inf)
+
+    patch.setattr(PartitionMerge, "_finds_more", careless)
+
+
+def look_around_without_end(patch: pytest.MonkeyPatch) -> None:
+    """Who leads at every first look, and at no second one, keeps a run from ending for ever, as
+    does who follows nobody (3.4).
+    """
+    told = PartitionMerge._finds_more
+
+    async def careless(self: PartitionMerge, last_s: float) -> bool:
+        del last_s
+        return await told(self, math.inf)
+
+    patch.setattr(PartitionMerge, "_finds_more", careless)
+
+
 def hope_of_others(patch: pytest.MonkeyPatch) -> None:
     """A coordinator that is through ends the run, though a peer of a lineage that counts more says
     hello, and hopes for a coordinator (3.4).

@@ -1308,6 +1308,71 @@ def end_while_somebody_hopes() -> object:
     ]
 
 
+def lead_handed_over_while_a_record_is_out() -> object:
+    """A coordinator leaves by will while it has a record stored: the tenths of a second until it
+    leads no longer, where that is told after 1.5 s, and where it never is; and where it leaves
+    since its device computes wrongly.
+    """
+
+    async def story(alone: Alone, roster: Roster, told_s: float, *, is_sound: bool) -> int:
+        begun_s = alone.context.now_s()
+        roster._lead.seal()
+
+        async def tell() -> None:
+            await asyncio.sleep(told_s)
+            roster._lead.commit(record())
+
+        alone.tasks.start(tell(), "tell")
+        await roster.hand_over(is_sound=is_sound)
+        assert roster.is_deposed
+        return round(10 * (alone.context.now_s() - begun_s))
+
+    return [
+        _roster(partial(story, told_s=told_s, is_sound=is_sound), ME)
+        for told_s, is_sound in ((1.5, True), (99.0, True), (1.5, False))
+    ]
+
+
+def end_while_others_are_announced() -> object:
+    """A coordinator of a lineage that was forced is through, and somebody is announced: the seconds
+    until it ends the run, or has given way, where nobody answers, where that one leads a lineage
+    that counts less or more, leads one that counts more but for whenever it is looked at once more,
+    or is of such a lineage and follows nobody.
+    """
+    more, less = Met(9, "e" * 64, (), D, LATER, whole=True), Met(9, "e" * 64, (0, 1), D, LATER, whole=True)
+    nobody = replace(more, coordinator=None, term=None, whole=False)
+
+    async def story(alone: Alone, answers: tuple[Met | None, ...]) -> tuple[int, bool]:
+        looks = 0
+
+        def answer(to: Endpoint, request: Request) -> Reply:
+            nonlocal looks
+            met = answers[looks % len(answers)]
+            looks += 1
+            if met is None:
+                raise PeerSilent("it hangs")
+            return Reply(met)
+
+        alone.line.answer = answer
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(D, 1)]), founder=partial(asyncio.sleep, 0))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        mine = merge_of(context, alone.tasks, replace(record(), forced=(0,)), {})
+        mine._lead.named[D.member.peer_id] = 0
+        begun_s = context.now_s()
+        alone.tasks.start(mine.keep(), "meet strangers")
+        try:
+            async with asyncio.timeout(400.0):
+                await mine.settle()
+        except TimeoutError:
+            return -1, False
+        except Deposed:
+            return round(context.now_s() - begun_s), True
+        return round(context.now_s() - begun_s), False
+
+    flighty = more, more, more, nobody, nobody
+    return [play(partial(story, answers=answers), A) for answers in ((None,), (less,), (more,), flighty, (nobody,))]
+
+
 def told_while_somebody_hopes() -> object:
     """What the members of a coordinator that is through hear that it waits for: before a second
     look at a rival, while somebody hopes for a lineage that counts more, and after that.

@@ -85,6 +85,7 @@ class Row:
     right: object
 
 
+LOOKED_AROUND = [(0, False), (0, False), (4, True), (94, False), (98, False)]
 REBUILT = ((-1, 0, (-1,)), (-1, 5, (2,)), False)
 ROWS = (
     # a member
@@ -329,6 +330,10 @@ ROWS = (
     Row(removals_lead.kin_whose_voters_rebuild, tables_kin.kin_that_see_each_other, {0: 8, 1: 856}),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
+    Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0]),
+    Row(removals_lead.look_around_before_the_end, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
+    Row(removals_lead.look_around_after_a_vain_one, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
+    Row(removals_lead.look_around_without_end, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_between_hellos, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_once_for_all, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Build, Claim, Commit, Goodbye, Request, Train
+from swarmfree.protocol.messages import Build, Claim, Commit, Goodbye, Request, Seal, Train
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.ports import Reply
@@ -299,3 +299,25 @@ def test_a_peer_that_slept_while_all_others_were_replaced_finds_them() -> None:
     assert placed[0] - at_s < 20.0
     assert not [line for line in lines(result, "TookOver") if told_s(line) > at_s]
     assert not lines(result, "LineageDropped")
+
+
+# ---- who leaves with a deciding vote (seed 2924425) ----------------------------------------------
+
+
+def test_a_coordinator_that_leaves_tells_first_what_half_of_the_voters_decided_by_its_vote() -> None:
+    """It is the senior of eight, four of which are parted as it has a record stored, and it is told
+    to leave, which it does within a second: those three that stored that record with it step with
+    it, and what was decided is not undone once all are met again.
+    """
+
+    def strike(director: Director, moment: Moment) -> None:
+        leader = moment.sender.member
+        near = [leader, *(next(m for m in director.members(stage) if m != leader) for stage in (1, 2, 3))]
+        director.partition(near, duration_s=45.0)
+        director.leave(leader)
+
+    setup = unhurried(swarm(sources=2, standbys=0, faults=STEADY), iterations=20)
+    setup = replace(setup, manifest=replace(setup.manifest, timing=replace(setup.manifest.timing, leave_s=0.5)))
+    result = play(setup, Once(is_asked(Seal, record__iteration=1), strike))
+    (left,) = lines(result, "Ended code=0 why=left")
+    assert len([line for line in lines(result, "Stepped iteration=2 ") if line < left]) == 4

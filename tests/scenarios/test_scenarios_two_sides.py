@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Commit, GetPlan, Goodbye, Heartbeat, HeartbeatAnswer, Hello, Open, Request, Train
 from swarmfree.protocol.names import Endpoint, Member
@@ -99,14 +101,20 @@ def test_a_replica_that_has_joined_another_side_holds_no_microbatch_up() -> None
 
 
 class EndsWhileOthersHope(Once):
-    """Four of eleven are parted, and go on forced; five iterations before they are through the
-    network mends, and of the slow majority all but three sleep for 37 s.
+    """Four of eleven are parted, and go on forced; some iterations before they are through the
+    network mends, and of the slow majority most sleep for half a minute and more.
+
+    Args:
+        iteration: in which the network mends.
+        sleepers: so many sleep.
+        sleep_s: for so long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, iteration: int = 5, sleepers: int = 4, sleep_s: float = 37.0) -> None:
         super().__init__(is_asked(Train, key__iteration=1, key__stage=1), self._part)
         self._slow: list[Member] = []
         self._is_mended = False
+        self._iteration, self._sleepers, self._sleep_s = iteration, sleepers, sleep_s
 
     def _part(self, director: Director, _: Moment) -> None:
         first = director.coordinator
@@ -122,11 +130,11 @@ class EndsWhileOthersHope(Once):
         """As ever, and mend the network."""
         super().see(director, moment)
         match moment:
-            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and record.iteration == 5:
+            case Moment(request=Commit(record=record), outcome=Reply()) if record.forced and record.iteration == self._iteration:
                 if not self._is_mended:
                     self._is_mended = True
-                    for member in self._slow[:4]:
-                        director.freeze(member, 37.0)
+                    for member in self._slow[: self._sleepers]:
+                        director.freeze(member, self._sleep_s)
                     director.heal()
             case _:
                 pass
@@ -138,6 +146,20 @@ def test_a_forced_side_ends_no_run_while_candidates_of_the_other_say_no_hello() 
     """
     setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
     result = play(unhurried(setup, iterations=14), EndsWhileOthersHope())
+    assert lines(result, "LineageDropped iterations=14 forced=1")
+
+
+@pytest.mark.parametrize(
+    ("iteration", "sleepers", "sleep_s"),
+    [(4, 4, 38.0), (4, 5, 38.0), (6, 4, 32.0)],
+    ids=["leads-again-when-the-hope-is-over", "leads-soon-after-a-second-look", "chooses-somebody-meanwhile"],
+)
+def test_a_forced_side_asks_whom_others_follow_before_it_ends_the_run(iteration: int, sleepers: int, sleep_s: float) -> None:
+    """Those who hoped have a coordinator when it ends to wait for them, and none of them says hello
+    any more, nor has that coordinator met anybody yet: it is looked for, and given way to.
+    """
+    setup = swarm(sources=2, replicas=3, standbys=0, faults=replace(STEADY, replace_min_s=900.0, replace_max_s=900.0))
+    result = play(unhurried(setup, iterations=14), EndsWhileOthersHope(iteration, sleepers, sleep_s))
     assert lines(result, "LineageDropped iterations=14 forced=1")
 
 

@@ -146,11 +146,7 @@ class PartitionMerge:
         """Peer ids of those that had a place here, have none, and answer; whom they follow hears
         of this swarm by that. A directory that is silent shows nobody.
         """
-        try:
-            announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
-        except TimeoutError:
-            return set()
-        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in self._lead.named and self._is_stranger(a.endpoint)]
+        named = [e for e in await self._announced() if e.member.peer_id in self._lead.named and self._is_stranger(e)]
         found: set[str] = set()
 
         async def ask(stranger: Endpoint) -> None:
@@ -159,6 +155,13 @@ class PartitionMerge:
 
         await each(named, ask, ASKED_AT_ONCE)
         return found
+
+    async def _announced(self) -> list[Endpoint]:
+        try:
+            announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
+        except TimeoutError:
+            return []
+        return [announcement.endpoint for announcement in announced]
 
     async def look_at(self, stranger: Endpoint) -> bool:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
@@ -354,17 +357,50 @@ class PartitionMerge:
     async def settle(self) -> None:
         """Wait for the second look at a rival to give way to, and for who hopes for a lineage that
         counts more: until then nothing may end by this coordinator's word. Members hear what for,
-        or they would believe that it stalls.
+        or they would believe that it stalls. Who is announced is asked before that, too: a rival
+        that leads others may not have called yet.
 
         Raises:
             Deposed: it was given way to.
         """
-        while self.yields_since_s < math.inf or self._is_hoped:
-            if self._is_hoped:
-                self._roster.wait_for("a lineage that counts more: its members may choose a coordinator yet")
-            await self._settled.wait(1.0)
+        last_s = self._context.now_s() + FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
+        while True:
+            while self._heard is not None or self.yields_since_s < math.inf or self._is_hoped:
+                if self._is_hoped:
+                    self._roster.wait_for("a lineage that counts more: its members may choose a coordinator yet")
+                await self._settled.wait(1.0)
+                self._roster.check()
+            if not self._lead.tip().forced or not await self._finds_more(last_s):
+                break
         self._roster.wait_for("")
         self._roster.check()
+
+    async def _finds_more(self, last_s: float) -> bool:
+        """Whether somebody who is announced follows whoever leads a lineage that counts more; or is
+        of one, and may choose a coordinator before `last_s`. Who did not lead at a second look is
+        not believed any more after that.
+        """
+        leaders: dict[Member, Endpoint] = {}
+        found: list[Rival] = []
+
+        async def ask(stranger: Endpoint) -> None:
+            met = await self._meet(stranger)
+            if (leader := self._leader_elsewhere(met)) is not None:
+                leaders[leader.member] = leader
+            elif met is not None and self.counts_less_than(Tip(met.forced, met.iteration, met.lineage)) and is_early:
+                self.note_hope()
+
+        async def visit(leader: Endpoint) -> None:
+            rival = await self._visit(leader)
+            if rival is not None and await self._concerns(rival) and (is_early or not self._was_refuted(rival)):
+                found.append(rival)
+
+        is_early = self._context.now_s() < last_s
+        await each([stranger for stranger in await self._announced() if self._is_stranger(stranger)], ask, ASKED_AT_ONCE)
+        await each(list(leaders.values()), visit, ASKED_AT_ONCE)
+        for rival in sorted(found, key=lambda rival: rival.coordinator.member)[:1]:
+            self.hear(rival)
+        return bool(found) or self._is_hoped
 
     async def loses_to(self, coordinator: Endpoint) -> bool:
         """Whether another coordinator, that ends the run with all its iterations, is one to give

@@ -89,9 +89,13 @@ class Roster(Participants):
         self.calls.close()
         self.changed.tell()
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, *, is_sound: bool = False) -> None:
         """This peer leaves: name the next in rank, who claims at once and goes on in the middle of
         the iteration; who does not hear it waits.
+
+        Args:
+            is_sound: it leaves by will, and what is on its way to be stored is told first where it
+                is decided: nobody else may know, and its own vote may be what decides.
         """
         plan, me = self._lead.plan, self._context.me
         order = claim_order(plan, self._lead.electorate()) if plan is not None else ()
@@ -107,6 +111,9 @@ class Roster(Participants):
                     self._context.tell(Note(f"{participant.member} did not hear who is next: {error}"))
 
             await each([participant for participant in self.participants() if participant.member != me], one)
+        until_s = self._context.now_s() + (self._context.timing.coordinator_silence_s if is_sound else 0.0)
+        while self._lead.is_sealing and not self.is_deposed and self._context.now_s() < until_s:
+            await self.changed.wait(0.1)
         self.depose("this peer leaves")
 
     @property
