@@ -291,8 +291,8 @@ class Peer:
                     await end_run(self.context, mine.roster, (), (), request.why, paused=paused)
                 else:
                     self.ending.require_lead(sender)
-                if paused:
-                    await self.snapshots.keep_now()
+                if paused and not await self._may_leave():
+                    raise Refused(RefusalKind.FAILED, "what this peer holds lies on no disk yet")
                 self.end(End(0 if finished else 1, request.why, paused))
             case WriteWeights(all_written=all_written):
                 self.ending.require_lead(sender)
@@ -346,9 +346,17 @@ class Peer:
             founder = await self.context.ports.directory.founder()
             return spent_before(founder, self.stage_member.replica_state.newest_record)
 
-        await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
-        await self.snapshots.keep_now()
+        while True:
+            await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
+            if await self._may_leave():
+                break
         self.end(End(0, f"{PAUSED}, while this peer was away: {GO_ON}", paused=True))
+
+    async def _may_leave(self) -> bool:
+        """Whether what this peer holds lies on a disk as it leaves in a pause: else nobody may have
+        it. A peer whose disk refuses stays, and tries again once it has heard nobody for long.
+        """
+        return await self.snapshots.keep_now() or self.ending.is_on_a_disk
 
     async def _count_ticks(self) -> None:
         try:
@@ -390,8 +398,8 @@ class Peer:
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
-        if coordinator.has_paused:
-            await self.snapshots.keep_now()
+        if coordinator.has_paused and not await self._may_leave():
+            return
         self.end(End(0, why, coordinator.has_paused))
 
     async def _announce(self) -> None:

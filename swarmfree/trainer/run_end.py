@@ -58,7 +58,12 @@ class RunEnd:
     @property
     def is_all_written(self) -> bool:
         """Whether the last weights of every stage of this peer's lineage are written."""
-        return self._stage_member.replica_state.is_over and self._all_written_of == self._stage_member.replica_state.lineage
+        return self._stage_member.replica_state.is_over and self.is_on_a_disk
+
+    @property
+    def is_on_a_disk(self) -> bool:
+        """Whether a coordinator has said so of what is held here; a sibling's disk counts."""
+        return self._all_written_of == self._stage_member.replica_state.lineage
 
     def hear_all_written(self) -> Reply:
         """A coordinator has said that every stage is written, with the last states of the lineage

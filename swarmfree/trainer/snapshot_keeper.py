@@ -87,15 +87,17 @@ class SnapshotKeeper:
             await self._write(*copied)
             self._passing = copied[0].held
 
-    async def keep_now(self) -> None:
+    async def keep_now(self) -> bool:
         """Have the present state on the disk, if a record has left it; a disk that refuses is told
-        of.
+        of. Whether it lies there, or need not.
         """
         if self._stage_member.replica_state.is_committed_state and not self._stage_member.replica_state.is_from_disk:
             try:
                 await self.write_now()
             except (SwarmfreeError, CallFailed) as error:
                 self._context.tell(Note(f"no snapshot is written: {error}"))
+                return False
+        return True
 
     async def _write(self, snapshot: Snapshot, parts: list[bytes]) -> None:
         assert self._port is not None, "something is to be written"

@@ -33,6 +33,7 @@ from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
+from swarmfree.trainer.peer import Peer
 
 
 def followers_while_building(patch: pytest.MonkeyPatch) -> None:
@@ -906,6 +907,19 @@ def run_that_ended(patch: pytest.MonkeyPatch) -> None:
         return False
 
     patch.setattr(PartitionMerge, "loses_to", careless)
+
+
+def pause_with_what_no_disk_has(patch: pytest.MonkeyPatch) -> None:
+    """A peer leaves in a pause, though its disk refuses what it holds, and nobody has said that a
+    sibling's has taken it (Stopped by will).
+    """
+    told = Peer._may_leave
+
+    async def careless(self: Peer) -> bool:
+        await told(self)
+        return True
+
+    patch.setattr(Peer, "_may_leave", careless)
 
 
 def look_before_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -1250,6 +1250,32 @@ def run_that_ends_elsewhere() -> object:
     return [_roster(partial(story, forced=forced), ME) for forced in ((), (2, 3))]
 
 
+def pause_that_a_disk_refuses() -> object:
+    """The coordinator has a peer leave in a pause: what that says, and how it ends, where its disk
+    has taken what it holds, where it refuses and a sibling's has taken it, and where none has.
+    """
+
+    async def story(alone: Alone, *, is_kept: bool, is_known: bool) -> tuple[str, list[int]]:
+        ended = list[int]()
+        alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
+        ending = RunEnd(alone.context, alone.stage_member, alone.tasks, SnapshotKeeper(alone.context, alone.stage_member))
+        if is_known:
+            ending.hear_all_written()
+        peer = SimpleNamespace(
+            context=alone.context,
+            coordinator=None,
+            ending=ending,
+            snapshots=SimpleNamespace(keep_now=partial(asyncio.sleep, 0, is_kept)),
+            end=lambda end: ended.append(end.code),
+        )
+        peer._may_leave = partial(Peer._may_leave, peer)  # type: ignore[arg-type]
+        goodbye = Goodbye(run_over=True, finished=True, why="through", paused=True)
+        return await word(Peer._goodbye(peer, D, goodbye)), ended  # type: ignore[arg-type]
+
+    cases = (True, False), (False, True), (False, False)
+    return [play(partial(story, is_kept=is_kept, is_known=is_known)) for is_kept, is_known in cases]
+
+
 def end_before_a_second_look() -> object:
     """A coordinator is through half a second after one has called that it is about to give way to:
     whether it ends the run.

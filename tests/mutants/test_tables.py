@@ -329,6 +329,11 @@ ROWS = (
     Row(removals_lead.kin_that_anybody_follows, tables_kin.kin_that_see_each_other, {0: 8, 1: 856}),
     Row(removals_lead.kin_whose_voters_rebuild, tables_kin.kin_that_see_each_other, {0: 8, 1: 856}),
     Row(removals_lead.run_that_ended, tables_roster.run_that_ends_elsewhere, [("Farewell", 1, [0]), ("stale", 0, [])]),
+    Row(
+        removals_lead.pause_with_what_no_disk_has,
+        tables_roster.pause_that_a_disk_refuses,
+        [("Farewell", [0]), ("Farewell", [0]), ("failed", [])],
+    ),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
     Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0]),
     Row(removals_lead.look_around_before_the_end, tables_roster.end_while_others_are_announced, LOOKED_AROUND),

@@ -299,6 +299,29 @@ def test_a_full_disk_delays_a_pause_only_where_no_sibling_can_write(*, everybody
     assert set(committed(result)) == set(range(20))
 
 
+def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> None:
+    """Five of seven die before anything lies on a disk, and those of the only source, which leads,
+    and of one of stage 2 are full: nobody else has the ends. Without a majority the two cannot go
+    on either, and wait.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        rest = {*director.members(0), director.members(2)[0]}
+        assert director.coordinator in rest
+        for member in sorted(rest):
+            director.fill_disk(member, 12.0)
+        director.kill(*(member for member in director.peers() if member not in rest))
+
+    script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to write"], strike))
+    faults = replace(STEADY, replace_min_s=40.0, replace_max_s=40.0)
+    result = play(lasting(unhurried(swarm(ends_copies=0, standbys=0, faults=faults)), 8, NEVER), script)
+    assert lines(result, "no snapshot is written")
+    assert len(lines(result, " Ended", "paused by its organiser")) == 2
+    assert len(resumed(result)) == 1
+    (resumes, *_) = lines(result, "the run goes on with iteration")
+    assert not [line for line in lines(result, "RecoveryDecided") if line > resumes and ("stage=0" in line or "stage=2" in line)]
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_stopped_run_is_over(*, dies: bool) -> None:
     """As after its last iteration: the weights are written, and nobody goes on; also where the

@@ -105,7 +105,8 @@ class RunPause:
                 self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
             self._said = why
             return False
-        await tell_all_written(self._context, self._roster)
+        if not written.missing:
+            await tell_all_written(self._context, self._roster)
         return True
 
     async def end(self) -> str:
