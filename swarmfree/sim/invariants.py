@@ -134,7 +134,7 @@ class Checks:
         self._votes = Votes(self._records, lambda m: self._lives.is_alive(m) and m.peer_id not in self._excluded)
         self._holdings = Holdings(self._lives)
         self._forces: tuple[Member, float] | None = None  # has taken over by force just now
-        self._ended: dict[Member, None] = {}  # coordinators that have called the run over
+        self._has_ended = False  # a coordinator has called the run over
         self._dismissed: dict[Member, None] = {}  # told that the run is over: they have not died
         self._unexplained: list[EngineStep] = []
         self._averages: dict[str, tuple[bytes, ...]] = {}
@@ -275,8 +275,8 @@ class Checks:
                 if plan.last_record is not None:
                     self._learn(plan.last_record)
                     self._commit(self._lineage_of(plan.last_record))
-            case Goodbye(purpose=EndRun(finished=True, paused=False)) if sender.member not in self._ended:
-                self._ended[sender.member] = None
+            case Goodbye(purpose=EndRun(finished=True, paused=False)) if not self._has_ended:
+                self._has_ended = True  # who says so later may pass on what it was told
                 self._require_end(sender.member)
             case Build():
                 self._found_fault("I2", self._rebuilds.asked(request))
@@ -383,14 +383,15 @@ class Checks:
 
     def _require_end(self, leader: Member) -> None:
         """A coordinator ends the run: none that was forced may, while those live and are within its
-        reach who may decide otherwise.
+        reach who may decide otherwise, and have.
         """
         for forced in self._chain.back_from(self._holdings.lineage_of(leader)).values():
             record = self._records[forced]
             if self._votes.is_forced(record) and (before := self._records.get(record.before)) is not None:
 
                 def is_other(lineage: str, forced: str = forced, before: Record = before) -> bool:
-                    return self._is_kin(before.lineage(), lineage) and forced not in self._chain.back_from(lineage).values()
+                    past = self._chain.back_from(lineage)
+                    return past.get(before.iteration) == before.lineage() != lineage and forced not in past.values()
 
                 self._found_fault("N5", self._holdings.needless_force(leader, "ends the run", before, is_other))
 

@@ -20,7 +20,7 @@ from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
-from swarmfree.trainer.coordinator import absent, broadcast, leadership, meetings, rounds
+from swarmfree.trainer.coordinator import absent, broadcast, leadership, meetings, partition_merge, rounds
 from swarmfree.trainer.coordinator import coordinator as coordination
 from swarmfree.trainer.coordinator import roster as rosters
 from swarmfree.trainer.coordinator.absent import Absent
@@ -949,37 +949,25 @@ def look_around_before_the_end(patch: pytest.MonkeyPatch) -> None:
     that are announced (3.4).
     """
 
-    async def careless(self: PartitionMerge, last_s: float) -> bool:
-        del self, last_s
+    async def careless(self: PartitionMerge) -> bool:
+        del self
         return False
 
     patch.setattr(PartitionMerge, "_finds_more", careless)
 
 
-def look_around_after_a_vain_one(patch: pytest.MonkeyPatch) -> None:
-    """A rival that did not lead at a second look is not looked at again before the run ends, though
-    that was a moment ago (3.4).
+def look_around_for_leaders_alone(patch: pytest.MonkeyPatch) -> None:
+    """A run ends beside peers of a lineage that counts more, since whom they follow does not answer
+    for a moment, or leads no longer (3.4).
     """
-    told = PartitionMerge._finds_more
-
-    async def careless(self: PartitionMerge, last_s: float) -> bool:
-        del last_s
-        return await told(self, -math.inf)
-
-    patch.setattr(PartitionMerge, "_finds_more", careless)
+    patch.setattr(PartitionMerge, "counts_less_than", lambda self, tip: False)
 
 
 def look_around_without_end(patch: pytest.MonkeyPatch) -> None:
     """Who leads at every first look, and at no second one, keeps a run from ending for ever, as
     does who follows nobody (3.4).
     """
-    told = PartitionMerge._finds_more
-
-    async def careless(self: PartitionMerge, last_s: float) -> bool:
-        del last_s
-        return await told(self, math.inf)
-
-    patch.setattr(PartitionMerge, "_finds_more", careless)
+    patch.setattr(partition_merge, "FORCED_WITHOUT_ALL", math.inf)
 
 
 def hope_of_others(patch: pytest.MonkeyPatch) -> None:
@@ -1006,34 +994,9 @@ def hope_in_silence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionMerge, "settle", careless)
 
 
-def hope_without_end(patch: pytest.MonkeyPatch) -> None:
-    """A peer that says hello again and again keeps a run from ending for ever (3.4)."""
-    told = PartitionMerge.note_hope
-
-    def careless(self: PartitionMerge) -> None:
-        told(self)
-        self._hoped_since_s = self._hoped_s
-
-    patch.setattr(PartitionMerge, "note_hope", careless)
-
-
 def hope_between_hellos(patch: pytest.MonkeyPatch) -> None:
     """Who asks for the lead, and says no hello meanwhile, hopes no more (3.4)."""
     patch.setattr(PartitionMerge, "_hope_lasts_s", property(lambda self: 2 * self._context.timing.silence_s))
-
-
-def hope_once_for_all(patch: pytest.MonkeyPatch) -> None:
-    """A peer that has said hello once, long ago, uses up the time for which others are waited for
-    (3.4).
-    """
-    told = PartitionMerge.note_hope
-
-    def careless(self: PartitionMerge) -> None:
-        since_s = self._hoped_since_s
-        told(self)
-        self._hoped_since_s = since_s if since_s >= 0 else self._hoped_since_s
-
-    patch.setattr(PartitionMerge, "note_hope", careless)
 
 
 def next_stranger(patch: pytest.MonkeyPatch) -> None:

@@ -1336,37 +1336,39 @@ def end_while_somebody_hopes() -> object:
 
 def lead_handed_over_while_a_record_is_out() -> object:
     """A coordinator leaves by will while it has a record stored: the tenths of a second until it
-    leads no longer, where that is told after 1.5 s, and where it never is; and where it leaves
-    since its device computes wrongly.
+    leads no longer, where that is told after 1.5 s, and where it never is; where it leaves since
+    its device computes wrongly; and where somebody else leads after 1.5 s.
     """
 
-    async def story(alone: Alone, roster: Roster, told_s: float, *, is_sound: bool) -> int:
+    async def story(alone: Alone, roster: Roster, told_s: float, *, is_sound: bool, is_deposed: bool = False) -> int:
         begun_s = alone.context.now_s()
         roster._lead.seal()
 
         async def tell() -> None:
             await asyncio.sleep(told_s)
-            roster._lead.commit(record())
+            if is_deposed:
+                roster.depose("somebody else leads")
+            else:
+                roster._lead.commit(record())
 
         alone.tasks.start(tell(), "tell")
         await roster.hand_over(is_sound=is_sound)
         assert roster.is_deposed
         return round(10 * (alone.context.now_s() - begun_s))
 
-    return [
-        _roster(partial(story, told_s=told_s, is_sound=is_sound), ME)
-        for told_s, is_sound in ((1.5, True), (99.0, True), (1.5, False))
-    ]
+    cases = [partial(story, told_s=told_s, is_sound=is_sound) for told_s, is_sound in ((1.5, True), (99.0, True), (1.5, False))]
+    return [_roster(case, ME) for case in (*cases, partial(story, told_s=1.5, is_sound=True, is_deposed=True))]
 
 
 def end_while_others_are_announced() -> object:
     """A coordinator of a lineage that was forced is through, and somebody is announced: the seconds
-    until it ends the run, or has given way, where nobody answers, where that one leads a lineage
-    that counts less or more, leads one that counts more but for whenever it is looked at once more,
-    or is of such a lineage and follows nobody.
+    until it ends the run, or has given way. That one does not answer; leads a lineage that counts
+    less; leads one that counts more, also where one answer in two is lost, and where it is not led
+    at a second look; is of such a lineage and follows nobody; leads all that decide otherwise, and
+    stands where this one was forced, with and without a majority. Last, the directory is silent.
     """
     more, less = Met(9, "e" * 64, (), D, LATER, whole=True), Met(9, "e" * 64, (0, 1), D, LATER, whole=True)
-    nobody = replace(more, coordinator=None, term=None, whole=False)
+    nobody, behind = replace(more, coordinator=None, term=None, whole=False), replace(more, iteration=1, lineage=OTHER_LINEAGE)
 
     async def story(alone: Alone, answers: tuple[Met | None, ...]) -> tuple[int, bool]:
         looks = 0
@@ -1380,12 +1382,14 @@ def end_while_others_are_announced() -> object:
             return Reply(met)
 
         alone.line.answer = answer
-        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 0, [announced(D, 1)]), founder=partial(asyncio.sleep, 0))
+        delay_s = 0.0 if answers else 900.0
+        directory = SimpleNamespace(
+            announcements=partial(asyncio.sleep, delay_s, [announced(D, 1)]), founder=partial(asyncio.sleep, 0)
+        )
         context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
-        mine = merge_of(context, alone.tasks, replace(record(), forced=(0,)), {})
+        mine = merge_of(context, alone.tasks, replace(record(), iteration=1, forced=(1,)), {1: OTHER_LINEAGE})
         mine._lead.named[D.member.peer_id] = 0
         begun_s = context.now_s()
-        alone.tasks.start(mine.keep(), "meet strangers")
         try:
             async with asyncio.timeout(400.0):
                 await mine.settle()
@@ -1395,8 +1399,43 @@ def end_while_others_are_announced() -> object:
             return round(context.now_s() - begun_s), True
         return round(context.now_s() - begun_s), False
 
-    flighty = more, more, more, nobody, nobody
-    return [play(partial(story, answers=answers), A) for answers in ((None,), (less,), (more,), flighty, (nobody,))]
+    lossy, flighty, alone_there = (None, more), (more, more, nobody, nobody), replace(behind, whole=False)
+    led_by_nobody = replace(less, coordinator=None, term=None, whole=False)
+    cases = ((None,), (less,), (more,), lossy, flighty, (nobody,), (led_by_nobody,), (behind,), (alone_there,), ())
+    return [play(partial(story, answers=answers), A) for answers in cases]
+
+
+def end_while_the_directory_is_slow() -> object:
+    """A coordinator is through, and its directory takes 1.5 s: whether it asks that at all where
+    nothing was forced; where it was, how it ends if a rival that wins calls meanwhile, and if it is
+    deposed meanwhile.
+    """
+
+    async def story(alone: Alone, forced: tuple[int, ...], meanwhile: str) -> tuple[int, bool]:
+        alone.line.answer = lambda to, request: Reply(Met(9, "e" * 64, (), D, replace(LATER, member=D.member), whole=True))
+        directory = SimpleNamespace(announcements=partial(asyncio.sleep, 1.5, []), founder=partial(asyncio.sleep, 0))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))
+        mine = merge_of(context, alone.tasks, replace(record(), forced=forced), {})
+        mine._lead.named[D.member.peer_id] = 0
+        alone.tasks.start(mine.keep(), "meet strangers")
+
+        async def strike() -> None:
+            await asyncio.sleep(0.5)
+            if meanwhile == "called":
+                mine.hear(_rival((), 9))
+            elif meanwhile == "deposed":
+                mine._roster.depose("somebody else leads")
+
+        alone.tasks.start(strike(), "strike")
+        begun_s = context.now_s()
+        try:
+            await mine.settle()
+        except Deposed:
+            return round(context.now_s() - begun_s), True
+        return round(context.now_s() - begun_s), False
+
+    cases = (((), ""), ((0,), ""), ((0,), "called"), ((0,), "deposed"))
+    return [play(partial(story, forced=forced, meanwhile=meanwhile), A) for forced, meanwhile in cases]
 
 
 def told_while_somebody_hopes() -> object:

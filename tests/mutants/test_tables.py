@@ -85,7 +85,11 @@ class Row:
     right: object
 
 
-LOOKED_AROUND = [(0, False), (0, False), (4, True), (94, False), (98, False)]
+LOOKED_AROUND = [
+    *((0, False), (0, False), (5, True), (5, True), (94, False)),
+    *((90, False), (0, False), (90, False), (0, False), (99, False)),
+]
+SLOW_DIRECTORY = [(0, False), (2, False), (5, True), (2, True)]
 REBUILT = ((-1, 0, (-1,)), (-1, 5, (2,)), False)
 ROWS = (
     # a member
@@ -335,15 +339,14 @@ ROWS = (
         [("Farewell", [0]), ("Farewell", [0]), ("failed", [])],
     ),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
-    Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0]),
+    Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0, 15]),
     Row(removals_lead.look_around_before_the_end, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
-    Row(removals_lead.look_around_after_a_vain_one, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
+    Row(removals_lead.look_around_before_the_end, tables_roster.end_while_the_directory_is_slow, SLOW_DIRECTORY),
+    Row(removals_lead.look_around_for_leaders_alone, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
     Row(removals_lead.look_around_without_end, tables_roster.end_while_others_are_announced, LOOKED_AROUND),
     Row(removals_lead.hope_of_others, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_between_hellos, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
-    Row(removals_lead.hope_once_for_all, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.hope_in_silence, tables_roster.told_while_somebody_hopes, ["", "a lineage that counts more", ""]),
-    Row(removals_lead.hope_without_end, tables_roster.end_while_somebody_hopes, [0, 14, 90, 90]),
     Row(removals_lead.strangers_that_may_end, tables_roster.strangers_at_the_end, ["b", "w"]),
     Row(removals_lead.next_stranger, tables_roster.rival_behind_those_that_have_ended, True),
     Row(removals_lead.next_stranger, tables_lead.strangers_that_are_met, [["x", "y"], []]),

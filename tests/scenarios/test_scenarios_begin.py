@@ -195,3 +195,22 @@ def test_the_watch_ends_with_the_first_record() -> None:
     result = play(two_feeders(), Once(is_asked(Commit), lambda director, moment: director.kill(moment.sender.member)))
     assert lines(result, "sees that the run has begun")
     assert not lines(result, "genesis 2")
+
+
+def test_a_feeder_of_the_body_feeds_where_a_source_falls_before_the_run_opens() -> None:
+    """Three can feed, two are wanted, and the third one was given a body stage: one source dies for
+    good while the run waits for peers, and of those that stand by none can feed.
+    """
+    third = "QmPeer03"
+
+    def strike(director: Director, _: Moment) -> None:
+        director.kill(next(member for member in director.peers() if member.peer_id == "QmPeer02"))
+
+    setup = two_feeders()
+    stages = replace(setup.manifest.stages, replicas_min=2, replicas_max=2)
+    setup = replace(setup, manifest=replace(setup.manifest, stages=stages), bodies=2, standbys=2)
+    script = Once(lambda moment: is_answered(Build)(moment) and moment.receiver.member.peer_id == third, strike)
+    result = play(setup, script)
+    assert lines(result, " Placed", f"member={third} stage=1")
+    assert lines(result, " Placed", f"member={third} stage=0")
+    assert begun_s(result) < BEGINS_S

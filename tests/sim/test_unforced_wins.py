@@ -269,29 +269,33 @@ def test_a_copy_of_the_ends_is_of_its_own_lineage() -> None:
 @pytest.mark.parametrize(
     ("leader", "paused", "dead", "beside", "is_found"),
     [
-        (1, False, (), (), True),
-        (1, True, (), (), False),
-        (1, False, (2,), (), False),
-        (1, False, (), (2,), False),
-        (0, False, (), (), False),
+        (1, False, (), {}, True),
+        (1, True, (), {}, False),
+        (1, False, (2,), {}, False),
+        (1, False, (), {2: "with it"}, False),
+        (1, False, (), {2: "before"}, False),
+        (1, False, (), {2: "elsewhere"}, False),
+        (0, False, (), {}, False),
+        (0, False, (), {1: "before", 2: "before"}, False),
     ],
-    ids=["forced", "paused", "one-has-died", "one-has-come-along", "not-forced"],
+    ids=["forced", "paused", "one-has-died", "one-has-come-along", "one-is-behind", "one-is-no-kin", "not-forced", "alone"],
 )
 def test_a_forced_side_calls_no_run_over_beside_a_majority(
     leader: int,
     paused: bool,  # noqa: FBT001 - tables
     dead: tuple[int, ...],
-    beside: tuple[int, ...],
+    beside: dict[int, str],
     is_found: bool,  # noqa: FBT001 - tables
 ) -> None:
-    """Two of the three that decide what follows record 0 live, and stand on it or on what they have
-    decided since: the third one, that went on by force, may not end the run.
+    """Two of the three that decide what follows record 0 live, and stand on what they have decided
+    since: the third one, that went on by force, may not end the run.
     """
     story, lives, record, other = split()
     story.checks._now_s = lambda: 10.0
     lives.dead = {MEMBERS[member] for member in dead}
+    places = {"with it": other.lineage(), "before": record.before, "elsewhere": "f" * 64, "": record.lineage()}
     for member in range(3):
-        lineage = other.lineage() if member == 1 or member in beside else record.lineage()
+        lineage = places[{1: "with it", **beside}.get(member, "")]
         story.checks._holdings.stepped(MEMBERS[member], member, lineage, 1.5)
     for _ in range(2):
         story.checks.asked(EVERYONE[leader], Goodbye(run_over=True, finished=True, why="", paused=paused), b"")

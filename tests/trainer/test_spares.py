@@ -21,11 +21,11 @@ def test_a_stage_is_copied_before_its_only_replica_takes_the_ends(
     it stands by and is about to leave.
     """
     me = Member("me", "1")
-    feeder = cast("Any", SimpleNamespace(member=me, stage=stage))
+    feeder = cast("Any", SimpleNamespace(member=me, stage=stage, leaving=False))
     spare = cast("Any", SimpleNamespace(member=Member("spare", "1"), stage=1, admitted=3, lose=lambda: None))
     placed: list[int] = []
     one = Assignment.__new__(Assignment)
-    one._context = cast("Any", SimpleNamespace(me=me))
+    one._context, one._opened = cast("Any", SimpleNamespace(me=me)), True
     one._roster = cast("Any", SimpleNamespace(participants=lambda: [feeder], is_barred=lambda member: False))
     monkeypatch.setattr(one, "_may_take", lambda participant, stage: True)
     monkeypatch.setattr(one, "_held", lambda: Counter({1: 2}))

@@ -456,9 +456,14 @@ class Assignment:
             )
             spare.lose()
             self._place(spare, stage)
-        # Who could feed serves another stage alone: somebody copies that first
         elif stage == ENDS_STAGE:
-            body = [g for g in able if g.stage not in {ABSENT, ENDS_STAGE}]
+            body = [g for g in able if g.stage not in {ABSENT, ENDS_STAGE} and not g.leaving]
+            if body and not self._opened:  # few can feed, and anybody can do what it was to do
+                feeder = max(body, key=lambda g: (g.member != me, g.admitted))
+                feeder.lose()
+                self._place(feeder, stage)
+                return
+            # Who could feed serves another stage alone: somebody copies that first
             alone = [(g.member == me, g.stage) for g in body if self._counts()[g.stage] == 1]
             if alone:
                 self._move_to(min(alone)[1])

@@ -8,8 +8,10 @@ done about a peer that follows nobody else: it says hello by itself. Source: pro
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from swarmfree.policy.election import FORCED_WITHOUT_ALL, LOOK_S
@@ -28,6 +30,7 @@ from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import Signal, each, within
 
 ASKED_AT_ONCE = 64
+HOPE = "a lineage that counts more: its members may choose a coordinator yet"
 KIN_AGAIN, KIN_MAX = 4, 64
 """A coordinator of this lineage that calls is waited for again after so many times the wait; so
 many of them are known at once.
@@ -73,7 +76,7 @@ class PartitionMerge:
         self.yields_since_s, self._settled = math.inf, Signal()
         self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
         self._refuted_s: dict[str, float] = {}
-        self._hoped_since_s = self._hoped_s = -math.inf
+        self._hoped_s = -math.inf
 
     def follows(self, iterations: int, lineage: str) -> bool:
         """Whether another lineage, of so many iterations, is the beginning of this one."""
@@ -83,25 +86,19 @@ class PartitionMerge:
         """Whether a peer comes from another lineage that was forced later, and may have a
         coordinator again soon: this one would give way.
         """
-        return self._lead.past.get(tip.iterations) != tip.lineage and forced_later(tip.forced, self._lead.tip().forced)
+        is_other = tip.iterations > 0 and self._lead.past.get(tip.iterations) != tip.lineage
+        return is_other and forced_later(tip.forced, self._lead.tip().forced)
 
     def note_hope(self) -> None:
-        """Record the hello of a peer of such a lineage, which was refused. The time for which such
-        peers are waited for starts again after a while without any.
-        """
-        now_s = self._context.now_s()
-        if now_s - self._hoped_s >= self._hope_lasts_s:
-            self._hoped_since_s = now_s
-        self._hoped_s = now_s
+        """Record the hello of a peer of such a lineage, which was refused."""
+        self._hoped_s = self._context.now_s()
 
     @property
     def _is_hoped(self) -> bool:
         """Whether a lineage that counts more may still be led, for as long as those hope for it who
         have lost their coordinator.
         """
-        timing, now_s = self._context.timing, self._context.now_s()
-        is_new = now_s - self._hoped_since_s < FORCED_WITHOUT_ALL * timing.split_wait_s
-        return is_new and now_s - self._hoped_s < self._hope_lasts_s
+        return self._context.now_s() - self._hoped_s < self._hope_lasts_s
 
     @property
     def _hope_lasts_s(self) -> float:
@@ -146,7 +143,11 @@ class PartitionMerge:
         """Peer ids of those that had a place here, have none, and answer; whom they follow hears
         of this swarm by that. A directory that is silent shows nobody.
         """
-        named = [e for e in await self._announced() if e.member.peer_id in self._lead.named and self._is_stranger(e)]
+        try:
+            announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
+        except TimeoutError:
+            return set()
+        named = [a.endpoint for a in announced if a.endpoint.member.peer_id in self._lead.named and self._is_stranger(a.endpoint)]
         found: set[str] = set()
 
         async def ask(stranger: Endpoint) -> None:
@@ -155,13 +156,6 @@ class PartitionMerge:
 
         await each(named, ask, ASKED_AT_ONCE)
         return found
-
-    async def _announced(self) -> list[Endpoint]:
-        try:
-            announced = await within(self._context.timing.silence_s, self._context.ports.directory.announcements())
-        except TimeoutError:
-            return []
-        return [announcement.endpoint for announcement in announced]
 
     async def look_at(self, stranger: Endpoint) -> bool:
         """See at once whom a peer follows that holds a stage of this lineage: it may lead others
@@ -233,18 +227,22 @@ class PartitionMerge:
             if rival is None:
                 continue
             if await self._concerns(rival) and not (found is None and self._was_refuted(rival)):
-                self.yields_since_s = self._context.now_s()
-                await asyncio.sleep(timing.coordinator_silence_s)
-                # That one, though a third may have called meanwhile; again where a call was lost
-                confirmed = await self._visit(rival.coordinator) or await self._visit(rival.coordinator)
-                if confirmed is not None and await self._concerns(confirmed):
-                    self._concede(confirmed)
-                else:
-                    self._refuted_s[rival.coordinator.member.peer_id] = self._context.now_s()
-                self.yields_since_s = math.inf
-                self._settled.tell()
+                await self._look_again(rival)
             if self._heard is not None and self._heard.coordinator == rival.coordinator:
                 self._heard = None  # it has only looked back
+
+    async def _look_again(self, rival: Rival) -> None:
+        """After a while, and give way if it still wins."""
+        self.yields_since_s = self._context.now_s()
+        await asyncio.sleep(self._context.timing.coordinator_silence_s)
+        # That one, though a third may have called meanwhile; again where a call was lost
+        confirmed = await self._visit(rival.coordinator) or await self._visit(rival.coordinator)
+        if confirmed is not None and await self._concerns(confirmed):
+            self._concede(confirmed)
+        else:
+            self._refuted_s[rival.coordinator.member.peer_id] = self._context.now_s()
+        self.yields_since_s = math.inf
+        self._settled.tell()
 
     def _was_refuted(self, rival: Rival) -> bool:
         """Whether this one said of itself that it wins, and did not lead at a second look, not long
@@ -356,51 +354,65 @@ class PartitionMerge:
 
     async def settle(self) -> None:
         """Wait for the second look at a rival to give way to, and for who hopes for a lineage that
-        counts more: until then nothing may end by this coordinator's word. Members hear what for,
-        or they would believe that it stalls. Who is announced is asked before that, too: a rival
-        that leads others may not have called yet.
+        counts more: until then nothing may end by this coordinator's word. Where its own lineage
+        was forced it asks all that are announced: a rival may lead others, and not have met it.
+        Members hear what it waits for, or they would believe that it stalls. For three times
+        `split_wait_s`, so that nobody keeps a run from ending.
 
         Raises:
             Deposed: it was given way to.
         """
-        last_s = self._context.now_s() + FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
-        while True:
-            while self._heard is not None or self.yields_since_s < math.inf or self._is_hoped:
-                if self._is_hoped:
-                    self._roster.wait_for("a lineage that counts more: its members may choose a coordinator yet")
-                await self._settled.wait(1.0)
-                self._roster.check()
-            if not self._lead.tip().forced or not await self._finds_more(last_s):
-                break
+        until_s = self._context.now_s() + FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
+        while self._context.now_s() < until_s:
+            if self.yields_since_s == math.inf:
+                if not (self._is_hoped or await self._finds_more()):
+                    break
+                self._roster.wait_for(HOPE)
+            await self._settled.wait(1.0)
+            self._roster.check()
         self._roster.wait_for("")
         self._roster.check()
 
-    async def _finds_more(self, last_s: float) -> bool:
-        """Whether somebody who is announced follows whoever leads a lineage that counts more; or is
-        of one, and may choose a coordinator before `last_s`. Who did not lead at a second look is
-        not believed any more after that.
+    async def _finds_more(self) -> bool:
+        """Whether somebody who is announced is of a lineage that counts more, or follows one that
+        leads a swarm that goes on from before this one was forced. Gives way to the one that wins,
+        if it leads at a second look, too. A directory that is silent may know of somebody.
         """
-        leaders: dict[Member, Endpoint] = {}
-        found: list[Rival] = []
+        mine = self._lead.tip()
+        if not mine.forced:
+            return False
+        more, leaders, rivals = list[Endpoint](), dict[Member, Endpoint](), list[Rival]()
 
         async def ask(stranger: Endpoint) -> None:
-            met = await self._meet(stranger)
+            met = await self._meet(stranger) or await self._meet(stranger)
+            if met is not None and self.counts_less_than(Tip(met.forced, met.iteration, met.lineage)):
+                more.append(stranger)
             if (leader := self._leader_elsewhere(met)) is not None:
                 leaders[leader.member] = leader
-            elif met is not None and self.counts_less_than(Tip(met.forced, met.iteration, met.lineage)) and is_early:
-                self.note_hope()
 
         async def visit(leader: Endpoint) -> None:
-            rival = await self._visit(leader)
-            if rival is not None and await self._concerns(rival) and (is_early or not self._was_refuted(rival)):
-                found.append(rival)
+            rival = await self._visit(leader) or await self._visit(leader)
+            if rival is None:
+                return
+            if rival.is_whole and forced_later(rival.tip.forced, mine.forced):
+                more.append(leader)  # it is about to decide otherwise, if it has not
+            if await self._concerns(rival):
+                rivals.append(rival)
 
-        is_early = self._context.now_s() < last_s
-        await each([stranger for stranger in await self._announced() if self._is_stranger(stranger)], ask, ASKED_AT_ONCE)
-        await each(list(leaders.values()), visit, ASKED_AT_ONCE)
-        for rival in sorted(found, key=lambda rival: rival.coordinator.member)[:1]:
-            self.hear(rival)
-        return bool(found) or self._is_hoped
+        try:
+            announced = await within(LOOK_S + self._context.timing.silence_s, self._context.ports.directory.announcements())
+        except TimeoutError:
+            return True
+        strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
+        with suppress(TimeoutError):  # of many that are silent
+            async with asyncio.timeout(LOOK_S):
+                await each(strangers, ask, ASKED_AT_ONCE)
+                await each(list(leaders.values()), visit, ASKED_AT_ONCE)
+        if not rivals:  # one may have called meanwhile
+            return bool(more) or self._heard is not None or self.yields_since_s < math.inf
+        self._roster.wait_for(HOPE)
+        await self._look_again(functools.reduce(lambda one, other: one if wins(one.tip, other.tip) else other, rivals))
+        return True
 
     async def loses_to(self, coordinator: Endpoint) -> bool:
         """Whether another coordinator, that ends the run with all its iterations, is one to give
