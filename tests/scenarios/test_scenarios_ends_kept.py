@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmfree.protocol.messages import GetAverage, GetState, Request, Seal, Sealed
+import pytest
+
+from swarmfree.protocol.messages import GetAverage, GetState, Heartbeat, HeartbeatAnswer, Open, Request, Seal, Sealed
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import Fate
-from swarmfree.sim.script import Moment
+from swarmfree.sim.script import Director, Moment, Script
 from tests.scenarios.scenario_world import STEADY, lines, play, swarm, unhurried
 from tests.scenarios.test_scenarios_ends import LATE, LOST, Watching, in_the_middle_of, kill_sources
 
@@ -89,3 +91,45 @@ def test_ends_that_are_drawn_anew_are_an_event_of_their_own() -> None:
     script = Watching(in_the_middle_of(2), kill_sources)
     result = play(replace(swarm(sources=2, faults=LATE, ends_copies=0), feeding_standbys=1), script)
     assert len(lines(result, "EndsDrawnAnew", "iteration=2 ")) == 1
+
+
+class KeepersSleep(Script):
+    """The only source, which leads, and both keepers of a copy stand still in iteration 3; the
+    keepers wake a while after a successor has opened its first plan, which knows nothing of them.
+    """
+
+    def __init__(self, wake_s: float) -> None:
+        self._keepers, self._first, self._wake_s = set[Member](), set[Member](), wake_s
+        self.woken = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As told."""
+        match moment:
+            case Moment(request=Heartbeat(), outcome=Reply(message=HeartbeatAnswer(ends_iteration=kept))):
+                keeps = kept >= 0 and moment.receiver.member not in director.members(0)
+                (self._keepers.add if keeps else self._keepers.discard)(moment.receiver.member)
+            case _:
+                pass
+        if not self._first and len(self._keepers) == 2 and in_the_middle_of(3)(moment):
+            self._first = {*director.members(0)}
+            assert director.coordinator in self._first
+            for member in (*sorted(self._keepers), *self._first):
+                director.freeze(member, 300.0)
+        elif isinstance(moment.request, Open) and self._first and moment.sender.member not in self._first and not self.woken:
+            self.woken = True
+            for member in sorted(self._keepers):
+                director.after(self._wake_s, lambda member=member: director.thaw(member))
+
+
+@pytest.mark.parametrize("wake_s", [4.5, 8.0])
+def test_ends_are_not_drawn_before_a_keeper_that_wakes_has_said_hello(wake_s: float) -> None:
+    """It takes the old coordinator for its own for a while yet, and the new one has never heard
+    that it keeps a copy: it is asked whom it follows, and waited for.
+    """
+    faults = replace(STEADY, replace_min_s=900.0, replace_max_s=900.0)
+    setup = unhurried(swarm(replicas=3, standbys=0, faults=faults), iterations=8)
+    script = KeepersSleep(wake_s)
+    result = play(replace(setup, feeding_standbys=1), script)
+    assert script.woken
+    assert lines(result, "RecoveryDecided", "stage=0", "action=CopyKept")
+    assert not lines(result, "EndsDrawnAnew")

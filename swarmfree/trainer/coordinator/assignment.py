@@ -77,6 +77,10 @@ FALLEN_BEHIND = 3
 """Iterations a joiner with its state may be behind; siblings keep an average for one only."""
 
 
+def _draws_ends(action: BuildAction) -> bool:
+    return isinstance(action, Fresh) and action.stage == ENDS_STAGE
+
+
 class Assignment:
     """Handles Hello at the coordinator, and fills stages before an iteration opens.
 
@@ -278,6 +282,8 @@ class Assignment:
                 # Somebody may have come meanwhile
                 if any(participant.stage == ENDS_STAGE for participant, _ in self._work()):
                     kept = await kept_copies(self._context, self._roster, iteration, self._lead.past)
+                    if self._context.manifest.recovery.ends_copies and any(_draws_ends(action) for _, action in self._work(kept)):
+                        await self._partition_merge.beyond()  # a keeper that has just woken says hello to nobody yet
                 self._quorum.check(building=True, until_s=until_s)  # it may have been deposed meanwhile
                 work = [(participant, action) for participant, action in self._work(kept) if not self._waits_for_others(action)]
             join_wait_s = self._context.timing.join_wait_s
@@ -544,8 +550,7 @@ class Assignment:
         """
         timing = self._context.timing
         missed_s = self._context.now_s() - self._roster.keeper_missed_s(self._lead.past)
-        is_drawn = isinstance(action, Fresh) and action.stage == ENDS_STAGE
-        return is_drawn and missed_s < timing.coordinator_silence_s + timing.silence_s
+        return _draws_ends(action) and missed_s < timing.coordinator_silence_s + timing.silence_s
 
     def start_joins(self) -> None:
         """Newcomers of stages that others hold load their state meanwhile; who is one record behind

@@ -75,6 +75,7 @@ class PartitionMerge:
         self._turn = 0
         self.yields_since_s, self._settled = math.inf, Signal()
         self._kin_since_s: dict[str, float] = {}  # by peer id: a life that was begun again is no other peer
+        self._alone = set[str]()  # of these, who led nobody: once it is here, nobody follows it
         self._refuted_s: dict[str, float] = {}
         self._hoped_s = -math.inf
 
@@ -131,11 +132,13 @@ class PartitionMerge:
         is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
         if is_kin and stranger.peer_id in self._lead.named:
             self._await_kin(stranger.peer_id)
+            self._alone.add(stranger.peer_id)
 
     def _await_kin(self, peer_id: str) -> None:
         """Begin to wait for those who come from this lineage, or from its beginning."""
         now_s, again_s = self._context.now_s(), self.expects_at_most_s
         self._kin_since_s = {known: since_s for known, since_s in self._kin_since_s.items() if now_s - since_s < again_s}
+        self._alone &= self._kin_since_s.keys()
         if len(self._kin_since_s) < KIN_MAX:
             self._kin_since_s.setdefault(peer_id, now_s)
 
@@ -193,9 +196,9 @@ class PartitionMerge:
         calls again and again without giving way is waited for once, and not again for long.
         """
         now_s = self._context.now_s()
-        return self.yields_since_s <= now_s or any(
-            now_s - since_s < self._yields_within_s for since_s in self._kin_since_s.values()
-        )
+        awaited = [peer_id for peer_id, since_s in self._kin_since_s.items() if now_s - since_s < self._yields_within_s]
+        come = {participant.member.peer_id for participant in self._roster.participants() if participant.is_heard}
+        return self.yields_since_s <= now_s or any(peer_id not in come & self._alone for peer_id in awaited)
 
     @property
     def expects_at_most_s(self) -> float:
