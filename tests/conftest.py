@@ -38,6 +38,9 @@ gc.disable()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of these tests."""
     parser.addoption("--write-transcripts", action="store_true", help="write the transcripts of the scenarios anew")
+    parser.addoption(
+        "--other-times", type=int, default=0, metavar="N", help="tell scenarios with times drawn from N; only invariants count"
+    )
     parser.addoption("--write-screens", action="store_true", help="write the golden screens anew")
 
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 
 import pytest
 
 from tests.scenarios import scenario_world
+from tests.scenarios.other_times import stretch
 from tests.scenarios.scenario_stories import FOLDER, story_of
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """With other times nothing but invariants is expected of a scenario."""
+    number = item.config.getoption("--other-times")
+    if not number:
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch, suppress(Exception):
+        stretch(patch, f"{number} {item.nodeid}")
+        yield
+    for _, result, _ in scenario_world.played:
+        assert result.violation is None, "\n".join([*result.transcript[-60:], str(result.violation), result.details])
+    return None
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +35,7 @@ def _golden(request: pytest.FixtureRequest) -> Iterator[None]:
     scenario_world.played.clear()
     yield
     name = re.fullmatch(r"test_(\d\d\w*?)(\[(.+)\])?", request.node.name)
-    if name is None or not scenario_world.played:
+    if name is None or not scenario_world.played or request.config.getoption("--other-times"):
         return
     setup, result, _ = next((one for one in scenario_world.played if one[2]), scenario_world.played[0])
     story = story_of(request.function.__doc__, setup, result)
