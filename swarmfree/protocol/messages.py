@@ -896,7 +896,7 @@ class Goodbye:
         successor: from a coordinator that leaves: who may claim at once; from one that lost against
             another lineage: whom to join anew.
         rejoin: that other lineage won: what is held here counts for nothing there.
-        all_written: with `write_weights`: every stage is written, and nothing is left to write;
+        all_written: with `write_weights` or `paused`: every stage is written, and nothing is to do;
             whoever leads next waits for none that is missing.
         paused: with `run_over`: the run only stops for a while; what is written are snapshots.
 

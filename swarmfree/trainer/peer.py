@@ -98,6 +98,11 @@ class End:
     stuck: bool = False
 
 
+STAYS_S = 60.0
+"""A peer whose disk refuses what it holds, and that nobody else may have, stays so long in a pause.
+"""
+
+
 class Peer:
     """One peer, assembled; it dispatches incoming calls."""
 
@@ -110,6 +115,7 @@ class Peer:
         self.builder = Builder(context, self.stage_member, self._building, partial(keep_up, context, self.stage_member))
         self.has_announced = False
         self.coordinator: Coordinator | None = None
+        self._stays_until_s = math.inf
         self._keeping = Tasks(group)
         self.uploader = SnapshotUploader(context, self.stage_member)
         self.snapshots = SnapshotKeeper(context, self.stage_member, self.uploader.offer)
@@ -291,6 +297,8 @@ class Peer:
                     await end_run(self.context, mine.roster, (), (), request.why, paused=paused)
                 else:
                     self.ending.require_lead(sender)
+                if request.all_written:
+                    self.ending.hear_all_written()
                 if paused and not await self._may_leave():
                     raise Refused(RefusalKind.FAILED, "what this peer holds lies on no disk yet")
                 self.end(End(0 if finished else 1, request.why, paused))
@@ -354,9 +362,14 @@ class Peer:
 
     async def _may_leave(self) -> bool:
         """Whether what this peer holds lies on a disk as it leaves in a pause: else nobody may have
-        it. A peer whose disk refuses stays, and tries again once it has heard nobody for long.
+        it. A peer whose disk refuses stays, and tries again, but not for ever: those that come back
+        take it for one that goes on.
         """
-        return await self.snapshots.keep_now() or self.ending.is_on_a_disk
+        if await self.snapshots.keep_now() or self.ending.is_on_a_disk:
+            return True
+        now_s = self.context.now_s()
+        self._stays_until_s = min(self._stays_until_s, now_s + STAYS_S)
+        return now_s >= self._stays_until_s
 
     async def _count_ticks(self) -> None:
         try:
@@ -398,8 +411,8 @@ class Peer:
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
-        if coordinator.has_paused and not await self._may_leave():
-            return
+        while coordinator.has_paused and not await self._may_leave():
+            await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
         self.end(End(0, why, coordinator.has_paused))
 
     async def _announce(self) -> None:

@@ -1252,10 +1252,13 @@ def run_that_ends_elsewhere() -> object:
 
 def pause_that_a_disk_refuses() -> object:
     """The coordinator has a peer leave in a pause: what that says, and how it ends, where its disk
-    has taken what it holds, where it refuses and a sibling's has taken it, and where none has.
+    has taken what it holds, where it refuses and a sibling's has taken it, where none has, where it
+    hears as it is to leave that one has, and where it is told once more after a minute.
     """
 
-    async def story(alone: Alone, *, is_kept: bool, is_known: bool) -> tuple[str, list[int]]:
+    async def story(
+        alone: Alone, *, is_kept: bool = False, is_known: bool = False, is_told: bool = False, is_late: bool = False
+    ) -> tuple[str, list[int]]:
         ended = list[int]()
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
         ending = RunEnd(alone.context, alone.stage_member, alone.tasks, SnapshotKeeper(alone.context, alone.stage_member))
@@ -1268,12 +1271,16 @@ def pause_that_a_disk_refuses() -> object:
             snapshots=SimpleNamespace(keep_now=partial(asyncio.sleep, 0, is_kept)),
             end=lambda end: ended.append(end.code),
         )
+        peer._stays_until_s = math.inf
         peer._may_leave = partial(Peer._may_leave, peer)  # type: ignore[arg-type]
-        goodbye = Goodbye(run_over=True, finished=True, why="through", paused=True)
+        goodbye = Goodbye(run_over=True, finished=True, why="through", paused=True, all_written=is_told)
+        if is_late:
+            await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]
+            await asyncio.sleep(61.0)
         return await word(Peer._goodbye(peer, D, goodbye)), ended  # type: ignore[arg-type]
 
-    cases = (True, False), (False, True), (False, False)
-    return [play(partial(story, is_kept=is_kept, is_known=is_known)) for is_kept, is_known in cases]
+    cases = partial(story, is_kept=True), partial(story, is_known=True), partial(story), partial(story, is_told=True)
+    return [play(case) for case in (*cases, partial(story, is_late=True))]
 
 
 def end_before_a_second_look() -> object:

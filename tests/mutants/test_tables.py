@@ -336,7 +336,7 @@ ROWS = (
     Row(
         removals_lead.pause_with_what_no_disk_has,
         tables_roster.pause_that_a_disk_refuses,
-        [("Farewell", [0]), ("Farewell", [0]), ("failed", [])],
+        [("Farewell", [0]), ("Farewell", [0]), ("failed", []), ("Farewell", [0]), ("Farewell", [0])],
     ),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
     Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0, 15]),

@@ -141,12 +141,12 @@ async def end_run(
 
     Args:
         finished: it has all its iterations, or stops; else it failed.
-        paused: it goes on later.
+        paused: it goes on later, and each stage that counts lies on a disk by now.
         may_end: asks one that is announced first; it may be of another lineage, that counts more
             than this one.
     """
     roster.close()
-    request = Goodbye(run_over=True, finished=finished, why=why, paused=paused)
+    request = Goodbye(run_over=True, finished=finished, why=why, paused=paused, all_written=paused)
 
     others = [participant.endpoint for participant in roster.participants() if participant.member != context.me]
     strangers = [endpoint for endpoint in announced if endpoint.member != context.me and roster.get(endpoint.member) is None]

@@ -121,6 +121,7 @@ class PartitionMerge:
         is_kin = self._lead.past.get(rival.tip.iterations) == rival.tip.lineage
         if is_kin and not rival.is_whole and self._may_lead(rival):
             self._await_kin(rival.coordinator.member.peer_id)
+            self._alone.discard(rival.coordinator.member.peer_id)
         self._hears += 1
         self._called.tell()
 
@@ -132,7 +133,6 @@ class PartitionMerge:
         is_kin = met.record is not None and self._lead.past.get(met.iteration) == met.lineage
         if is_kin and stranger.peer_id in self._lead.named:
             self._await_kin(stranger.peer_id)
-            self._alone.add(stranger.peer_id)
 
     def _await_kin(self, peer_id: str) -> None:
         """Begin to wait for those who come from this lineage, or from its beginning."""
@@ -177,10 +177,14 @@ class PartitionMerge:
         since_s = self._kin_since_s.get(peer_id)
         self._note_leaderless(stranger.member, met)  # its leader may be silent for a while
         rival = await self._visit(leader) if leader is not None else None
-        if rival is not None and since_s is None:
+        if rival is None:
+            self._alone |= {peer_id} if since_s is None else set()
+            return None
+        if since_s is None:
             self._kin_since_s.pop(peer_id, None)
-        elif rival is not None and since_s is not None:
+        else:
             self._kin_since_s[peer_id] = since_s
+        self._alone.discard(peer_id)
         return rival
 
     def _leader_elsewhere(self, met: Met | None) -> Endpoint | None:
