@@ -1371,8 +1371,9 @@ def end_while_others_are_announced() -> object:
     """A coordinator of a lineage that was forced is through, and somebody is announced: the seconds
     until it ends the run, or has given way. That one does not answer; leads a lineage that counts
     less; leads one that counts more, also where one answer in two is lost, and where it is not led
-    at a second look; is of such a lineage and follows nobody; leads all that decide otherwise, and
-    stands where this one was forced, with and without a majority. Last, the directory is silent.
+    at a second look; follows nobody, and is of such a lineage, or of one that counts less; leads
+    all that decide otherwise, and stands where this one was forced, with and without a majority.
+    Last, the directory is silent.
     """
     more, less = Met(9, "e" * 64, (), D, LATER, whole=True), Met(9, "e" * 64, (0, 1), D, LATER, whole=True)
     nobody, behind = replace(more, coordinator=None, term=None, whole=False), replace(more, iteration=1, lineage=OTHER_LINEAGE)
