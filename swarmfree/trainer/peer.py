@@ -70,7 +70,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.partition_merge import Rival
-from swarmfree.trainer.coordinator.pause import GO_ON, PAUSED
+from swarmfree.trainer.coordinator.pause import GO_ON, NOWHERE, PAUSED
 from swarmfree.trainer.coordinator.roster import Deposed
 from swarmfree.trainer.member import queries
 from swarmfree.trainer.member.catch_up import keep_up
@@ -299,9 +299,10 @@ class Peer:
                     self.ending.require_lead(sender)
                 if request.all_written:
                     self.ending.hear_all_written()
-                if paused and not await self._may_leave():
+                end = await self._end_of_pause(request.why) if paused else End(0 if finished else 1, request.why)
+                if end is None:
                     raise Refused(RefusalKind.FAILED, "what this peer holds lies on no disk yet")
-                self.end(End(0 if finished else 1, request.why, paused))
+                self.end(end)
             case WriteWeights(all_written=all_written):
                 self.ending.require_lead(sender)
                 if all_written:
@@ -356,20 +357,20 @@ class Peer:
 
         while True:
             await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
-            if await self._may_leave():
+            if end := await self._end_of_pause(f"{PAUSED}, while this peer was away: {GO_ON}"):
                 break
-        self.end(End(0, f"{PAUSED}, while this peer was away: {GO_ON}", paused=True))
+        self.end(end)
 
-    async def _may_leave(self) -> bool:
-        """Whether what this peer holds lies on a disk as it leaves in a pause: else nobody may have
-        it. A peer whose disk refuses stays, and tries again, but not for ever: those that come back
-        take it for one that goes on.
+    async def _end_of_pause(self, why: str) -> End | None:
+        """How this peer leaves in a pause; None while what it holds may lie on no disk. A peer
+        whose disk refuses stays, and tries again, but not for ever: those that come back take it
+        for one that goes on.
         """
         if await self.snapshots.keep_now() or self.ending.is_on_a_disk:
-            return True
+            return End(0, why, paused=True)
         now_s = self.context.now_s()
         self._stays_until_s = min(self._stays_until_s, now_s + STAYS_S)
-        return now_s >= self._stays_until_s
+        return End(1, f"{why}; {NOWHERE}", paused=True) if now_s >= self._stays_until_s else None
 
     async def _count_ticks(self) -> None:
         try:
@@ -411,9 +412,9 @@ class Peer:
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
-        while coordinator.has_paused and not await self._may_leave():
+        while (end := await self._end_of_pause(why) if coordinator.has_paused else End(0, why)) is None:
             await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
-        self.end(End(0, why, coordinator.has_paused))
+        self.end(end)
 
     async def _announce(self) -> None:
         """Keep announcement and papers up to date; at once when its place changes, the run begins

@@ -33,7 +33,7 @@ from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
-from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.peer import End, Peer
 
 
 def followers_while_building(patch: pytest.MonkeyPatch) -> None:
@@ -328,6 +328,11 @@ def old_state_that_is_called_for(patch: pytest.MonkeyPatch) -> None:
 def open_to_who_is_back(patch: pytest.MonkeyPatch) -> None:
     """Whoever was silent when a plan was opened goes on by the one before it (3.3)."""
     patch.setattr(Roster, "_is_heard_again", lambda self, participant: setattr(participant, "silent_since_s", None))
+
+
+def open_to_who_dropped_it(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has promised a plan counts as one of its members, whatever it tells since (3.3)."""
+    patch.setattr(Participant, "has_dropped", lambda self, plan, now_s, silence_s: False)
 
 
 def call_after_a_leave(patch: pytest.MonkeyPatch) -> None:
@@ -913,13 +918,12 @@ def pause_with_what_no_disk_has(patch: pytest.MonkeyPatch) -> None:
     """A peer leaves in a pause, though its disk refuses what it holds, and nobody has said that a
     sibling's has taken it (Stopped by will).
     """
-    told = Peer._may_leave
+    told = Peer._end_of_pause
 
-    async def careless(self: Peer) -> bool:
-        await told(self)
-        return True
+    async def careless(self: Peer, why: str) -> End:
+        return await told(self, why) or End(0, why, paused=True)
 
-    patch.setattr(Peer, "_may_leave", careless)
+    patch.setattr(Peer, "_end_of_pause", careless)
 
 
 def look_before_the_end(patch: pytest.MonkeyPatch) -> None:

@@ -743,6 +743,25 @@ def back_after_an_open() -> object:
     return _roster(story, ME, SIBLING)
 
 
+def plan_dropped_since() -> object:
+    """A member has promised the plan; after how many seconds of what it tells the plan is made
+    again: where that is the plan's base, another one, another for two seconds at a time, and where
+    it has promised an older plan.
+    """
+
+    def story(*told: tuple[float, str], opened: int = 0) -> float:
+        participant = Participant(A, Hello(True, False, ""), 0, 0, built=True, opened=at(opened))
+        for now_s, base in told:
+            participant.answer = beat_answer(0, base=base)
+            if participant.has_dropped(plan(0), now_s, 3.0):
+                return now_s
+        return math.inf
+
+    dropped, there = [(float(s), "") for s in range(8)], [(float(s), "b0") for s in range(8)]
+    wavers = [pair[s % 3 == 2] for s, pair in enumerate(zip(dropped, there, strict=True))]
+    return [story(*there), story(*dropped), story(*wavers), story(*dropped, opened=1)]
+
+
 def not_yet_of_the_last() -> object:
     """The only holder of a stage refuses heartbeats, since it hears another coordinator still:
     whether it is waited for, and whether it would be for ever.
@@ -1258,8 +1277,8 @@ def pause_that_a_disk_refuses() -> object:
 
     async def story(
         alone: Alone, *, is_kept: bool = False, is_known: bool = False, is_told: bool = False, is_late: bool = False
-    ) -> tuple[str, list[int]]:
-        ended = list[int]()
+    ) -> tuple[str, list[str]]:
+        ended = list[str]()
         alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
         ending = RunEnd(alone.context, alone.stage_member, alone.tasks, SnapshotKeeper(alone.context, alone.stage_member))
         if is_known:
@@ -1269,10 +1288,10 @@ def pause_that_a_disk_refuses() -> object:
             coordinator=None,
             ending=ending,
             snapshots=SimpleNamespace(keep_now=partial(asyncio.sleep, 0, is_kept)),
-            end=lambda end: ended.append(end.code),
+            end=lambda end: ended.append(f"{end.code} {end.why}"),
         )
         peer._stays_until_s = math.inf
-        peer._may_leave = partial(Peer._may_leave, peer)  # type: ignore[arg-type]
+        peer._end_of_pause = partial(Peer._end_of_pause, peer)  # type: ignore[arg-type]
         goodbye = Goodbye(run_over=True, finished=True, why="through", paused=True, all_written=is_told)
         if is_late:
             await word(Peer._goodbye(peer, D, goodbye))  # type: ignore[arg-type]

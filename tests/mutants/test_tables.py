@@ -236,6 +236,7 @@ ROWS = (
     # its roster, and two coordinators
     Row(removals_lead.patience_with_the_last, tables_roster.silence_of_the_last, True),
     Row(removals_lead.open_to_who_is_back, tables_roster.back_after_an_open, (True, False)),
+    Row(removals_lead.open_to_who_dropped_it, tables_roster.plan_dropped_since, [math.inf, 3.0, math.inf, math.inf]),
     Row(removals_lead.call_after_a_leave, tables_roster.missed_beside_a_leaver, True),
     Row(removals_lead.call_for_who_was_missed, tables_roster.missed_at_a_takeover, True),
     Row(removals_lead.forgotten_as_it_rejoins, tables_roster.sibling_lost_before_it_rejoins, (True, True)),
@@ -336,7 +337,12 @@ ROWS = (
     Row(
         removals_lead.pause_with_what_no_disk_has,
         tables_roster.pause_that_a_disk_refuses,
-        [("Farewell", [0]), ("Farewell", [0]), ("failed", []), ("Farewell", [0]), ("Farewell", [0])],
+        [
+            *[("Farewell", ["0 through"])] * 2,
+            ("failed", []),
+            ("Farewell", ["0 through"]),
+            ("Farewell", ["1 through; but what this peer holds lies on no disk that it knows of, and is lost"]),
+        ],
     ),
     Row(removals_lead.look_before_the_end, tables_roster.end_before_a_second_look, False),
     Row(removals_lead.record_before_leaving, tables_roster.lead_handed_over_while_a_record_is_out, [16, 41, 0, 15]),

@@ -376,6 +376,33 @@ def test_who_claims_after_who_was_named_waits_for_the_whole_set_too() -> None:
     assert not rebuilt(result)
 
 
+class StandsStill(Script):
+    """All die; who is named stands still as that many have promised a plan of its."""
+
+    def __init__(self, promised: int) -> None:
+        """Nobody has died."""
+        self._blows, self.still_to_promise = everybody_dies(5), promised
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """It comes back long after they have loaded what was named once more."""
+        self._blows.see(director, moment)
+        if self._blows.struck and isinstance(moment.request, Open) and moment.outcome is not None:
+            self.still_to_promise -= 1
+            if self.still_to_promise == 0:
+                director.freeze(moment.sender.member, 20.0)
+
+
+@pytest.mark.parametrize(("replicas", "promised"), [(1, 3), (2, 6)])
+def test_who_has_dropped_the_plan_of_one_that_stood_still_hears_of_it_again(replicas: int, promised: int) -> None:
+    """They would refuse its work for ever, and it would take them for members."""
+    script = StandsStill(promised)
+    away = replace(STEADY, replace_min_s=3.0, replace_max_s=3.0)
+    result = play(lasting(swarm(replicas=replicas, standbys=2, faults=away), 8, 2), script)
+    assert script.still_to_promise <= 0
+    assert lines(result, "the run goes on with iteration 4, from snapshots")
+    assert not rebuilt(result)
+
+
 class LeftOver(Script):
     """All die; as a member has promised the first plan of who is named, all others die once more,
     or all but who leads.

@@ -171,14 +171,14 @@ async def test_who_was_away_asks_what_the_genesis_names(monkeypatch: pytest.Monk
     async def wait(*given: Any) -> None:
         asked.append(await given[-1]())
 
-    async def may_leave() -> bool:
-        return len(asked) > 1
+    async def end_of_pause(why: str) -> peer.End | None:
+        return peer.End(0, why, paused=True) if len(asked) > 1 else None
 
     monkeypatch.setattr(peer, "wait_until_left_over", wait)
     here = SimpleNamespace(
         context=SimpleNamespace(ports=SimpleNamespace(directory=SimpleNamespace(founder=named))),
         stage_member=SimpleNamespace(replica_state=SimpleNamespace(newest_record=PAUSED)),
-        _may_leave=may_leave,
+        _end_of_pause=end_of_pause,
         end=ended.append,
     )
     await peer.Peer._leave_if_left_over(cast("Any", here))

@@ -161,7 +161,8 @@ async def end_run(
             except CallFailed as error:
                 ended = isinstance(error, PeerUnreachable) and error.refused  # it heard another one
                 if last and known and not ended:
-                    context.tell(Note(f"{endpoint.member} did not hear the goodbye: {error}"))
+                    what = "does not leave" if isinstance(error, Refused) else "did not hear the goodbye"
+                    context.tell(Note(f"{endpoint.member} {what}: {error}"))
             else:
                 return
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from swarmfree.protocol.messages import Commit, HeartbeatAnswer, Hello, Open, Request
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
+from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
 
 MISSED_SILENCES = 1.5
@@ -64,6 +65,7 @@ class Participant:
         is_proven: here it has said that its state is of this lineage, or built or promised one.
         rests: it stands by for its link, and gets a place where that is worth it, or a stage is
             lost.
+        elsewhere_since_s: it tells of another base than that of the plan that it promised.
         round_trips_s: that its last answers were under way, there and back.
     """
 
@@ -96,6 +98,7 @@ class Participant:
     progress: int = 0
     is_proven: bool = False
     rests: bool = False
+    elsewhere_since_s: float = math.inf
     round_trips_s: deque[float] = field(default_factory=lambda: deque(maxlen=ROUND_TRIPS))
 
     def place(self, stage: int) -> None:
@@ -201,6 +204,14 @@ class Participant:
         if self.may_have_built and self.built and answer.iteration > self.built_at and not has_stepped:
             self.lose()  # a stage that is built counts by the answer to that alone
             self.is_ours &= self.keeps
+
+    def has_dropped(self, plan: Plan | None, now_s: float, silence_s: float) -> bool:
+        """Whether it has promised this plan, and tells of another base for longer than a word is
+        under way: it holds something that it has loaded since.
+        """
+        is_there = plan is None or self.opened != plan.position or self.answer is None or self.answer.base == plan.base
+        self.elsewhere_since_s = math.inf if is_there else min(self.elsewhere_since_s, now_s)
+        return now_s >= self.elsewhere_since_s + silence_s
 
     def doubt(self, before: Participant) -> None:
         """It may have built its stage, or kept what it held, as it was told `before`; nobody has

@@ -26,7 +26,10 @@ from swarmfree.trainer.tasks import each
 
 PAUSED = "paused by its organiser"
 GO_ON = "the same commands in the same folders go on from there"
-"""How the reason begins with which peers end, and how it goes on."""
+NOWHERE = "but what this peer holds lies on no disk that it knows of, and is lost"
+"""How the reason begins with which peers end, how it goes on, and how for one that its disk has
+refused.
+"""
 
 
 class RunPause:

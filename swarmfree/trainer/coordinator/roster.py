@@ -53,8 +53,8 @@ class Roster(Participants):
     Attributes:
         changed: told whenever a participant comes, goes, or has news.
         calls: to participants, given up when they are fenced.
-        must_replan: a member that is still there was fenced, or one came back that missed an Open:
-            they hear of it by the next plan only.
+        must_replan: a member that is still there was fenced, or one came back that missed an Open,
+            or has dropped the plan since: they hear of it by the next plan only.
         waiting_for: what the swarm waits for; told to everyone with the heartbeats.
         told: last answer of each source to the present base, those that are gone since included.
         rivalry: told when another coordinator may lead: a participant forbids what this one says,
@@ -393,6 +393,7 @@ class Roster(Participants):
             if not participant.is_heard:
                 self._is_heard_again(participant)
             await self._look_whether_late(participant, answer.lateness)
+            self.must_replan |= participant.has_dropped(self._lead.plan, self._context.now_s(), timing.silence_s)
             if before is None or before.news != answer.news:
                 self.changed.tell()
 
