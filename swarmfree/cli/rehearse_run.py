@@ -8,9 +8,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from swarmfree.cockpit.text import span
+from swarmfree.protocol.events import ModelCut
 from swarmfree.sim.setup import Drawn
+
+if TYPE_CHECKING:
+    from swarmfree.sim.rehearsal import RehearsalStatistics
+    from swarmfree.sim.seed_worker import SeedReport
 
 LINES_MAX = 20
 PROGRESS_S = 2.0
@@ -42,6 +48,7 @@ class Rehearsing:
         self._iterations = 0
         self._virtual_s = 0.0
         self._faults: Counter[str] = Counter()
+        self._model_cuts = 0
 
     def one_by_one(self, *, is_verbose: bool) -> int:
         """Play the seeds in this process, with the whole transcript if that is asked for.
@@ -62,7 +69,7 @@ class Rehearsing:
                 for line in result.transcript:
                     self._say(line)
             told = str(result.violation or "")
-            self._count_one(seed, told, result.statistics.iterations, result.statistics.virtual_s, result.statistics.faults)
+            self._count_one(seed, told, result.statistics)
             if told and not is_verbose:
                 self._show_end(result.transcript, result.details)
         return self._finish("")
@@ -74,21 +81,21 @@ class Rehearsing:
             Exit code: 0 if all invariants held, else 1.
         """
         from swarmfree.sim.seed_pool import rehearse_many  # noqa: PLC0415 - only what is needed
-        from swarmfree.sim.seed_worker import SeedReport  # noqa: PLC0415 - only what is needed
 
         def hear(report: SeedReport, _done: int, _count: int) -> None:
-            self._count_one(report.seed, report.violation, report.iterations, report.virtual_s, Counter(report.faults))
+            self._count_one(report.seed, report.violation, report)
             if report.violation:
                 self._show_end(report.tail, report.details)
 
         result = rehearse_many(self._first_seed, self._count, iterations=self._asked, progress=hear, drawn=self._drawn)
-        return self._finish(f", {result.repeated} of them twice")
+        return self._finish(f", {result.repeated} played twice")
 
-    def _count_one(self, seed: int, violation: str, iterations: int, virtual_s: float, faults: Counter[str]) -> None:
+    def _count_one(self, seed: int, violation: str, counted: RehearsalStatistics | SeedReport) -> None:
         self._done += 1
-        self._iterations += iterations
-        self._virtual_s += virtual_s
-        self._faults.update(faults)
+        self._iterations += counted.iterations
+        self._virtual_s += counted.virtual_s
+        self._faults.update(counted.faults)
+        self._model_cuts += counted.events.get(ModelCut.__name__, 0)
         if violation:
             self._failures.append((seed, violation))
             self._say(f"seed {seed}: {violation}")
@@ -107,8 +114,9 @@ class Rehearsing:
         last = self._first_seed + self._count - 1
         seeds = f"seed {last}" if self._count == 1 else f"seeds {self._first_seed} to {last}"
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self._faults.items())) or "none"
+        cuts = f"{self._model_cuts} cuts of the model, " if self._drawn is Drawn.CUTS else ""
         self._say(
-            f"{self._count} rehearsals ({seeds}, {self._engine} engine{twice}): {self._iterations} iterations, "
+            f"{self._count} rehearsals ({seeds}, {self._engine} engine{twice}): {self._iterations} iterations, {cuts}"
             f"{span(self._virtual_s)} of virtual time in {self._seconds():.1f} s; faults: {faults}"
         )
         if not self._failures:

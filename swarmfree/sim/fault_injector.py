@@ -64,7 +64,7 @@ USUAL_WORK_S = 0.008
 strikes.
 """
 END_GRACE_S = 12.0
-BREAK_NAMES = {PartitionFault: "partition", Split: "split", Sever: "cut"}
+BREAK_NAMES = {PartitionFault: "partition", Split: "split", Sever: "link cut"}
 
 
 class Mischief:

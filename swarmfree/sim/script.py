@@ -198,7 +198,7 @@ class Director:
 
     def cut(self, one: Member, other: Member, *, duration_s: float | None = None, refused: bool = False) -> Break:
         """These two hear nothing of each other."""
-        return self._begin(partitions.cut(one.peer_id, other.peer_id, refused=refused), "cut", duration_s)
+        return self._begin(partitions.cut(one.peer_id, other.peer_id, refused=refused), "link cut", duration_s)
 
     def slow_links(self, member: Member, factor: float) -> None:
         """From now on everything between this one and all others takes `factor` times as long."""

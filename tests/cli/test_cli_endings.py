@@ -20,6 +20,8 @@ from swarmfree.cli.main import app
 from swarmfree.cli.options import Log
 from swarmfree.cli.rehearse_run import Rehearsing
 from swarmfree.protocol.events import Note, Opened, Stepped
+from swarmfree.sim.rehearsal import RehearsalStatistics
+from swarmfree.sim.setup import Drawn
 
 WAITER = """
 import asyncio, sys, time
@@ -89,19 +91,22 @@ def test_a_reader_that_goes_away_does_not_end_a_peer(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "events are no longer shown: Broken pipe\n"
 
 
-def test_a_rehearsal_that_fails_prints_how_to_play_it_again() -> None:
+@pytest.mark.parametrize(("drawn", "cuts", "option"), [(Drawn.USUAL, "", ""), (Drawn.CUTS, "2 cuts of the model, ", " --cuts")])
+def test_a_rehearsal_that_fails_prints_how_to_play_it_again(drawn: Drawn, cuts: str, option: str) -> None:
     """The result line says what was run; each seed that failed is named with its violation and its
     command; the exit code is 1.
     """
     lines: list[str] = []
-    rehearsing = Rehearsing(2, 7, "torch", lines.append)
-    rehearsing._count_one(7, "", 4, 60.0, Counter({"kill": 2}))
-    rehearsing._count_one(8, "I1 at 3.000 s: microbatch 12 counts twice", 3, 30.0, Counter({"kill": 1, "join": 1}))
+    first = RehearsalStatistics(4, 60.0, faults=Counter({"kill": 2}), events=Counter({"ModelCut": 2, "Opened": 4}))
+    second = RehearsalStatistics(3, 30.0, faults=Counter({"kill": 1, "join": 1}))
+    rehearsing = Rehearsing(2, 7, "torch", lines.append, drawn=drawn)
+    rehearsing._count_one(7, "", first)
+    rehearsing._count_one(8, "I1 at 3.000 s: microbatch 12 counts twice", second)
     assert rehearsing._finish("") == 1
     assert lines[0] == "seed 8: I1 at 3.000 s: microbatch 12 counts twice"
-    assert lines[1].startswith("2 rehearsals (seeds 7 to 8, torch engine): 7 iterations, 1 min 30 s of virtual time in ")
+    assert lines[1].startswith(f"2 rehearsals (seeds 7 to 8, torch engine): 7 iterations, {cuts}1 min 30 s of virtual time in ")
     assert lines[1].endswith("faults: 1 join, 3 kill")
-    assert lines[-1] == "  swarmfree rehearse --first-seed 8 --seeds 1 --engine torch --verbose"
+    assert lines[-1] == f"  swarmfree rehearse --first-seed 8 --seeds 1 --engine torch{option} --verbose"
 
 
 def test_one_rehearsal_can_be_played_and_held() -> None:

@@ -187,7 +187,7 @@ def test_breaks_by_schedule_hit_the_body_and_end_with_the_calm() -> None:
     result = scheduled(faults, seed=2)
     assert result.violation is None, result.details
     counted = result.statistics.faults
-    for kind in ("partition", "deaf", "mute", "cut", "slow device", "slow disk"):
+    for kind in ("partition", "deaf", "mute", "link cut", "slow device", "slow disk"):
         assert counted[kind] > 0, kind
     begun = [
         line for line in lines(result, "network") if any(f" {word}" in line for word in ("deaf", "mute", "cut", "partition"))
