@@ -55,6 +55,10 @@ class ConfigSource:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
             found = re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", str(error), re.DOTALL)
+            if str(error).startswith(("Cannot overwrite", "Cannot declare")):
+                line = found[2] if found else len(self.text.splitlines())
+                why = "this sets or opens again what stands further up; keep one of the two"
+                raise ConfigError(one_line(f"{self.origin}:{line}: {why}")) from None
             place = f":{found[2]}: column {found[3]}: {found[1]}" if found else f": {error}"
             raise ConfigError(one_line(f"{self.origin}{place}; this is not TOML")) from None
         except (RecursionError, ValueError) as error:

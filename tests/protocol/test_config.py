@@ -214,6 +214,10 @@ SECTION_LIST = "run, model, stages, batch, optimizer, data, ring, recovery, timi
         ("[stages]\nbody = 9", "runs/x.toml:2: stages.body = 9: more stages than model.blocks = 6; each needs a block"),
         ("[batch]\nrows = 0", "runs/x.toml:2: batch.rows = 0: must be above 0"),
         ("a = " + "[" * 10_000, "runs/x.toml: not TOML: nested too deeply"),
+        *(
+            (text, "runs/x.toml:3: this sets or opens again what stands further up; keep one of the two")
+            for text in ("[run]\nseed = 1\nseed = 2", "[run]\nseed = 1\n[run]", "[run]\nseed = 1\n[[run]]")
+        ),
     ],
 )
 def test_a_mistake_in_a_run_file_is_one_line(text: str, line: str) -> None:
@@ -221,11 +225,9 @@ def test_a_mistake_in_a_run_file_is_one_line(text: str, line: str) -> None:
     assert refusal(text) == line
 
 
-@pytest.mark.parametrize(
-    "text", ["[run]\nseed = 1\n[model\nwidth = 3\n", "[run]\nseed = 1\nseed = 2\nname = 'x'\n", "[run]\nseed = 1\nseed 2\n"]
-)
+@pytest.mark.parametrize("text", ["[run]\nseed = 1\n[model\nwidth = 3\n", "[run]\nseed = 1\nseed 2\n"])
 def test_what_is_not_toml_is_told_with_its_line(text: str) -> None:
-    """An open bracket, a key that stands twice, a missing equals sign: file, line and column."""
+    """An open bracket, a missing equals sign: file, line and column."""
     assert re.fullmatch(r"runs/x\.toml:3: column \d+: [^;]*; this is not TOML", refusal(text))
 
 
