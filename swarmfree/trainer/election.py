@@ -30,6 +30,7 @@ from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
+from swarmfree.trainer.pause_watch import is_to_pause
 from swarmfree.trainer.tasks import within
 
 PAUSE_GROWTH = 1.15
@@ -141,7 +142,7 @@ class Election:
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif may_claim or self._may_force(waited_s, plan, poll):
+            elif may_claim or await self._forces(waited_s, plan, poll):
                 is_followed = is_majority(self._electorate(plan), poll.members())
                 inheritance = await self._claim(term, plan, waited_s, is_followed=is_followed)
                 if inheritance is not None:
@@ -235,12 +236,14 @@ class Election:
             return True
         announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
         others, on_disks = Poll(), list[int]()
+        decided = {member.peer_id for member in self._electorate(plan)}
         async with asyncio.TaskGroup() as group:
             for a in announced:
                 if a.state is PeerState.SERVING and a.endpoint not in poll.promises:
                     group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
                 elif a.endpoint.member != self._context.me and a.state is not PeerState.SERVING:
-                    group.create_task(self._ask_disk(others, on_disks, a.endpoint))
+                    has_decided = a.endpoint.member.peer_id in decided
+                    group.create_task(self._ask_disk(others, on_disks, a.endpoint, has_decided=has_decided))
         poll.behind = max(poll.behind, others.behind)
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
         is_further = max(told, default=0) > self._stage_member.replica_state.announced_iteration
@@ -279,6 +282,23 @@ class Election:
         # Where it is through, nothing is left to decide, and who is missing has ended
         return not poll.fresh and (has_waited or (is_through and not poll.silent))
 
+    async def _forces(self, waited_s: float, plan: Plan, poll: Poll, *, is_followed: bool = False) -> bool:
+        """Whether this peer goes on without a majority: not where the organiser wants a pause, as
+        that is what the others may have decided, and left; nor, for twice as long as is waited
+        else, where a genesis lets the run go on from something later.
+        """
+        replica_state = self._stage_member.replica_state
+        may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
+        if not may_force or replica_state.is_through:
+            return may_force
+        if await is_to_pause(self._context, replica_state):
+            return False
+        founder = await self._context.ports.directory.founder()
+        if founder is None or founder.iteration <= replica_state.iteration:
+            return True
+        is_of_that = plan.position.term.number >= founders_term(founder.number)
+        return is_of_that or waited_s >= 2 * FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
+
     async def _claim(self, term: Term, plan: Plan, waited_s: float, *, is_followed: bool) -> Takeover | None:
         # Who knows of one record only may stand where a genesis lets the run go on from
         is_soon = len(self._stage_member.replica_state.records) == 1
@@ -288,7 +308,7 @@ class Election:
             return None
         # Of the electorate that the last record names, which may just have been fetched.
         majority = await self._may_claim(term, plan, poll)
-        if not (majority or self._may_force(waited_s, plan, poll, is_followed=is_followed)):
+        if not (majority or await self._forces(waited_s, plan, poll, is_followed=is_followed)):
             return None
         replica_state = self._stage_member.replica_state
         promised = replica_state.promised
@@ -399,15 +419,18 @@ class Election:
     def _is_signed(self, member: Member, promise: Promise, term: Term) -> bool:
         return is_promised(Vote(member, promise.signature), term, self._context.run, self._context.ports.network.verify)
 
-    async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint) -> None:
+    async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint, *, has_decided: bool) -> None:
         """What those who decided have done lies on their disks, where they have died since; one of
-        them may lead from there by now.
+        them may lead from there by now. One of those that cannot be asked may have more.
         """
-        with suppress(CallFailed):
+        try:
             reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
-            answer = reply.expect(PlanAnswer)
-            found.extend(held.iteration for held in answer.snapshots)
-            poll.fresh += [endpoint] * (answer.coordinator is not None)
+        except CallFailed as error:
+            poll.silent |= has_decided and not (isinstance(error, PeerUnreachable) and error.refused)
+            return
+        answer = reply.expect(PlanAnswer)
+        found.extend(held.iteration for held in answer.snapshots)
+        poll.fresh += [endpoint] * (answer.coordinator is not None)
 
     async def _catch_up(self, poll: Poll) -> bool:
         """Apply what others have committed already; False where this peer cannot, so that somebody

@@ -16,7 +16,6 @@ from functools import partial
 from typing import assert_never
 
 from swarmfree.policy.fork_choice import Tip
-from swarmfree.policy.halt import spent_before
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed, DeviceStuck, Diverged, Excluded, RefusalKind, Refused, RunEnded, SwarmfreeError
@@ -115,7 +114,7 @@ class Peer:
         self.builder = Builder(context, self.stage_member, self._building, partial(keep_up, context, self.stage_member))
         self.has_announced = False
         self.coordinator: Coordinator | None = None
-        self._stays_until_s = math.inf
+        self._stays = "", math.inf  # with the state of which lineage, in a pause, and until when
         self._keeping = Tasks(group)
         self.uploader = SnapshotUploader(context, self.stage_member)
         self.snapshots = SnapshotKeeper(context, self.stage_member, self.uploader.offer)
@@ -351,12 +350,8 @@ class Peer:
         self.end(End(0, "left"))
 
     async def _leave_if_left_over(self) -> None:
-        async def spent() -> int:
-            founder = await self.context.ports.directory.founder()
-            return spent_before(founder, self.stage_member.replica_state.newest_record)
-
         while True:
-            await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None, spent)
+            await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None)
             if end := await self._end_of_pause(f"{PAUSED}, while this peer was away: {GO_ON}"):
                 break
         self.end(end)
@@ -368,9 +363,10 @@ class Peer:
         """
         if await self.snapshots.keep_now() or self.ending.is_on_a_disk:
             return End(0, why, paused=True)
-        now_s = self.context.now_s()
-        self._stays_until_s = min(self._stays_until_s, now_s + STAYS_S)
-        return End(1, f"{why}; {NOWHERE}", paused=True) if now_s >= self._stays_until_s else None
+        now_s, lineage = self.context.now_s(), self.stage_member.replica_state.lineage
+        of, until_s = self._stays
+        self._stays = (of, until_s) if of == lineage else (lineage, now_s + STAYS_S)
+        return End(1, f"{why}; {NOWHERE}", paused=True) if now_s >= self._stays[1] else None
 
     async def _count_ticks(self) -> None:
         try:
@@ -414,6 +410,8 @@ class Peer:
             self.stage_member.lose_coordinator()
         while (end := await self._end_of_pause(why) if coordinator.has_paused else End(0, why)) is None:
             await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
+            if self.stage_member.hears_coordinator:
+                return  # a majority has gone on, and needs what is held here
         self.end(end)
 
     async def _announce(self) -> None:

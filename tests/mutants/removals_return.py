@@ -106,6 +106,41 @@ def force_by_the_answers_to_a_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Election, "_may_force", careless)
 
 
+def no_force_before_a_pause(patch: pytest.MonkeyPatch) -> None:
+    """A candidate goes on by force though the organiser wants a pause (Stopped by will)."""
+
+    async def careless(context: Context, replica_state: ReplicaState) -> bool:
+        del context, replica_state
+        return False
+
+    patch.setattr(election, "is_to_pause", careless)
+
+
+def no_force_beside_a_later_genesis(patch: pytest.MonkeyPatch) -> None:
+    """A candidate goes on by force as soon as ever, though a genesis names what comes later (When
+    all have died).
+    """
+
+    async def careless(self: Election, waited_s: float, plan: Any, poll: Poll, *, is_followed: bool = False) -> bool:
+        may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
+        return may_force and not await election.is_to_pause(self._context, self._stage_member.replica_state)
+
+    patch.setattr(Election, "_forces", careless)
+
+
+def proof_beside_who_cannot_be_asked(patch: pytest.MonkeyPatch) -> None:
+    """The proof that others have died counts, though one of them is back and cannot be asked what
+    its disk holds (3.2).
+    """
+    ask = Election._ask_disk
+
+    async def careless(self: Election, poll: Poll, found: list[int], endpoint: Endpoint, *, has_decided: bool) -> None:
+        del has_decided
+        await ask(self, poll, found, endpoint, has_decided=False)
+
+    patch.setattr(Election, "_ask_disk", careless)
+
+
 def force_beside_a_majority(patch: pytest.MonkeyPatch) -> None:
     """A candidate that a majority has just said that it would follow goes on by force as soon as
     one that nobody answers, where the answers to its claim are late (3.2).

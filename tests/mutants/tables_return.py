@@ -46,10 +46,12 @@ from swarmfree.protocol.messages import (
     Request,
 )
 from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Term
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
 from swarmfree.protocol.records import float32_bits
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemorySnapshots, Pace
 from swarmfree.trainer import election
 from swarmfree.trainer.access_control import AccessControl
@@ -87,7 +89,7 @@ from tests.mutants.alone import (
 )
 from tests.mutants.tables_lead import PLACES, answer
 from tests.mutants.tables_roster import merge_of
-from tests.trainer import test_ends_copy
+from tests.trainer import test_election, test_ends_copy
 from tests.trainer.test_election import announced
 
 T = TypeVar("T")
@@ -2671,3 +2673,46 @@ def frames_of_a_long_answer() -> object:
         return told[1] - told[0]
 
     return play(story)
+
+
+def force_where_others_may_have_gone_on() -> object:
+    """A candidate that two of five follow: how many times `split_wait_s` it waits before it goes on
+    by force; where the organiser wants a pause, where a later genesis names what comes later, and
+    where one names what it holds.
+    """
+
+    def story(ordered: Order | None = None, genesis: Founder | None = None) -> float:
+        everybody = (test_election.ME, test_election.A, test_election.B, test_election.C, test_election.D)
+        world = test_election.World(everybody, {test_election.A: test_election.at(1)})
+        world.ordered, world.genesis = ordered, genesis
+
+        async def campaigns() -> float:
+            election = Election(world.context, world)  # type: ignore[arg-type]
+            split_wait_s = world.context.timing.split_wait_s
+            while world.now_s() < 8 * split_wait_s:
+                if await election.campaign() is not None:
+                    return world.now_s() // split_wait_s
+            return math.inf
+
+        return run_virtual(campaigns)
+
+    later, same = Founder(2, "p-b", 2, "ab" * 32, 0), Founder(2, "p-b", 1, "ab" * 32, 0)
+    return [story(), story(Order(9, Halting.PAUSE)), story(genesis=later), story(genesis=same)]
+
+
+def proof_beside_one_that_cannot_be_asked() -> object:
+    """All others of an electorate have died, and one of them is announced again; another announced
+    peer never had a vote. Whether the last one goes on by that proof alone, where the first one
+    answers, is silent, or has died once more, and where the other is silent.
+    """
+
+    def story(**answers: test_election.Answer) -> bool:
+        lives = {"a": Endpoint(test_election.later(test_election.A), ("/memory/p-a",)), "e": test_election.E}
+        waiting = [replace(test_election.announced(life, 1), state=PeerState.STANDBY) for life in lives.values()]
+        told = {lives[name]: answer for name, answer in answers.items()}
+        world = test_election.World((test_election.ME, test_election.A, test_election.B), told, announcements=waiting)
+        found = world.campaign(test_election.A, test_election.B)
+        return found is not None and not found.forced
+
+    answers = test_election.at(1)
+    return [story(a=answers, e=answers), story(a=test_election.silent), story(), story(a=answers, e=test_election.silent)]

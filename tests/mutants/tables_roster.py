@@ -1285,12 +1285,13 @@ def pause_that_a_disk_refuses() -> object:
             ending.hear_all_written()
         peer = SimpleNamespace(
             context=alone.context,
+            stage_member=alone.stage_member,
             coordinator=None,
             ending=ending,
             snapshots=SimpleNamespace(keep_now=partial(asyncio.sleep, 0, is_kept)),
             end=lambda end: ended.append(f"{end.code} {end.why}"),
         )
-        peer._stays_until_s = math.inf
+        peer._stays = "", math.inf
         peer._end_of_pause = partial(Peer._end_of_pause, peer)  # type: ignore[arg-type]
         goodbye = Goodbye(run_over=True, finished=True, why="through", paused=True, all_written=is_told)
         if is_late:

@@ -322,6 +322,49 @@ def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> N
     assert not [line for line in lines(result, "RecoveryDecided") if line > resumes and ("stage=0" in line or "stage=2" in line)]
 
 
+@pytest.mark.parametrize("away_s", [18.0, 22.0, 25.0])
+def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(away_s: float) -> None:
+    """One of each stage misses the record that pauses. The others leave, and are back while those
+    hear nobody still: these go on with nothing, neither by force nor as the others have died, and
+    nobody leaves a second time.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        away = [next(m for m in director.members(stage) if m != director.coordinator) for stage in range(4)]
+        director.partition(away, duration_s=away_s)
+
+    then = Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == 2, strike)
+    faults = replace(STEADY, replace_min_s=5.0, replace_max_s=5.0)
+    setup = lasting(unhurried(swarm(replicas=3, sources=2, standbys=0, faults=faults)), 6, NEVER)
+    result = play(replace(setup, progress_bound_s=60.0), script := Falling(Halting.PAUSE, 2, then))
+    assert script.then.struck
+    assert len(lines(result, " Ended", "paused by its organiser")) == 7
+    assert lines(result, "the run goes on with iteration 3, from snapshots of 7 peers")
+    assert len(lines(result, "TookOver")) == 1
+
+
+@pytest.mark.parametrize("full_s", [300.0, 45.0, 58.0])
+def test_who_stays_with_a_full_disk_and_is_led_again_does_not_leave(full_s: float) -> None:
+    """Two members are cut off as the first stage is to be written, and another dies: without a
+    majority the coordinator stays, with the ends. The two are back, and go on with it.
+    """
+
+    def strike(director: Director, _: Moment) -> None:
+        assert director.coordinator is not None
+        director.fill_disk(director.coordinator, full_s)
+        director.partition([director.members(1)[0], director.members(2)[0]], duration_s=20.0)
+        director.kill(*director.members(3))
+
+    script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to write"], strike))
+    faults = replace(STEADY, replace_min_s=60.0, replace_max_s=60.0)
+    setup = lasting(unhurried(swarm(replicas=1, ends_copies=0, faults=faults)), 24, NEVER)
+    result = play(replace(setup, progress_bound_s=200.0), script)
+    assert script.then.struck
+    assert not lines(result, "Ended code=1")
+    assert not lines(result, "EndsDrawnAnew")
+    assert len(paused(result)) == (full_s < 100.0)
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_stopped_run_is_over(*, dies: bool) -> None:
     """As after its last iteration: the weights are written, and nobody goes on; also where the

@@ -17,8 +17,20 @@ from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import PeerSilent, PeerUnreachable, RefusalKind, Refused
 from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import Manifest
-from swarmfree.protocol.messages import Claim, Commit, GetRecord, Header, LinkRate, Promise, RecordAnswer, Request
+from swarmfree.protocol.messages import (
+    Claim,
+    Commit,
+    GetPlan,
+    GetRecord,
+    Header,
+    LinkRate,
+    PlanAnswer,
+    Promise,
+    RecordAnswer,
+    Request,
+)
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member, Position, Term
+from swarmfree.protocol.order import Order
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -63,7 +75,14 @@ class World:
         answers: to a Claim, by peer.
         records: that are told to whoever asks.
         announcements: what the directory has.
+
+    Attributes:
+        ordered: by the organiser.
+        genesis: whom it names, and from where.
     """
+
+    ordered: Order | None = None
+    genesis: Founder | None = None
 
     def __init__(
         self,
@@ -129,8 +148,12 @@ class World:
         return (announced(ME, self.replica_state.iteration), *self._announcements)
 
     async def founder(self) -> Founder | None:
-        """No genesis names anybody."""
-        return None
+        """As given; by default no genesis names anybody."""
+        return self.genesis
+
+    def order(self) -> Order | None:
+        """As given."""
+        return self.ordered
 
     async def call(
         self, to: Endpoint, request: Request, payload: bytes = b"", *, silence_s: float, header_first: bool = False
@@ -140,9 +163,12 @@ class World:
         await asyncio.sleep(0.01)
         if isinstance(request, GetRecord):
             return Reply(RecordAnswer(next(r for r in self._records if r.iteration == request.iteration)))
-        assert isinstance(request, Claim)
         if to not in self._answers:
             raise PeerUnreachable(f"nobody listens for {to.member}", refused=True)
+        if isinstance(request, GetPlan):
+            self._answers[to](Claim(Position(FOUNDER, 0, 0, 0), only_asking=True))
+            return Reply(PlanAnswer(None, "", None, 0, ()))
+        assert isinstance(request, Claim)
         return Reply(signed(self._answers[to](request), request, to.member))
 
     def campaign(self, *dead: Endpoint) -> Takeover | None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.messages import Farewell, Open
-from swarmfree.protocol.names import Founder
+from swarmfree.protocol.errors import PeerSilent, RefusalKind, Refused
+from swarmfree.protocol.events import Note
+from swarmfree.protocol.messages import Farewell, Goodbye, Hello, Open, Request
+from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Halting, Order
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import peer
-from swarmfree.trainer.coordinator.pause import RunPause
+from swarmfree.trainer.coordinator.handoff import end_run
+from swarmfree.trainer.coordinator.pause import NOWHERE, RunPause
+from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.member.member import SILENT_FOR_LONG
+from swarmfree.trainer.pause_watch import is_to_pause
 from swarmfree.trainer.run_end import RunEnd
-from tests.mutants.alone import A, Alone, plan, play
+from tests.mutants.alone import ME, A, Alone, D, plan, play
+from tests.mutants.tables_roster import _roster
 from tests.wire.wire_samples import RECORD
 
 PAUSED = replace(RECORD, order=9000, halt=Halting.PAUSE)
@@ -164,23 +173,97 @@ async def test_who_has_heard_that_all_is_written_says_so_as_it_writes(lineage: s
     assert said.all_written == (lineage == "here")
 
 
-async def test_who_was_away_asks_what_the_genesis_names(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("order", "is_wanted"), [(None, False), (Order(9000, Halting.PAUSE), False), (Order(9001, Halting.PAUSE), True)]
+)
+async def test_who_was_away_asks_what_the_genesis_names(order: Order | None, *, is_wanted: bool) -> None:
     """Else whoever has just come back, and loses its coordinator, would leave by the old order."""
-    asked, ended = list[int](), list[object]()
+    ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: order, founder=named))
+    held = SimpleNamespace(newest_record=PAUSED)
+    assert await is_to_pause(cast("Any", SimpleNamespace(ports=ports)), cast("Any", held)) == is_wanted
 
-    async def wait(*given: Any) -> None:
-        asked.append(await given[-1]())
+
+async def test_who_was_away_leaves_once_what_it_holds_lies_on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again whether nobody leads it."""
+    waited, ended = list[None](), list[peer.End]()
+
+    async def wait(*_: Any) -> None:
+        waited.append(None)
 
     async def end_of_pause(why: str) -> peer.End | None:
-        return peer.End(0, why, paused=True) if len(asked) > 1 else None
+        return peer.End(0, why, paused=True) if len(waited) > 1 else None
 
     monkeypatch.setattr(peer, "wait_until_left_over", wait)
-    here = SimpleNamespace(
-        context=SimpleNamespace(ports=SimpleNamespace(directory=SimpleNamespace(founder=named))),
-        stage_member=SimpleNamespace(replica_state=SimpleNamespace(newest_record=PAUSED)),
-        _end_of_pause=end_of_pause,
-        end=ended.append,
-    )
+    here = SimpleNamespace(context=None, stage_member=None, _end_of_pause=end_of_pause, end=ended.append)
     await peer.Peer._leave_if_left_over(cast("Any", here))
-    assert asked == [PAUSED.order, PAUSED.order], "what it holds lies on no disk at first"
-    assert [end.paused for end in cast("Any", ended)] == [True]
+    assert (len(waited), [end.paused for end in ended]) == (2, [True])
+
+
+@pytest.mark.parametrize(("after_s", "lineage", "code"), [(59.0, "", None), (60.0, "", 1), (60.0, "another", None)])
+async def test_who_has_what_no_disk_takes_stays_a_minute(after_s: float, lineage: str, code: int | None) -> None:
+    """Then it says that this is lost; in each pause anew."""
+
+    async def refuses() -> bool:
+        return False
+
+    now_s, held = [100.0], SimpleNamespace(lineage="here")
+    here = SimpleNamespace(
+        context=SimpleNamespace(now_s=lambda: now_s[0]),
+        stage_member=SimpleNamespace(replica_state=held),
+        snapshots=SimpleNamespace(keep_now=refuses),
+        ending=SimpleNamespace(is_on_a_disk=False),
+        _stays=("", math.inf),
+    )
+    assert await peer.Peer._end_of_pause(cast("Any", here), "paused") is None
+    now_s[0], held.lineage = 100.0 + after_s, lineage or held.lineage
+    end = await peer.Peer._end_of_pause(cast("Any", here), "paused")
+    assert (end and (end.code, end.paused, end.why)) == (code and (code, True, f"paused; {NOWHERE}"))
+
+
+@pytest.mark.parametrize("is_led", [False, True])
+def test_who_led_to_the_end_of_a_pause_leads_nobody_until_its_disk_takes_what_it_holds(*, is_led: bool) -> None:
+    """It waits, and does not end where somebody leads it again meanwhile."""
+
+    async def story(alone: Alone) -> tuple[int, list[peer.End]]:
+        ended, tries = list[peer.End](), list[str]()
+
+        async def run() -> str:
+            return "paused"
+
+        async def end_of_pause(why: str) -> peer.End | None:
+            tries.append(why)
+            alone.stage_member.silent_ticks = 0 if is_led else SILENT_FOR_LONG
+            return None if len(tries) < 3 else peer.End(0, why, paused=True)
+
+        coordinator = SimpleNamespace(run=run, has_paused=True, hello=lambda *_: None)
+        here = SimpleNamespace(
+            context=alone.context,
+            stage_member=alone.stage_member,
+            membership=SimpleNamespace(hello=lambda: Hello(can_feed=False, standby=False, corpus_hash="")),
+            _make_coordinator=lambda _: coordinator,
+            _end_of_pause=end_of_pause,
+            end=ended.append,
+        )
+        await peer.Peer._lead(cast("Any", here), None)
+        return len(tries), ended
+
+    assert play(story) == ((1, []) if is_led else (3, [peer.End(0, "paused", paused=True)]))
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_goodbye_says_whether_all_is_written_and_who_did_not_take_it(*, is_paused: bool) -> None:
+    """In a pause a peer whose disk is full hears so that a sibling's has what it holds, though an
+    earlier word was lost.
+    """
+
+    async def story(alone: Alone, roster: Roster) -> tuple[set[bool], list[str]]:
+        def refuse(to: Endpoint, _: Request) -> Reply:
+            raise Refused(RefusalKind.FAILED, "full") if to == ME else PeerSilent("nothing")
+
+        alone.line.answer = refuse
+        await end_run(alone.context, roster, (), (), "through", paused=is_paused)
+        said = {request.all_written for _, request in alone.line.asked if isinstance(request, Goodbye)}
+        return said, sorted(event.text.split(":")[0] for event in alone.line.told if isinstance(event, Note))
+
+    notes = sorted([f"{ME.member} does not leave", f"{D.member} did not hear the goodbye"])
+    assert _roster(story, ME, D) == ({is_paused}, notes)

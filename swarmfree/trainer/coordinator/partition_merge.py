@@ -11,7 +11,6 @@ import asyncio
 import functools
 import math
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 
 from swarmfree.policy.election import FORCED_WITHOUT_ALL, LOOK_S
@@ -388,14 +387,16 @@ class PartitionMerge:
         mine = self._lead.tip()
         if not mine.forced:
             return False
-        more, leaders, rivals = list[Endpoint](), dict[Member, Endpoint](), list[Rival]()
+        more, leaders, rivals = list[Endpoint](), set[Member](), list[Rival]()
 
         async def ask(stranger: Endpoint) -> None:
             met = await self._meet(stranger) or await self._meet(stranger)
             if met is not None and self.counts_less_than(Tip(met.forced, met.iteration, met.lineage)):
                 more.append(stranger)
-            if (leader := self._leader_elsewhere(met)) is not None:
-                leaders[leader.member] = leader
+            leader = self._leader_elsewhere(met)
+            if leader is not None and leader.member not in leaders:
+                leaders.add(leader.member)
+                await visit(leader)  # at once: others may be silent for all the time that there is
 
         async def visit(leader: Endpoint) -> None:
             rival = await self._visit(leader) or await self._visit(leader)
@@ -411,10 +412,11 @@ class PartitionMerge:
         except TimeoutError:
             return True
         strangers = [a.endpoint for a in announced if self._is_stranger(a.endpoint)]
-        with suppress(TimeoutError):  # of many that are silent
+        try:
             async with asyncio.timeout(LOOK_S):
                 await each(strangers, ask, ASKED_AT_ONCE)
-                await each(list(leaders.values()), visit, ASKED_AT_ONCE)
+        except TimeoutError:
+            more.extend(strangers)  # of many that are silent, some were not asked
         if not rivals:  # one may have called meanwhile
             return bool(more) or self._heard is not None or self.yields_since_s < math.inf
         self._roster.wait_for(HOPE)
