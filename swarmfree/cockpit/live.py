@@ -65,7 +65,7 @@ def open_view(out: TextIO, interval_s: float = PLAIN_LINE_S, *, by_clock: bool =
     )
 
 
-def progress_line(state: SwarmState, now_s: float | None = None) -> str:
+def progress_line(state: SwarmState, now_s: float | None = None, *, is_last: bool = False) -> str:
     """Iteration, losses, speed and time left, in one line; before the first iteration, and while a
     stage is lost, what is waited for.
     """
@@ -91,7 +91,7 @@ def progress_line(state: SwarmState, now_s: float | None = None) -> str:
     elif not state.is_over:
         if state.tokens_per_s is not None:
             parts.append(f"{state.tokens_per_s:,.0f} tokens/s")
-        if left_s is not None:
+        if left_s is not None and not is_last:
             parts.append(left_words(left_s))
     return ", ".join(parts)
 
@@ -131,7 +131,7 @@ class PlainView:
     def close(self, state: SwarmState, now_s: float | None = None, own: Sequence[Text] = ()) -> None:
         """Print the progress that was skipped, and the loss held out after the last line."""
         if state.committed_count > self._told_count or len(state.evaluations) > self._told_evaluations:
-            self._out.write(self._progress(state, max(state.now_s, now_s or 0.0), own) + "\n")
+            self._out.write(self._progress(state, max(state.now_s, now_s or 0.0), own, is_last=True) + "\n")
         self._out.flush()
 
     def _new(self, state: SwarmState) -> list[News]:
@@ -145,10 +145,10 @@ class PlainView:
             self._news_told = state.news[-1]
         return found
 
-    def _progress(self, state: SwarmState, now_s: float, own: Sequence[Text]) -> str:
+    def _progress(self, state: SwarmState, now_s: float, own: Sequence[Text], *, is_last: bool = False) -> str:
         self._told_s, self._told_count, self._told_evaluations = now_s, state.committed_count, len(state.evaluations)
         return self._stamp(state, now_s) + "; ".join(
-            [progress_line(state, now_s), *(" ".join(line.plain.split()) for line in own)]
+            [progress_line(state, now_s, is_last=is_last), *(" ".join(line.plain.split()) for line in own)]
         )
 
     def _stamp(self, state: SwarmState, time_s: float) -> str:

@@ -257,6 +257,8 @@ class SwarmState:
         coordinator: name of who opened last.
         iteration, attempt: of the last Open; `ABSENT` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
+        caught_up_to: the last iteration that was read by a peer that had no part in it: all those
+            before came as fast as it could take them.
         guests: that serve now.
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
         cuts: of the model, in order of time.
@@ -287,6 +289,7 @@ class SwarmState:
     attempt: int = 0
     opened_s: float = 0.0
     first_opened_s: float = 0.0
+    caught_up_to: int = ABSENT
     commits: tuple[IterationSeen, ...] = ()
     evaluations: tuple[HeldOut, ...] = ()
     guests: tuple[Guest, ...] = ()
@@ -406,11 +409,11 @@ class SwarmState:
         gaps = [
             (after.time_s - before.time_s, after.iteration - before.iteration)
             for before, after in itertools.pairwise(recent)
-            if after.iteration not in gone_on
+            if after.iteration not in gone_on and before.iteration >= self.caught_up_to
         ]
         if gaps:
             return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps)
-        return self.iteration_seconds
+        return self.iteration_seconds or None
 
     def remaining_s(self, now_s: float) -> float | None:
         """Estimated seconds to the end at `now_s`; None before the first commit, where the last

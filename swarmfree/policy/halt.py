@@ -12,6 +12,9 @@ from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
 
+SAID_AGAIN_S = 60.0
+"""Between two words on a disk that keeps a run from its pause."""
+
 
 def due_order(order: Order | None, last: Record | None, spent: int) -> Order | None:
     """Which order the record that comes next obeys; None where there is none to obey.

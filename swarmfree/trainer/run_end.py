@@ -106,7 +106,11 @@ class RunEnd:
         try:
             await self._snapshots.write_now()
         except (SwarmfreeError, CallFailed) as error:
-            raise Refused(RefusalKind.FAILED, f"no snapshot is written: {error.__cause__ or error}") from error
+            self._snapshots.tell_refusal(f"the run is to pause, and waits for this disk: {error}")
+            cause = error.__cause__
+            # Without the path, which is nobody else's, and is another one after each iteration
+            reason = cause.strerror if isinstance(cause, OSError) and cause.strerror else cause or error
+            raise Refused(RefusalKind.FAILED, f"no snapshot is written: {reason}") from error
         return Reply(Farewell("", self._all_written_of == lineage))
 
     async def keep(self) -> None:

@@ -10,10 +10,12 @@ Source: elastic harness, tiers of snapshots; protocol, "When all have died".
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from swarmfree.policy.block_split import split_after
+from swarmfree.policy.halt import SAID_AGAIN_S
 from swarmfree.policy.resume import worth_keeping
 from swarmfree.protocol.errors import CallFailed, SwarmfreeError
 from swarmfree.protocol.events import Note
@@ -37,7 +39,7 @@ class SnapshotKeeper:
         self._port = context.ports.snapshots
         self._every = context.manifest.recovery.snapshot_every if self._port is not None else 0
         self._due: tuple[Snapshot, list[bytes]] | None = None
-        self._told, self._writing = "", asyncio.Lock()
+        self._told, self._said_s, self._writing = "", -math.inf, asyncio.Lock()
         self._passing: HeldSnapshot | None = None
         self._damaged: set[HeldSnapshot] = set()
 
@@ -95,9 +97,15 @@ class SnapshotKeeper:
             try:
                 await self.write_now()
             except (SwarmfreeError, CallFailed) as error:
-                self._context.tell(Note(f"no snapshot is written: {error}"))
+                self.tell_refusal(f"no snapshot is written: {error}")
                 return False
         return True
+
+    def tell_refusal(self, words: str) -> None:
+        """Say of the disk that it refuses, if that was not said a moment ago."""
+        if self._context.now_s() >= self._said_s + SAID_AGAIN_S:
+            self._said_s = self._context.now_s()
+            self._context.tell(Note(words))
 
     async def _write(self, snapshot: Snapshot, parts: list[bytes]) -> None:
         assert self._port is not None, "something is to be written"
@@ -107,7 +115,7 @@ class SnapshotKeeper:
             there = [one for one in self.held() if one != self._passing]
             descendants = [one for one in there if await self._goes_on_from(one, snapshot.held)]
             await self._port.write(snapshot, parts, worth_keeping(there, snapshot.held.iteration, snapshot.past, descendants))
-        self._told = ""
+        self._told, self._said_s = "", -math.inf
         self.arrived(snapshot.held)
         if self._on_written is not None:
             self._on_written(snapshot.held)

@@ -71,6 +71,16 @@ def test_the_last_plain_line_has_the_loss_held_out_last() -> None:
     assert out.getvalue() == told
 
 
+def test_the_last_plain_line_names_no_time_that_is_left() -> None:
+    """Whoever ends in a pause would promise that the run goes on."""
+    out, state = io.StringIO(), fold_all([*beginning(), *iteration(0, 10), *iteration(1, 12)])
+    view = PlainView(out, interval_s=0.0)
+    view.show(fold_all([*beginning(), *iteration(0, 10)]))
+    assert progress_line(state).endswith("left")
+    view.close(state)
+    assert out.getvalue().splitlines()[-1].endswith("tokens/s")
+
+
 def test_plain_lines_never_fall_silent() -> None:
     """While nothing moves, a line every so many seconds says what is waited for."""
     out, state = io.StringIO(), fold_all(h for h in beginning() if h.time_s < START_S + 5)

@@ -122,6 +122,18 @@ def test_a_member_that_does_not_coordinate_sees_loss_speed_and_time_left() -> No
     assert "30 / 100" in shown and "about 70 s left" in shown
 
 
+def test_a_newcomer_says_nothing_of_the_pace_until_it_takes_part() -> None:
+    """The records that it catches up with come as fast as it takes them."""
+    others = plan(60, (("lead", "lead2"), ("other",), ("third", "third2"), ("last",)))
+    own = look(up(), glance(60, plan=others), START_S + 20)
+    assert own.swarm.remaining_s(own.swarm.now_s) is None
+    for number in range(61, 70):
+        own = look(own, glance(number, plan=others), START_S + 20 + 0.05 * (number - 60))
+    for number in range(70, 75):
+        own = look(own, glance(number), START_S + 21 + number - 70)
+    assert own.swarm.pace_s == pytest.approx(1.0, rel=0.2)
+
+
 def test_a_volunteer_sees_its_place_and_its_share() -> None:
     """The screen says which stage this peer serves and with whom, which part of the work it does,
     and what it keeps of what it may keep.

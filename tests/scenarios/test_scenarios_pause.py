@@ -294,7 +294,9 @@ def test_a_full_disk_delays_a_pause_only_where_no_sibling_can_write(*, everybody
         lasting(unhurried(swarm()), 20, NEVER),
         Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 2, strike),
     )
-    assert len(lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2")) == everybody
+    told = lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2")
+    assert len(told) == everybody, "once a minute, whatever the iteration"
+    assert len(lines(result, "the run is to pause, and waits for this disk")) == 2 * everybody
     assert len(paused(result)) == len(resumed(result)) == 1
     assert set(committed(result)) == set(range(20))
 
@@ -315,7 +317,7 @@ def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> N
     script = Falling(Halting.PAUSE, 2, Once(WHEN["the first is to write"], strike))
     faults = replace(STEADY, replace_min_s=40.0, replace_max_s=40.0)
     result = play(lasting(unhurried(swarm(ends_copies=0, standbys=0, faults=faults)), 8, NEVER), script)
-    assert lines(result, "no snapshot is written")
+    assert len(lines(result, "Note", "the run is to pause, and waits for this disk")) == 2
     assert len(lines(result, " Ended", "paused by its organiser")) == 2
     assert len(resumed(result)) == 1
     (resumes, *_) = lines(result, "the run goes on with iteration")

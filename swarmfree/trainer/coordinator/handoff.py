@@ -38,13 +38,14 @@ class Written:
     all_before: bool = False
 
 
-async def write_weights(context: Context, roster: Roster, last: Record | None) -> Written:
+async def write_weights(context: Context, roster: Roster, last: Record | None, stages: Collection[int] | None = None) -> Written:
     """Have the weights of every stage, or where the run pauses its snapshot, written before anybody
     ends: by one replica, and where that one cannot, by the next.
 
     Args:
         last: the record of the last iteration; who missed it steps with it first, or holds its
             stage no more.
+        stages: which; None for all.
 
     Raises:
         Deposed: this peer leads no longer; what was written stays.
@@ -93,13 +94,15 @@ async def write_weights(context: Context, roster: Roster, last: Record | None) -
             if failure is None:
                 return
             why = str(failure)
+            if isinstance(failure, Refused) and failure.kind is RefusalKind.FAILED:
+                why = f"{participant.member}: {failure.detail}"
             if last is not None and _stands_elsewhere(failure):
                 await broadcast.bring_up([participant], last)
             if asked[participant] == ASKED_MAX:
                 roster.excuse(participant)
         missing[stage] = why
 
-    await each(range(context.manifest.stage_count), write)
+    await each(range(context.manifest.stage_count) if stages is None else stages, write)
     roster.check()
     return Written(written, {} if all_before else missing, all_before)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import Collection
 
 from swarmfree.policy import halt
 from swarmfree.policy.quorum import is_majority
@@ -24,6 +25,8 @@ from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.tasks import each
 
+AGAIN_S = 5.0
+"""Between two tries to pause where a disk refuses: a stage is copied for each."""
 PAUSED = "paused by its organiser"
 GO_ON = "the same commands in the same folders go on from there"
 NOWHERE = "but what this peer holds lies on no disk that it knows of, and is lost"
@@ -42,7 +45,9 @@ class RunPause:
     def __init__(self, context: Context, lead: Leadership, roster: Roster, partition_merge: PartitionMerge) -> None:
         """Nobody has ordered anything."""
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
-        self._said, self._is_rest, self.is_left_over = "", False, False
+        self._said, self._said_s, self._again_s = "", -math.inf, -math.inf
+        self._missing: Collection[int] = ()
+        self._is_rest, self.is_left_over = False, False
         self._alone_since_s = math.inf
         self._unmet = 0  # number of the order of which that was told
         self._batch_order: Order | None = None  # the newest one that was seen
@@ -100,17 +105,27 @@ class RunPause:
             return await self._is_left_over()
         if not halt.is_paused(self._lead.decided, await self._spent()):
             return False
-        written = await write_weights(self._context, self._roster, self._lead.decided)
+        if self._missing and self._has_majority() and self._context.now_s() < self._again_s:
+            return False
+        # What could not be written before is tried first: all others would write for nothing
+        written = await write_weights(self._context, self._roster, self._lead.decided, self._missing) if self._missing else None
+        if written is None or not written.missing:
+            written = await write_weights(self._context, self._roster, self._lead.decided)
         self._is_rest = not self._has_majority()
         if written.missing and not self._is_rest:
-            why = "; ".join(f"stage {stage}: {why_not}" for stage, why_not in sorted(written.missing.items()))
-            if why != self._said:
-                self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
-            self._said = why
+            self._missing, self._again_s = tuple(written.missing), self._context.now_s() + AGAIN_S
+            self._tell_missing("; ".join(f"stage {stage}: {why}" for stage, why in sorted(written.missing.items())))
             return False
         if not written.missing:
             await tell_all_written(self._context, self._roster)
         return True
+
+    def _tell_missing(self, why: str) -> None:
+        """Say what a pause waits for, and once a minute that it does still."""
+        now_s = self._context.now_s()
+        if why != self._said or now_s >= self._said_s + halt.SAID_AGAIN_S:
+            self._said, self._said_s = why, now_s
+            self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
 
     async def end(self) -> str:
         """Have everybody leave; what they hold lies on their disks.
