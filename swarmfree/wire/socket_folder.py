@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 from pathlib import Path
 
@@ -128,10 +129,17 @@ def require_unused(folder: Path) -> None:
             os.close(descriptor)
 
 
+def _beside(folder: Path) -> Path:
+    """A folder that is not there yet, named as one more of these."""
+    stem, _, number = folder.name.rpartition("-")
+    stem = stem if stem and number.isdecimal() else folder.name
+    return next(other for count in itertools.count(2) if not (other := folder.with_name(f"{stem}-{count}")).exists())
+
+
 def _take(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ConfigError(
-            f"folder {folder} is in use by another running peer or node: give each one of its own, --folder {folder}-2"
+            f"folder {folder} is in use by another running peer or node: give each one of its own, --folder {_beside(folder)}"
         ) from error

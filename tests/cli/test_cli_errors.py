@@ -342,3 +342,15 @@ def test_what_a_volunteer_names_is_looked_at_before_anything_is_loaded(tmp_path:
         _told_in_one_line(_invoke("peer", invite, "--folder", str(own)), 2, "in use by another running peer", f"--folder {own}-2")
     finally:
         used.close()
+
+
+def test_the_folder_that_is_named_in_place_of_one_in_use_is_not_there_yet(tmp_path: Path) -> None:
+    """The next one of its kind, whichever of them was asked for."""
+    used = [SocketFolder(tmp_path / name) for name in ("peer", "peer-2", "a-b")]
+    try:
+        for name, free in (("peer", "peer-3"), ("peer-2", "peer-3"), ("a-b", "a-b-2")):
+            with pytest.raises(ConfigError, match=rf"--folder {tmp_path}/{free}$"):
+                SocketFolder(tmp_path / name)
+    finally:
+        for folder in used:
+            folder.close()
