@@ -18,8 +18,8 @@ def pause(invite: InviteArgument, *, organiser: OrganiserOption, patience: Patie
     its disk, and all end with exit code 0. To go on, start the same commands in the same folders,
     the bootstrap node too, if it was ended: the run goes on with the next iteration, from the very
     bits that it had. Where a stage cannot be written by anybody, the run goes on until it can:
-    its coordinator and the peer whose disk refuses say so in their logs. Ends when a peer has taken
-    the order.
+    `swarmfree status` says so, and the log of the peer whose disk refuses. Ends when a peer has
+    taken the order.
     """
     _order(invite, organiser, Halting.PAUSE, patience)
 

@@ -80,7 +80,7 @@ class Lookout:
         if by is not None and record is not None:
             record = await self._measure(by, record, silence_s if measure else 0.0)
             await self._find_evaluation(by, record, silence_s)
-        last_move = await self._last_move(by, plan, silence_s)
+        lead = await self._coordinators(by, plan, silence_s)
         gone, hosts = await self._call_all(announcements, plan.plan if plan is not None else None, silence_s / 2)
         points = invite_points(await self._directory.entry_points(), announcements, self._invite.entry_points)
         found = RunStatus(
@@ -102,7 +102,8 @@ class Lookout:
             seen=self._seen,
             banned=bans.peers if bans is not None else (),
             halt=order.halt if order is not None and is_due else Halting.NOT,
-            last_move=last_move,
+            last_move=lead.last_move if lead is not None else "",
+            held_up=lead.held_up if lead is not None else "",
             refusal=self._admission.refusal(self._access.asker.peer_id, self._access.shown_by(self._invite.ticket)) or "",
             said_over=await self._directory.is_over(),
         )
@@ -123,17 +124,15 @@ class Lookout:
                 return to, plan, await self._record(to, ABSENT, silence_s)
         return None, None, None
 
-    async def _last_move(self, by: Endpoint | None, plan: PlanAnswer | None, silence_s: float) -> str:
-        """What the coordinator says of the peer that it moved last; empty where it is silent."""
-        if by is None or plan is None or plan.coordinator is None:
-            return ""
-        if plan.coordinator.member == by.member:
-            return plan.last_move
+    async def _coordinators(self, by: Endpoint | None, plan: PlanAnswer | None, silence_s: float) -> PlanAnswer | None:
+        """The coordinator's own answer, which says more than others'; None where it is silent."""
+        if by is None or plan is None or plan.coordinator is None or plan.coordinator.member == by.member:
+            return plan
         try:
             answer = (await self._network.call(plan.coordinator, GetPlan(), silence_s=silence_s)).message
         except CallFailed:
-            return ""
-        return answer.last_move if isinstance(answer, PlanAnswer) else ""
+            return None
+        return answer if isinstance(answer, PlanAnswer) else None
 
     async def _record(self, to: Endpoint, iteration: int, silence_s: float) -> Record | None:
         """Fetch a record of a peer, `ABSENT` for the newest; None if it has none."""

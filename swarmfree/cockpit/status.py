@@ -50,6 +50,8 @@ class RunStatus:
             or was resumed.
         last_move: what the coordinator says of the peer that it moved last; empty for nobody, or
             where it did not answer.
+        held_up: what holds up the organiser's order, in the coordinator's words; empty for nothing,
+            or where it did not answer.
         refusal: why members answer nothing to who looks; empty where they do.
         said_over: the organiser's word that the run is over, which outlives all members' words.
     """
@@ -71,6 +73,7 @@ class RunStatus:
     banned: tuple[str, ...] = ()
     halt: Halting = Halting.NOT
     last_move: str = ""
+    held_up: str = ""
     refusal: str = ""
     said_over: bool = False
 
@@ -199,6 +202,7 @@ def status_json(status: RunStatus) -> dict[str, Any]:
         "gone": sorted(status.gone),
         "banned": list(status.banned),
         "last_move": status.last_move,
+        "held_up": status.held_up,
         "stages": [_stage(status, stage) for stage in range(manifest.stage_count)],
         "peers": [_peer(a, status) for a in status.announcements],
     }
@@ -267,6 +271,8 @@ def status_picture(status: RunStatus) -> RenderableType:
         lines.append(f"iteration {status.plan.iteration} is open, attempt {status.plan.position.attempt}")
     if status.presence:
         lines.append(status.presence)
+    if status.held_up:
+        lines.append(status.held_up)
     if status.banned:
         lines.append(f"banned by the organiser: {', '.join(status.banned)}")
     if status.last_move:

@@ -853,6 +853,7 @@ class PlanAnswer:
             place of that since.
         passed_over: peer id of a coordinator that it does not follow, since that leads from before
             what lies on its disk; empty = none.
+        held_up: what holds up the organiser's order, where it coordinates; empty = nothing.
     """
 
     plan: Plan | None
@@ -864,6 +865,7 @@ class PlanAnswer:
     host: str = ""
     is_committed_state: bool = False
     passed_over: str = ""
+    held_up: RemoteText = ""
 
     def goes_on(self, least: int) -> bool:
         """Whether the answering peer is led, or may elect a coordinator by its plan, and holds as

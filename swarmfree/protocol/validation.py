@@ -640,6 +640,7 @@ def _plan_answer(answer: says.PlanAnswer, bounds: MessageBounds) -> None:
     _plan(answer.plan, bounds)
     _text("what is waited for", answer.waiting_for)
     _text("the last move", answer.last_move)
+    _text("what holds up an order", answer.held_up)
     _name("peer id", answer.host)
     if answer.coordinator is not None:
         _endpoint(answer.coordinator)

@@ -240,8 +240,8 @@ class Peer:
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():
-                last_move = self.coordinator.last_move if self.coordinator is not None else ""
-                return await queries.get_plan(stage_member, self.fetcher.offered(), last_move)
+                told = (self.coordinator.last_move, self.coordinator.held_up) if self.coordinator is not None else ()
+                return await queries.get_plan(stage_member, self.fetcher.offered(), *told)
             case Build():
                 return await self.builder.build(header.sender, request)
             case Prepare():

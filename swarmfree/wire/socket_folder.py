@@ -131,9 +131,9 @@ def require_unused(folder: Path) -> None:
 
 def _beside(folder: Path) -> Path:
     """A folder that is not there yet, named as one more of these."""
-    stem, _, number = folder.name.rpartition("-")
-    stem = stem if stem and number.isdecimal() else folder.name
-    return next(other for count in itertools.count(2) if not (other := folder.with_name(f"{stem}-{count}")).exists())
+    kind, _, number = folder.name.rpartition("-")
+    kind = kind if kind and number.isdecimal() else folder.name
+    return next(other for count in itertools.count(2) if not (other := folder.with_name(f"{kind}-{count}")).exists())
 
 
 def _take(descriptor: int, folder: Path) -> None:

@@ -232,6 +232,14 @@ def test_status_says_who_was_moved_last() -> None:
     assert "last move" not in _text(status_picture(_status(answered=True)))
 
 
+def test_status_says_what_holds_up_a_pause() -> None:
+    """The organiser's command has ended by then."""
+    told = "cannot pause yet, and goes on until each stage lies on a disk: stage 2: 4f2a1b: no snapshot is written"
+    status = dataclasses.replace(_status(answered=True), held_up=told)
+    assert told in " ".join(_text(status_picture(status)).split())
+    assert (status_json(status)["held_up"], status_json(_status(answered=True))["held_up"]) == (told, "")
+
+
 def test_status_says_whose_guest_a_peer_is() -> None:
     """By its host's name in both tables, and by peer id in JSON; a host that nobody knows is named
     by its peer id. Of others nothing is said.

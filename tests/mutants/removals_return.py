@@ -1517,8 +1517,8 @@ def donor_vouches_for_anything(patch: pytest.MonkeyPatch) -> None:
     """Who is asked for its plan says of whatever it holds that the last record left it (3.10)."""
     get_plan = queries.get_plan
 
-    async def careless(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
-        reply = await get_plan(stage_member, snapshots, last_move)
+    async def careless(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], *told: str) -> Reply:
+        reply = await get_plan(stage_member, snapshots, *told)
         return Reply(dataclasses.replace(reply.expect(PlanAnswer), is_committed_state=True))
 
     patch.setattr(queries, "get_plan", careless)

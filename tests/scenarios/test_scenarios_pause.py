@@ -294,7 +294,7 @@ def test_a_full_disk_delays_a_pause_only_where_no_sibling_can_write(*, everybody
         lasting(unhurried(swarm()), 20, NEVER),
         Once(lambda m: isinstance(m.request, Open) and m.request.plan.iteration == 2, strike),
     )
-    told = lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2")
+    told = lines(result, "cannot pause yet, and goes on until each stage lies on a disk: stage 2: Peer0")
     assert len(told) == everybody, "once a minute, whatever the iteration"
     assert len(lines(result, "the run is to pause, and waits for this disk")) == 2 * everybody
     assert len(paused(result)) == len(resumed(result)) == 1

@@ -172,6 +172,11 @@ class Coordinator:
         """Whom this peer moved last, and what that brings; empty for nobody."""
         return self._moves.last_move
 
+    @property
+    def held_up(self) -> str:
+        """What holds up the organiser's order; empty where nothing does."""
+        return self._pausing.held_up
+
     def is_whole(self) -> bool:
         """Whether the swarm goes on under this peer: every stage is served, and a majority
         follows.

@@ -40,12 +40,13 @@ class RunPause:
 
     Attributes:
         is_left_over: this peer waits for others that have paused: it ends.
+        held_up: what a pause that is ordered waits for; empty for nothing.
     """
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster, partition_merge: PartitionMerge) -> None:
         """Nobody has ordered anything."""
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
-        self._said, self._said_s, self._again_s = "", -math.inf, -math.inf
+        self.held_up, self._said_s, self._again_s = "", -math.inf, -math.inf
         self._missing: Collection[int] = ()
         self._is_rest, self.is_left_over = False, False
         self._alone_since_s = math.inf
@@ -102,6 +103,7 @@ class RunPause:
             Deposed: this peer leads no longer.
         """
         if not halt.is_paused(self._lead.decided, 0):
+            self.held_up = ""
             return await self._is_left_over()
         if not halt.is_paused(self._lead.decided, await self._spent()):
             return False
@@ -122,10 +124,11 @@ class RunPause:
 
     def _tell_missing(self, why: str) -> None:
         """Say what a pause waits for, and once a minute that it does still."""
-        now_s = self._context.now_s()
-        if why != self._said or now_s >= self._said_s + halt.SAID_AGAIN_S:
-            self._said, self._said_s = why, now_s
-            self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
+        now_s, before = self._context.now_s(), self.held_up
+        self.held_up = f"cannot pause yet, and goes on until each stage lies on a disk: {why}"
+        if before != self.held_up or now_s >= self._said_s + halt.SAID_AGAIN_S:
+            self._said_s = now_s
+            self._context.tell(Note(self.held_up))
 
     async def end(self) -> str:
         """Have everybody leave; what they hold lies on their disks.

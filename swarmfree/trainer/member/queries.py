@@ -109,9 +109,11 @@ async def get_record(stage_member: StageMember, request: GetRecord) -> Reply:
     return Reply(RecordAnswer(record))
 
 
-async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "") -> Reply:
+async def get_plan(
+    stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...], last_move: str = "", held_up: str = ""
+) -> Reply:
     """Return the plan in force, the coordinator, what the run waits for and the number of records;
-    a coordinator adds its last move, a guest its host.
+    a coordinator adds its last move and what holds up an order, a guest its host.
 
     Without a coordinator this peer tells of the snapshots on its disk, the one that it holds first,
     and of the plan only if it holds a stage and may claim by that plan.
@@ -125,4 +127,6 @@ async def get_plan(stage_member: StageMember, snapshots: tuple[HeldSnapshot, ...
     host = stage_member.guest_room.host
     vouches = replica_state.stage != ABSENT and replica_state.is_committed_state
     passed_over = replica_state.passed_over if replica_state.is_from_disk and leader is None else ""
-    return Reply(PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches, passed_over))
+    return Reply(
+        PlanAnswer(plan, stage_member.waiting_for, leader, records, told, last_move, host, vouches, passed_over, held_up)
+    )

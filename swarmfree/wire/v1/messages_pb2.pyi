@@ -1942,6 +1942,7 @@ class GetPlanResponse(google.protobuf.message.Message):
     HOST_FIELD_NUMBER: builtins.int
     IS_COMMITTED_STATE_FIELD_NUMBER: builtins.int
     PASSED_OVER_FIELD_NUMBER: builtins.int
+    HELD_UP_FIELD_NUMBER: builtins.int
     waiting_for: builtins.str
     """What the run waits for; empty if nothing."""
     records: builtins.int
@@ -1958,6 +1959,8 @@ class GetPlanResponse(google.protobuf.message.Message):
     """Peer id of a coordinator that the receiver does not follow, since that leads from before what
     lies on the receiver's disk; empty = none.
     """
+    held_up: builtins.str
+    """Where the receiver coordinates: what holds up the organiser's order; empty if nothing does."""
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
@@ -1982,9 +1985,10 @@ class GetPlanResponse(google.protobuf.message.Message):
         host: builtins.str = ...,
         is_committed_state: builtins.bool = ...,
         passed_over: builtins.str = ...,
+        held_up: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["coordinator", b"coordinator", "plan", b"plan"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "passed_over", b"passed_over", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["coordinator", b"coordinator", "held_up", b"held_up", "host", b"host", "is_committed_state", b"is_committed_state", "last_move", b"last_move", "passed_over", b"passed_over", "plan", b"plan", "records", b"records", "snapshots", b"snapshots", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___GetPlanResponse = GetPlanResponse
 
