@@ -236,14 +236,15 @@ class Election:
             return True
         announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
         others, on_disks = Poll(), list[int]()
-        decided = {member.peer_id for member in self._electorate(plan)}
+        electorate = self._electorate(plan)
+        decided = {member.peer_id for member in electorate}
         async with asyncio.TaskGroup() as group:
             for a in announced:
                 if a.state is PeerState.SERVING and a.endpoint not in poll.promises:
                     group.create_task(self._ask_one(others, a.endpoint, Claim(self._position(term), only_asking=True)))
                 elif a.endpoint.member != self._context.me and a.state is not PeerState.SERVING:
-                    has_decided = a.endpoint.member.peer_id in decided
-                    group.create_task(self._ask_disk(others, on_disks, a.endpoint, has_decided=has_decided))
+                    is_back = a.endpoint.member.peer_id in decided and a.endpoint.member not in electorate
+                    group.create_task(self._ask_disk(others, on_disks, a.endpoint, is_back=is_back))
         poll.behind = max(poll.behind, others.behind)
         told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
         is_further = max(told, default=0) > self._stage_member.replica_state.announced_iteration
@@ -284,12 +285,14 @@ class Election:
 
     async def _forces(self, waited_s: float, plan: Plan, poll: Poll, *, is_followed: bool = False) -> bool:
         """Whether this peer goes on without a majority: not where the organiser wants a pause, as
-        that is what the others may have decided, and left; nor, for twice as long as is waited
-        else, where a genesis lets the run go on from something later.
+        that is what the others may have decided, and left, unless a record is stored that says what
+        they have; nor, for twice as long as is waited else, where a genesis lets the run go on from
+        something later.
         """
         replica_state = self._stage_member.replica_state
         may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
-        if not may_force or replica_state.is_through:
+        known = [p for p in poll.promises.values() if p.iteration == replica_state.iteration]
+        if not may_force or replica_state.is_through or newest_sealed(known, replica_state.lineage) is not None:
             return may_force
         if await is_to_pause(self._context, replica_state):
             return False
@@ -419,14 +422,15 @@ class Election:
     def _is_signed(self, member: Member, promise: Promise, term: Term) -> bool:
         return is_promised(Vote(member, promise.signature), term, self._context.run, self._context.ports.network.verify)
 
-    async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint, *, has_decided: bool) -> None:
+    async def _ask_disk(self, poll: Poll, found: list[int], endpoint: Endpoint, *, is_back: bool) -> None:
         """What those who decided have done lies on their disks, where they have died since; one of
-        them may lead from there by now. One of those that cannot be asked may have more.
+        them may lead from there by now. One that `is_back`, and cannot be asked, may have more: its
+        port may be closed still.
         """
         try:
             reply = await self._context.call(endpoint, GetPlan(), silence_s=self._context.timing.silence_s / 2)
-        except CallFailed as error:
-            poll.silent |= has_decided and not (isinstance(error, PeerUnreachable) and error.refused)
+        except CallFailed:
+            poll.silent |= is_back
             return
         answer = reply.expect(PlanAnswer)
         found.extend(held.iteration for held in answer.snapshots)

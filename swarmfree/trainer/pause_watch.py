@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from swarmfree.policy.election import FORCED_WITHOUT_ALL
-from swarmfree.policy.halt import pauses, spent_before
+from swarmfree.policy.halt import is_paused, pauses, spent_before
 from swarmfree.protocol.names import ABSENT
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S, StageMember
@@ -18,10 +18,14 @@ from swarmfree.trainer.replica_state import ReplicaState
 
 
 async def is_to_pause(context: Context, replica_state: ReplicaState) -> bool:
-    """Whether the organiser wants a pause of what goes on from this state, or it has paused."""
+    """Whether the organiser wants a pause of what goes on from this state, or it has paused: not
+    before the first record, which leaves the first thing to keep, nor in the last iteration.
+    """
     order, last = context.ports.directory.order(), replica_state.newest_record
-    if not pauses(order, last, 0):
+    if last is None or not pauses(order, last, 0):
         return False  # the directory is asked for nothing while nobody wants any
+    if replica_state.iteration + 1 >= context.manifest.run.iterations and not is_paused(last, 0):
+        return False
     return pauses(order, last, spent_before(await context.ports.directory.founder(), last))
 
 

@@ -352,8 +352,9 @@ class Peer:
     async def _leave_if_left_over(self) -> None:
         while True:
             await wait_until_left_over(self.context, self.stage_member, lambda: self.coordinator is not None)
-            if end := await self._end_of_pause(f"{PAUSED}, while this peer was away: {GO_ON}"):
-                break
+            end = await self._end_of_pause(f"{PAUSED}, while this peer was away: {GO_ON}")
+            if end is not None and not self.stage_member.hears_coordinator:
+                break  # nobody has led it while it wrote
         self.end(end)
 
     async def _end_of_pause(self, why: str) -> End | None:
@@ -408,10 +409,13 @@ class Peer:
         finally:
             self.coordinator = None
             self.stage_member.lose_coordinator()
-        while (end := await self._end_of_pause(why) if coordinator.has_paused else End(0, why)) is None:
-            await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
+        end = None if coordinator.has_paused else End(0, why)
+        while end is None:
+            end = await self._end_of_pause(why)
             if self.stage_member.hears_coordinator:
                 return  # a majority has gone on, and needs what is held here
+            if end is None:
+                await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
         self.end(end)
 
     async def _announce(self) -> None:

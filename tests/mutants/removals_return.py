@@ -134,9 +134,9 @@ def proof_beside_who_cannot_be_asked(patch: pytest.MonkeyPatch) -> None:
     """
     ask = Election._ask_disk
 
-    async def careless(self: Election, poll: Poll, found: list[int], endpoint: Endpoint, *, has_decided: bool) -> None:
-        del has_decided
-        await ask(self, poll, found, endpoint, has_decided=False)
+    async def careless(self: Election, poll: Poll, found: list[int], endpoint: Endpoint, *, is_back: bool) -> None:
+        del is_back
+        await ask(self, poll, found, endpoint, is_back=False)
 
     patch.setattr(Election, "_ask_disk", careless)
 

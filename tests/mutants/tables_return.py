@@ -45,11 +45,11 @@ from swarmfree.protocol.messages import (
     RecordAnswer,
     Request,
 )
-from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Term
+from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Position, Term
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Reply, Snapshots
-from swarmfree.protocol.records import float32_bits
+from swarmfree.protocol.records import GENESIS_LINEAGE, Record, float32_bits
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.sim.loop import run_virtual
 from swarmfree.sim.peer_ports import MemorySnapshots, Pace
@@ -2677,13 +2677,18 @@ def frames_of_a_long_answer() -> object:
 
 def force_where_others_may_have_gone_on() -> object:
     """A candidate that two of five follow: how many times `split_wait_s` it waits before it goes on
-    by force; where the organiser wants a pause, where a later genesis names what comes later, and
-    where one names what it holds.
+    by force; where the organiser wants a pause, and where a record is stored then; where a later
+    genesis names what comes later, and where one names what it holds.
     """
+    everybody = (test_election.ME, test_election.A, test_election.B, test_election.C, test_election.D)
+    before = test_election.record(0, GENESIS_LINEAGE, *everybody).lineage()
+    stored = test_election.record(1, before, *everybody)
 
-    def story(ordered: Order | None = None, genesis: Founder | None = None) -> float:
-        everybody = (test_election.ME, test_election.A, test_election.B, test_election.C, test_election.D)
-        world = test_election.World(everybody, {test_election.A: test_election.at(1)})
+    def story(ordered: Order | None = None, genesis: Founder | None = None, sealed: Record | None = None) -> float:
+        at = Position(test_election.FOUNDER, 1, 0, 1) if sealed is not None else None
+        world = test_election.World(
+            everybody, {test_election.A: lambda _: Promise(1, sealed, at, stage=1, is_committed_state=True)}
+        )
         world.ordered, world.genesis = ordered, genesis
 
         async def campaigns() -> float:
@@ -2697,13 +2702,14 @@ def force_where_others_may_have_gone_on() -> object:
         return run_virtual(campaigns)
 
     later, same = Founder(2, "p-b", 2, "ab" * 32, 0), Founder(2, "p-b", 1, "ab" * 32, 0)
-    return [story(), story(Order(9, Halting.PAUSE)), story(genesis=later), story(genesis=same)]
+    pause = Order(9, Halting.PAUSE)
+    return [story(), story(pause), story(pause, sealed=stored), story(genesis=later), story(genesis=same)]
 
 
 def proof_beside_one_that_cannot_be_asked() -> object:
     """All others of an electorate have died, and one of them is announced again; another announced
     peer never had a vote. Whether the last one goes on by that proof alone, where the first one
-    answers, is silent, or has died once more, and where the other is silent.
+    answers, is silent, or listens nowhere yet, and where the other does not.
     """
 
     def story(**answers: test_election.Answer) -> bool:
@@ -2715,4 +2721,5 @@ def proof_beside_one_that_cannot_be_asked() -> object:
         return found is not None and not found.forced
 
     answers = test_election.at(1)
-    return [story(a=answers, e=answers), story(a=test_election.silent), story(), story(a=answers, e=test_election.silent)]
+    alone = [story(a=test_election.silent), story()]
+    return [story(a=answers, e=answers), *alone, story(a=answers, e=test_election.silent), story(a=answers)]

@@ -166,7 +166,7 @@ def test_no_disk_of_a_stage_has_room() -> None:
     result = rehearse(SEED, setup=setup, factories=with_full_disks(*of_stage_2(setup)))
     assert "without weights of stages [2]" in str(result.violation)
     assert written(result) == [0, 1, 3]
-    assert len(lines(result, "Note", "stage 2 is not written: failed: ", "no space left on device")) == 1
+    assert len(lines(result, "Note", "stage 2 is not written: Peer0", "no space left on device")) == 1
     assert len(lines(result, "Ended", "code=1 ")) == 2
     assert len(lines(result, "Ended", "code=0", DONE)) == 6
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Goodbye, Open, Seal, Train
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.messages import Commit, Goodbye, Open, Request, Seal, Train
+from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting
+from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
 from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
@@ -324,16 +325,26 @@ def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> N
     assert not [line for line in lines(result, "RecoveryDecided") if line > resumes and ("stage=0" in line or "stage=2" in line)]
 
 
-@pytest.mark.parametrize("away_s", [18.0, 22.0, 25.0])
-def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(away_s: float) -> None:
+@pytest.mark.parametrize(("away_s", "shut_s"), [(18.0, 0.0), (22.0, 0.0), (25.0, 0.0), (8.0, 16.0)])
+def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(away_s: float, shut_s: float) -> None:
     """One of each stage misses the record that pauses. The others leave, and are back while those
-    hear nobody still: these go on with nothing, neither by force nor as the others have died, and
-    nobody leaves a second time.
+    hear nobody still, or while their ports are closed still: these go on with nothing, neither by
+    force nor as the others have died, and nobody leaves a second time.
     """
 
     def strike(director: Director, _: Moment) -> None:
         away = [next(m for m in director.members(stage) if m != director.coordinator) for stage in range(4)]
+        there = set(director.peers())
         director.partition(away, duration_s=away_s)
+
+        def shut_who_is_back() -> None:
+            for member in sorted(set(director.peers()) - there):
+                there.add(member)
+                director.shut(member, shut_s)
+            director.after(0.02, shut_who_is_back)
+
+        if shut_s:
+            shut_who_is_back()
 
     then = Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == 2, strike)
     faults = replace(STEADY, replace_min_s=5.0, replace_max_s=5.0)
@@ -343,6 +354,60 @@ def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(
     assert len(lines(result, " Ended", "paused by its organiser")) == 7
     assert lines(result, "the run goes on with iteration 3, from snapshots of 7 peers")
     assert len(lines(result, "TookOver")) == 1
+
+
+def test_an_order_in_the_first_iteration_does_not_wait_for_its_dead_founder() -> None:
+    """It alone decides, and there is nothing to keep: the others go on, and pause after it."""
+    script = Falling(
+        Halting.PAUSE,
+        0,
+        Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == 0, kill_coordinator),
+    )
+    away = replace(STEADY, replace_min_s=2000.0, replace_max_s=2000.0)
+    result = play(lasting(unhurried(swarm(sources=2, standbys=0, faults=away)), 5, NEVER), script)
+    assert script.then.struck
+    assert len(paused(result)) == 1
+    assert resumed(result) == [1]
+
+
+class Unheard(Script):
+    """The order is given in iteration 4. As the first is to hear that its record is decided, half
+    die, with the coordinator, and nobody hears it.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is ordered."""
+        self.order, self.struck, self._are_lost = ordered(Halting.PAUSE, 4), False, True
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Who is left has stored the record."""
+        self.order.see(director, moment)
+        if not self.struck and self._is_word(moment.request):
+            self.struck = True
+            assert director.coordinator is not None
+            director.kill(director.coordinator, *(director.members(stage)[0] for stage in (1, 2, 3)))
+            director.after(3.0, self._let_through)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Of all who would be told."""
+        del sender, receiver
+        return Fate(0.0, 0.0, 0.0, request_lost=True) if self._are_lost and self._is_word(request) else None
+
+    def _is_word(self, request: Request) -> bool:
+        return isinstance(request, Commit) and request.record.halt is Halting.PAUSE
+
+    def _let_through(self) -> None:
+        self._are_lost = False
+
+
+def test_a_stored_record_that_pauses_is_finished_by_those_that_are_left() -> None:
+    """By force, as no majority is left: it is what the others may have paused with."""
+    away = replace(STEADY, replace_min_s=4000.0, replace_max_s=4000.0)
+    setup = lasting(unhurried(swarm(replicas_min=1, sources=2, standbys=0, faults=away)), 8, NEVER)
+    result = play(replace(setup, work_min_s=0.1, work_max_s=0.2, progress_bound_s=100.0), script := Unheard())
+    assert script.struck
+    assert resumed(result) == [5]
+    assert len(paused(result)) == 1
 
 
 @pytest.mark.parametrize("full_s", [300.0, 45.0, 58.0])

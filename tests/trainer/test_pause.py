@@ -174,29 +174,55 @@ async def test_who_has_heard_that_all_is_written_says_so_as_it_writes(lineage: s
 
 
 @pytest.mark.parametrize(
-    ("order", "is_wanted"), [(None, False), (Order(9000, Halting.PAUSE), False), (Order(9001, Halting.PAUSE), True)]
+    ("order", "last", "iteration", "is_wanted"),
+    [
+        (None, PAUSED, 5, False),
+        (Order(9000, Halting.PAUSE), PAUSED, 5, False),
+        (Order(9001, Halting.PAUSE), PAUSED, 5, True),
+        (Order(9001, Halting.PAUSE), None, 0, False),
+        (Order(9001, Halting.PAUSE), RECORD, 8, True),
+        (Order(9001, Halting.PAUSE), RECORD, 9, False),
+        (None, replace(PAUSED, order=9001), 9, True),
+    ],
+    ids=[
+        "none",
+        "of before",
+        "a new one",
+        "in the first iteration",
+        "in the last but one",
+        "in the last",
+        "obeyed before the last",
+    ],
 )
-async def test_who_was_away_asks_what_the_genesis_names(order: Order | None, *, is_wanted: bool) -> None:
-    """Else whoever has just come back, and loses its coordinator, would leave by the old order."""
+async def test_what_a_peer_that_was_away_is_to_pause(
+    order: Order | None, last: Record | None, iteration: int, *, is_wanted: bool
+) -> None:
+    """It asks what the genesis names: else whoever has just come back, and loses its coordinator,
+    would leave by the old order. Before the first record there is nothing to keep, and the last
+    iteration ends the run.
+    """
     ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: order, founder=named))
-    held = SimpleNamespace(newest_record=PAUSED)
-    assert await is_to_pause(cast("Any", SimpleNamespace(ports=ports)), cast("Any", held)) == is_wanted
+    context = SimpleNamespace(ports=ports, manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)))
+    held = SimpleNamespace(newest_record=last, iteration=iteration)
+    assert await is_to_pause(cast("Any", context), cast("Any", held)) == is_wanted
 
 
 async def test_who_was_away_leaves_once_what_it_holds_lies_on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again whether nobody leads it."""
+    """It is asked again whether nobody leads it, also where somebody does by then."""
     waited, ended = list[None](), list[peer.End]()
 
     async def wait(*_: Any) -> None:
         waited.append(None)
 
     async def end_of_pause(why: str) -> peer.End | None:
+        member.hears_coordinator = len(waited) == 2
         return peer.End(0, why, paused=True) if len(waited) > 1 else None
 
     monkeypatch.setattr(peer, "wait_until_left_over", wait)
-    here = SimpleNamespace(context=None, stage_member=None, _end_of_pause=end_of_pause, end=ended.append)
+    member = SimpleNamespace(hears_coordinator=False)
+    here = SimpleNamespace(context=None, stage_member=member, _end_of_pause=end_of_pause, end=ended.append)
     await peer.Peer._leave_if_left_over(cast("Any", here))
-    assert (len(waited), [end.paused for end in ended]) == (2, [True])
+    assert (len(waited), [end.paused for end in ended]) == (3, [True])
 
 
 @pytest.mark.parametrize(("after_s", "lineage", "code"), [(59.0, "", None), (60.0, "", 1), (60.0, "another", None)])
@@ -222,7 +248,7 @@ async def test_who_has_what_no_disk_takes_stays_a_minute(after_s: float, lineage
 
 @pytest.mark.parametrize("is_led", [False, True])
 def test_who_led_to_the_end_of_a_pause_leads_nobody_until_its_disk_takes_what_it_holds(*, is_led: bool) -> None:
-    """It waits, and does not end where somebody leads it again meanwhile."""
+    """It waits, and does not end where somebody leads it again while it writes."""
 
     async def story(alone: Alone) -> tuple[int, list[peer.End]]:
         ended, tries = list[peer.End](), list[str]()
@@ -233,7 +259,7 @@ def test_who_led_to_the_end_of_a_pause_leads_nobody_until_its_disk_takes_what_it
         async def end_of_pause(why: str) -> peer.End | None:
             tries.append(why)
             alone.stage_member.silent_ticks = 0 if is_led else SILENT_FOR_LONG
-            return None if len(tries) < 3 else peer.End(0, why, paused=True)
+            return None if len(tries) < 3 and not is_led else peer.End(0, why, paused=True)
 
         coordinator = SimpleNamespace(run=run, has_paused=True, hello=lambda *_: None)
         here = SimpleNamespace(
