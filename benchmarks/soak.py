@@ -10,10 +10,11 @@ need (`paced_fork_server`), so that an iteration is a second, and processors are
 
 Through the samples of the second half of the time a line is fitted for each quantity; one that
 rises by more than `soak_figures.GROWTH_MAX` an hour, and by more than twice its standard error, is
-a fault; of what comes in whole ones, two at least. So is a minute without a commit, a contradiction
-among peers or a commit that comes too late (`lab.chaos`: I2, I3, I4, I6), a peer that ends by
-itself, and what is left behind. Faults go to stderr, and the exit code is 1 then, or 130 where
-Ctrl-C ends it before its time. Whether numbers are right (I5) is for ``swarmfree chaos`` to say.
+a fault; of what comes in whole ones, two at least, of threads of gRPC's own pool eight. So is a
+minute without a commit, a contradiction among peers or a commit that comes too late (`lab.chaos`:
+I2, I3, I4, I6), a peer that ends by itself, and what is left behind. Faults go to stderr, and the
+exit code is 1 then, or 130 where Ctrl-C ends it before its time. Whether numbers are right (I5) is
+for ``swarmfree chaos`` to say.
 Nothing outside a peer shows how many asyncio tasks it has; threads are counted in their place.
 Snapshots grow until 4,096 iterations are done, whose lineages they hold.
 

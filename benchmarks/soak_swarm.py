@@ -65,6 +65,7 @@ STEADY, CHURNED = ("peer-1", "peer-3"), ("peer-2", "peer-4", "peer-5")
 PEERS = tuple(sorted((*STEADY, *CHURNED)))
 FEEDERS = ("peer-1", "peer-2")
 FORK_SERVER, LISTENER = "fork-server", "listener"
+GRPC_THREAD = "event_engine"
 SAMPLE_S, PUMP_S, LOOK_S = 15.0, 0.5, 0.2
 GAP_S, GAP_MORE_S = 5.0, 12.0
 AWAY_S, FROZEN_S = (1.0, 8.0), (1.0, 15.0)
@@ -360,4 +361,15 @@ class Soak:
 def _sampled(now_s: float, name: str, process: psutil.Process, **more: float) -> Sample:
     with process.oneshot():
         values = {"rss_mb": process.memory_info().rss / MB, "handles": process.num_fds(), "threads": process.num_threads()}
+    grpc_threads = _named(process.pid, GRPC_THREAD)
+    values |= {"threads": values["threads"] - grpc_threads} | ({"grpc_threads": grpc_threads} if grpc_threads else {})
     return Sample(now_s, name, process.pid, {**values, **more})
+
+
+def _named(pid: int, name: str) -> int:
+    """How many threads of a process bear this name; none where the system does not say."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended
+            found += thread.read_text(encoding="utf-8").strip() == name
+    return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -13,7 +15,7 @@ import pytest
 
 from benchmarks import soak
 from benchmarks.soak_figures import Sample, by_minute, grown, longest_gap_s, slope, slopes, undecided
-from benchmarks.soak_swarm import CHURNED, STEADY, Counts, Soak, drawn_blows
+from benchmarks.soak_swarm import CHURNED, STEADY, Counts, Soak, _named, drawn_blows
 
 EVERY_S = 15.0
 
@@ -75,10 +77,26 @@ def test_what_is_not_shown_to_hold_is_told() -> None:
 
 
 def test_one_thread_more_is_a_pool_that_grew() -> None:
-    """A step of one is no leak, however sure the line is; two are."""
-    for step, is_leak in ((1, False), (3, True)):
-        stepped = [Sample(EVERY_S * n, "bootstrap", 1, {"threads": 9.0 + step * (n >= 80)}) for n in range(160)]
+    """A step of one is no leak, however sure the line is; two are. gRPC's pool may grow by some."""
+    for kind, step, is_leak in (
+        ("threads", 1, False),
+        ("threads", 3, True),
+        ("grpc_threads", 3, False),
+        ("grpc_threads", 9, True),
+    ):
+        stepped = [Sample(EVERY_S * n, "bootstrap", 1, {kind: 9.0 + step * (n >= 80)}) for n in range(160)]
         assert bool(grown(slopes(stepped, 0.0))) == is_leak
+
+
+def test_threads_are_counted_by_name() -> None:
+    """By the system's, as gRPC names its own; what the system does not say counts as none."""
+    waits = "open('/proc/self/comm', 'w').write('event_engine'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert (_named(child.pid, "event_engine"), _named(child.pid, "python")) == (1, 0)
+        child.communicate(b"\n")
+    assert _named(child.pid, "event_engine") == 0
 
 
 def test_all_folders_together_may_grow_as_each_may() -> None:
