@@ -324,7 +324,8 @@ def _read(own: OwnState, records: Iterable[Record], now_s: float) -> OwnState:
         norms = [entry.squared_norm for entry in record.stages]
         told = (record.loss, record.evaluation, record.tokens, each_s, norms, record.lineage())
         swarm = commit(swarm, time_s, IterationCommitted(record.iteration, record.attempt, *told))
-    if own.plan is None or all(str(endpoint.member) != own.name for endpoint in own.plan.members()):
+    is_member = own.plan is not None and any(str(endpoint.member) == own.name for endpoint in own.plan.members())
+    if own.stage >= 0 and not is_member:
         swarm = replace(swarm, caught_up_to=fresh[-1].iteration)
     swarm = _without_alarms(swarm, swarm.committed_count)
     swarm = replace(swarm, peers=tuple(_caught_up(p, swarm.committed_count) for p in swarm.peers))

@@ -257,8 +257,8 @@ class SwarmState:
         coordinator: name of who opened last.
         iteration, attempt: of the last Open; `ABSENT` before the first.
         opened_s, first_opened_s: when the last and the first Open were made.
-        caught_up_to: the last iteration that was read by a peer that had no part in it: all those
-            before came as fast as it could take them.
+        caught_up_to: the last iteration that was read by a peer that held a stage, and had no part
+            in it: all those before came as fast as it could take them.
         guests: that serve now.
         commits, evaluations, kills, joins, moves, lost_members, lost_stages: in order of time.
         cuts: of the model, in order of time.
@@ -413,7 +413,8 @@ class SwarmState:
         ]
         if gaps:
             return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps)
-        return self.iteration_seconds or None
+        is_caught_up = bool(recent) and recent[-1].iteration <= self.caught_up_to
+        return None if is_caught_up else self.iteration_seconds
 
     def remaining_s(self, now_s: float) -> float | None:
         """Estimated seconds to the end at `now_s`; None before the first commit, where the last

@@ -27,6 +27,7 @@ from swarmfree.protocol.events import Note
 from swarmfree.protocol.evidence import Evidence, Vote
 from swarmfree.protocol.messages import Claim, Commit, GetPlan, GetRecord, PlanAnswer, Promise, RecordAnswer
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
+from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.member.member import StageMember
@@ -142,7 +143,7 @@ class Election:
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif may_claim or await self._forces(waited_s, plan, poll):
+            elif may_claim or await self._forces(term, waited_s, plan, poll):
                 is_followed = is_majority(self._electorate(plan), poll.members())
                 inheritance = await self._claim(term, plan, waited_s, is_followed=is_followed)
                 if inheritance is not None:
@@ -234,7 +235,17 @@ class Election:
         """
         if is_majority(self._electorate(plan), poll.members()):
             return True
-        announced = await self._context.ports.directory.announcements() if self._may_decide(plan, poll) else ()
+        if not self._may_decide(plan, poll):
+            return False
+        others, told = await self._look_around(term, plan, poll)
+        poll.behind = max(poll.behind, others.behind)
+        # A directory that is empty has not got this peer either, and says nothing
+        is_alone = bool(told) and max(told) <= self._stage_member.replica_state.announced_iteration
+        return is_alone and not (others.behind or others.fresh or others.silent)
+
+    async def _look_around(self, term: Term, plan: Plan, poll: Poll) -> tuple[Poll, list[int]]:
+        """What all others say that are announced, and how far all are, be it on a disk."""
+        announced = await self._context.ports.directory.announcements()
         others, on_disks = Poll(), list[int]()
         electorate = self._electorate(plan)
         decided = {member.peer_id for member in electorate}
@@ -245,10 +256,7 @@ class Election:
                 elif a.endpoint.member != self._context.me and a.state is not PeerState.SERVING:
                     is_back = a.endpoint.member.peer_id in decided and a.endpoint.member not in electorate
                     group.create_task(self._ask_disk(others, on_disks, a.endpoint, is_back=is_back))
-        poll.behind = max(poll.behind, others.behind)
-        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
-        is_further = max(told, default=0) > self._stage_member.replica_state.announced_iteration
-        return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
+        return others, [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
 
     def _may_lead(self, plan: Plan, poll: Poll) -> bool:
         is_over, electorate = self._stage_member.replica_state.is_through, self._electorate(plan)
@@ -283,19 +291,21 @@ class Election:
         # Where it is through, nothing is left to decide, and who is missing has ended
         return not poll.fresh and (has_waited or (is_through and not poll.silent))
 
-    async def _forces(self, waited_s: float, plan: Plan, poll: Poll, *, is_followed: bool = False) -> bool:
+    async def _forces(self, term: Term, waited_s: float, plan: Plan, poll: Poll, *, is_followed: bool = False) -> bool:
         """Whether this peer goes on without a majority: not where the organiser wants a pause, as
-        that is what the others may have decided, and left, unless a record is stored that says what
-        they have; nor, for twice as long as is waited else, where a genesis lets the run go on from
-        something later.
+        that is what the others may have decided, and left, unless the record that says so is stored
+        here; nor, for twice as long as is waited else, where a genesis lets the run go on from
+        something later. Before the first record the founder's death alone takes a majority: there
+        it waits only where somebody has more.
         """
         replica_state = self._stage_member.replica_state
         may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
         known = [p for p in poll.promises.values() if p.iteration == replica_state.iteration]
-        if not may_force or replica_state.is_through or newest_sealed(known, replica_state.lineage) is not None:
+        sealed = newest_sealed(known, replica_state.lineage)
+        if not may_force or replica_state.is_through or (sealed is not None and sealed.halt is Halting.PAUSE):
             return may_force
         if await is_to_pause(self._context, replica_state):
-            return False
+            return replica_state.newest_record is None and not any((await self._look_around(term, plan, poll))[1])
         founder = await self._context.ports.directory.founder()
         if founder is None or founder.iteration <= replica_state.iteration:
             return True
@@ -311,7 +321,7 @@ class Election:
             return None
         # Of the electorate that the last record names, which may just have been fetched.
         majority = await self._may_claim(term, plan, poll)
-        if not (majority or await self._forces(waited_s, plan, poll, is_followed=is_followed)):
+        if not (majority or await self._forces(term, waited_s, plan, poll, is_followed=is_followed)):
             return None
         replica_state = self._stage_member.replica_state
         promised = replica_state.promised

@@ -18,11 +18,11 @@ from swarmfree.trainer.replica_state import ReplicaState
 
 
 async def is_to_pause(context: Context, replica_state: ReplicaState) -> bool:
-    """Whether the organiser wants a pause of what goes on from this state, or it has paused: not
-    before the first record, which leaves the first thing to keep, nor in the last iteration.
+    """Whether the organiser wants a pause of what goes on from this state, or it has paused: not in
+    the last iteration, with which the run is over.
     """
     order, last = context.ports.directory.order(), replica_state.newest_record
-    if last is None or not pauses(order, last, 0):
+    if not pauses(order, last, 0):
         return False  # the directory is asked for nothing while nobody wants any
     if replica_state.iteration + 1 >= context.manifest.run.iterations and not is_paused(last, 0):
         return False
@@ -46,5 +46,6 @@ async def wait_until_left_over(context: Context, stage_member: StageMember, lead
         is_waiting = replica_state.stage != ABSENT and not replica_state.is_from_disk and not leads()
         if not is_waiting or silent_s < FORCED_WITHOUT_ALL * context.timing.split_wait_s:
             continue
-        if await is_to_pause(context, replica_state):
+        # The first record leaves the first thing to keep
+        if replica_state.newest_record is not None and await is_to_pause(context, replica_state):
             return

@@ -16,7 +16,7 @@ from swarmfree.cockpit.state import bits_per_byte
 from swarmfree.protocol.actions import Copy, Fresh, Replay
 from swarmfree.protocol.events import LOST_ENDS, LOST_ON_DISK, Ended, MemberLost, Note, Placed, StageLost, Started, Waiting
 from swarmfree.protocol.manifest import BatchSection, Manifest, RunSection, StagesSection
-from swarmfree.protocol.names import Endpoint, Position, Term
+from swarmfree.protocol.names import ABSENT, Endpoint, Position, Term
 from swarmfree.protocol.peer_status import Glance, Made
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica, Share
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, SetBatch, float32_bits, float64_bits
@@ -132,6 +132,15 @@ def test_a_newcomer_says_nothing_of_the_pace_until_it_takes_part() -> None:
     for number in range(70, 75):
         own = look(own, glance(number), START_S + 21 + number - 70)
     assert own.swarm.pace_s == pytest.approx(1.0, rel=0.2)
+
+
+def test_a_standby_knows_the_pace_that_it_sees() -> None:
+    """It has no part in what it reads, and is not behind."""
+    others = plan(60, (("lead", "lead2"), ("other",), ("third", "third2"), ("last",)))
+    own = up()
+    for number in range(60, 66):
+        own = look(own, glance(number, plan=others, stage=ABSENT), START_S + 20 + 2 * (number - 60))
+    assert own.swarm.pace_s == pytest.approx(2.0)
 
 
 def test_a_volunteer_sees_its_place_and_its_share() -> None:

@@ -121,7 +121,8 @@ def no_force_beside_a_later_genesis(patch: pytest.MonkeyPatch) -> None:
     all have died).
     """
 
-    async def careless(self: Election, waited_s: float, plan: Any, poll: Poll, *, is_followed: bool = False) -> bool:
+    async def careless(self: Election, term: Any, waited_s: float, plan: Any, poll: Poll, *, is_followed: bool = False) -> bool:
+        del term
         may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
         return may_force and not await election.is_to_pause(self._context, self._stage_member.replica_state)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -2677,18 +2677,28 @@ def frames_of_a_long_answer() -> object:
 
 def force_where_others_may_have_gone_on() -> object:
     """A candidate that two of five follow: how many times `split_wait_s` it waits before it goes on
-    by force; where the organiser wants a pause, and where a record is stored then; where a later
-    genesis names what comes later, and where one names what it holds.
+    by force; where the organiser wants a pause, and where the record that pauses, or another one,
+    is stored then; where a later genesis names what comes later, and where one names what it holds.
+    Last, before the first record of a run that is to pause, where nobody has more, and where
+    somebody has.
     """
     everybody = (test_election.ME, test_election.A, test_election.B, test_election.C, test_election.D)
     before = test_election.record(0, GENESIS_LINEAGE, *everybody).lineage()
     stored = test_election.record(1, before, *everybody)
 
-    def story(ordered: Order | None = None, genesis: Founder | None = None, sealed: Record | None = None) -> float:
-        at = Position(test_election.FOUNDER, 1, 0, 1) if sealed is not None else None
-        world = test_election.World(
-            everybody, {test_election.A: lambda _: Promise(1, sealed, at, stage=1, is_committed_state=True)}
-        )
+    def story(
+        ordered: Order | None = None,
+        genesis: Founder | None = None,
+        sealed: Record | None = None,
+        others: Sequence[Announcement] | None = None,
+    ) -> float:
+        at, iteration = Position(test_election.FOUNDER, 1, 0, 1) if sealed is not None else None, 1 if others is None else 0
+        told = Promise(iteration, sealed, at, stage=1, is_committed_state=True)
+        world = test_election.World(everybody, {test_election.A: lambda _: told}, announcements=others or ())
+        if others is not None:
+            first = replace(plan(0, term=Term(1, test_election.B.member)), replicas=world.replica_state.known_plan.replicas)  # type: ignore[union-attr]
+            world.replica_state.install(1, 0, GENESIS_LINEAGE, None)
+            world.replica_state.known_plan = first
         world.ordered, world.genesis = ordered, genesis
 
         async def campaigns() -> float:
@@ -2703,7 +2713,10 @@ def force_where_others_may_have_gone_on() -> object:
 
     later, same = Founder(2, "p-b", 2, "ab" * 32, 0), Founder(2, "p-b", 1, "ab" * 32, 0)
     pause = Order(9, Halting.PAUSE)
-    return [story(), story(pause), story(pause, sealed=stored), story(genesis=later), story(genesis=same)]
+    halted = story(pause, sealed=replace(stored, halt=Halting.PAUSE)), story(pause, sealed=stored)
+    further = replace(test_election.announced(test_election.E, 1), state=PeerState.STANDBY)
+    first = story(pause, others=()), story(pause, others=[further])
+    return [story(), story(pause), *halted, story(genesis=later), story(genesis=same), *first]
 
 
 def proof_beside_one_that_cannot_be_asked() -> object:

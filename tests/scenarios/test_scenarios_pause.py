@@ -12,6 +12,7 @@ import pytest
 from swarmfree.protocol.messages import Commit, Goodbye, Open, Request, Seal, Train
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting
+from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
@@ -325,8 +326,12 @@ def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> N
     assert not [line for line in lines(result, "RecoveryDecided") if line > resumes and ("stage=0" in line or "stage=2" in line)]
 
 
-@pytest.mark.parametrize(("away_s", "shut_s"), [(18.0, 0.0), (22.0, 0.0), (25.0, 0.0), (8.0, 16.0)])
-def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(away_s: float, shut_s: float) -> None:
+@pytest.mark.parametrize(
+    ("away_s", "shut_s", "iteration"), [(18.0, 0.0, 2), (22.0, 0.0, 2), (25.0, 0.0, 2), (8.0, 16.0, 2), (18.0, 0.0, 0)]
+)
+def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(
+    away_s: float, shut_s: float, iteration: int
+) -> None:
     """One of each stage misses the record that pauses. The others leave, and are back while those
     hear nobody still, or while their ports are closed still: these go on with nothing, neither by
     force nor as the others have died, and nobody leaves a second time.
@@ -346,13 +351,13 @@ def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(
         if shut_s:
             shut_who_is_back()
 
-    then = Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == 2, strike)
+    then = Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == iteration, strike)
     faults = replace(STEADY, replace_min_s=5.0, replace_max_s=5.0)
     setup = lasting(unhurried(swarm(replicas=3, sources=2, standbys=0, faults=faults)), 6, NEVER)
-    result = play(replace(setup, progress_bound_s=60.0), script := Falling(Halting.PAUSE, 2, then))
+    result = play(replace(setup, progress_bound_s=60.0), script := Falling(Halting.PAUSE, iteration, then))
     assert script.then.struck
     assert len(lines(result, " Ended", "paused by its organiser")) == 7
-    assert lines(result, "the run goes on with iteration 3, from snapshots of 7 peers")
+    assert lines(result, f"the run goes on with iteration {iteration + 1}, from snapshots of 7 peers")
     assert len(lines(result, "TookOver")) == 1
 
 
@@ -368,6 +373,82 @@ def test_an_order_in_the_first_iteration_does_not_wait_for_its_dead_founder() ->
     assert script.then.struck
     assert len(paused(result)) == 1
     assert resumed(result) == [1]
+
+
+class StoredElsewhere(Script):
+    """A record without a pause is stored by one of each stage. They are cut off, its coordinator
+    dies, and the organiser orders a pause.
+    """
+
+    def __init__(self) -> None:
+        """Nobody has stored it."""
+        self._few, self._stored, self.struck = set[Member](), set[Member](), False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """The others elect, and decide another record, which pauses."""
+        if self.struck or not self._is_asked(moment.request):
+            return
+        if not self._few:
+            self._few = {next(m for m in director.members(stage) if m != director.coordinator) for stage in range(4)}
+        if isinstance(moment.outcome, Reply) and moment.receiver.member in self._few:
+            self._stored.add(moment.receiver.member)
+        if self._stored == self._few and director.coordinator is not None:
+            self.struck = True
+            director.partition(sorted(self._few), duration_s=18.0)
+            director.kill(director.coordinator)
+            director.give_order(Halting.PAUSE)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Nobody else is asked to store it."""
+        del sender
+        is_lost = not self.struck and self._is_asked(request) and bool(self._few) and receiver.member not in self._few
+        return Fate(0.0, 0.0, 0.0, request_lost=True) if is_lost else None
+
+    def _is_asked(self, request: Request) -> bool:
+        return isinstance(request, Seal) and request.record.iteration == 2
+
+
+def test_a_stored_record_without_a_pause_does_not_replace_what_a_majority_paused_with() -> None:
+    """Who has stored it waits, and leaves: it is not what the others left with."""
+    script = StoredElsewhere()
+    faults = replace(STEADY, replace_min_s=5.0, replace_max_s=5.0)
+    setup = lasting(unhurried(swarm(replicas=3, sources=3, standbys=0, faults=faults)), 6, NEVER)
+    result = play(replace(setup, progress_bound_s=100.0), script)
+    assert script.struck
+    assert resumed(result) == [3]
+    assert len(lines(result, " Ended", "paused by its organiser")) == 12
+
+
+class FullAndAway(Script):
+    """The disks of stage 2 hold up a pause; its members and the coordinator, the only source, hear
+    nobody else for a while.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is ordered."""
+        self._order, self._are_full, self.struck = ordered(Halting.PAUSE, 2), False, False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """As a later record is told."""
+        self._order.see(director, moment)
+        if self._order.struck and not self._are_full:
+            self._are_full = True
+            for member in director.members(2):
+                director.fill_disk(member, 60.0)
+        is_told = isinstance(moment.request, Commit) and moment.request.record.iteration == 4 and moment.outcome is None
+        if self._are_full and is_told and not self.struck and director.coordinator is not None:
+            self.struck = True
+            director.partition([director.coordinator, *director.members(2)], duration_s=10.5)
+
+
+def test_who_holds_up_a_pause_and_hears_no_majority_for_a_while_does_not_leave_alone() -> None:
+    """It calls those that are silent before it takes itself for left over."""
+    script = FullAndAway()
+    setup = lasting(unhurried(swarm(ends_copies=0)), 24, NEVER)
+    result = play(replace(setup, progress_bound_s=60.0), script)
+    assert script.struck
+    assert len(paused(result)) == 1
+    assert len(lines(result, " Ended", "paused by its organiser")) == 8
 
 
 class Unheard(Script):

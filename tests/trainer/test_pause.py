@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,8 +22,8 @@ from swarmfree.trainer import peer
 from swarmfree.trainer.coordinator.handoff import end_run
 from swarmfree.trainer.coordinator.pause import NOWHERE, RunPause
 from swarmfree.trainer.coordinator.roster import Roster
-from swarmfree.trainer.member.member import SILENT_FOR_LONG
-from swarmfree.trainer.pause_watch import is_to_pause
+from swarmfree.trainer.member.member import SILENT_FOR_LONG, TICK_S
+from swarmfree.trainer.pause_watch import is_to_pause, wait_until_left_over
 from swarmfree.trainer.run_end import RunEnd
 from tests.mutants.alone import ME, A, Alone, D, plan, play
 from tests.mutants.tables_roster import _roster
@@ -179,7 +181,7 @@ async def test_who_has_heard_that_all_is_written_says_so_as_it_writes(lineage: s
         (None, PAUSED, 5, False),
         (Order(9000, Halting.PAUSE), PAUSED, 5, False),
         (Order(9001, Halting.PAUSE), PAUSED, 5, True),
-        (Order(9001, Halting.PAUSE), None, 0, False),
+        (Order(9001, Halting.PAUSE), None, 0, True),
         (Order(9001, Halting.PAUSE), RECORD, 8, True),
         (Order(9001, Halting.PAUSE), RECORD, 9, False),
         (None, replace(PAUSED, order=9001), 9, True),
@@ -198,13 +200,45 @@ async def test_what_a_peer_that_was_away_is_to_pause(
     order: Order | None, last: Record | None, iteration: int, *, is_wanted: bool
 ) -> None:
     """It asks what the genesis names: else whoever has just come back, and loses its coordinator,
-    would leave by the old order. Before the first record there is nothing to keep, and the last
-    iteration ends the run.
+    would leave by the old order. The last iteration ends the run.
     """
     ports = SimpleNamespace(directory=SimpleNamespace(order=lambda: order, founder=named))
     context = SimpleNamespace(ports=ports, manifest=SimpleNamespace(run=SimpleNamespace(iterations=10)))
     held = SimpleNamespace(newest_record=last, iteration=iteration)
     assert await is_to_pause(cast("Any", context), cast("Any", held)) == is_wanted
+
+
+@pytest.mark.parametrize(
+    ("last", "is_from_disk", "leads", "leaves"),
+    [(RECORD, False, False, True), (None, False, False, False), (RECORD, True, False, False), (RECORD, False, True, False)],
+    ids=["alone", "before the first record", "from its disk", "leads"],
+)
+def test_who_hears_nobody_while_a_pause_is_ordered_is_left_over(
+    last: Record | None, *, is_from_disk: bool, leads: bool, leaves: bool
+) -> None:
+    """After three times `split_wait_s`; a run that has no record yet has nothing to keep."""
+
+    async def story(alone: Alone) -> float:
+        directory = SimpleNamespace(order=lambda: Order(9001, Halting.PAUSE), founder=partial(asyncio.sleep, 0))
+        context = replace(alone.context, ports=replace(alone.context.ports, directory=directory))  # type: ignore[arg-type]
+        replica_state, begun_s = alone.replica_state, context.now_s()
+        replica_state.records, replica_state.is_from_disk = [last] if last is not None else [], is_from_disk
+        alone.stage_member.silent_ticks = 0
+
+        async def fall_silent() -> None:
+            while True:
+                await asyncio.sleep(TICK_S)
+                alone.stage_member.silent_ticks += 1
+
+        alone.tasks.start(fall_silent(), "ticks")
+        try:
+            async with asyncio.timeout(10 * context.timing.split_wait_s):
+                await wait_until_left_over(context, alone.stage_member, lambda: leads)
+        except TimeoutError:
+            return math.inf
+        return (context.now_s() - begun_s) // context.timing.split_wait_s
+
+    assert play(story) == (3 if leaves else math.inf)
 
 
 async def test_who_was_away_leaves_once_what_it_holds_lies_on_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:

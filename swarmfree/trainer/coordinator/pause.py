@@ -40,13 +40,12 @@ class RunPause:
 
     Attributes:
         is_left_over: this peer waits for others that have paused: it ends.
-        held_up: what a pause that is ordered waits for; empty for nothing.
     """
 
     def __init__(self, context: Context, lead: Leadership, roster: Roster, partition_merge: PartitionMerge) -> None:
         """Nobody has ordered anything."""
         self._context, self._lead, self._roster, self._partition_merge = context, lead, roster, partition_merge
-        self.held_up, self._said_s, self._again_s = "", -math.inf, -math.inf
+        self._held_up, self._said_s, self._again_s = "", -math.inf, -math.inf
         self._missing: Collection[int] = ()
         self._is_rest, self.is_left_over = False, False
         self._alone_since_s = math.inf
@@ -103,7 +102,6 @@ class RunPause:
             Deposed: this peer leads no longer.
         """
         if not halt.is_paused(self._lead.decided, 0):
-            self.held_up = ""
             return await self._is_left_over()
         if not halt.is_paused(self._lead.decided, await self._spent()):
             return False
@@ -111,7 +109,7 @@ class RunPause:
             return False
         # What could not be written before is tried first: all others would write for nothing
         written = await write_weights(self._context, self._roster, self._lead.decided, self._missing) if self._missing else None
-        if written is None or not written.missing:
+        if written is None or not written.missing or not self._has_majority():
             written = await write_weights(self._context, self._roster, self._lead.decided)
         self._is_rest = not self._has_majority()
         if written.missing and not self._is_rest:
@@ -124,11 +122,18 @@ class RunPause:
 
     def _tell_missing(self, why: str) -> None:
         """Say what a pause waits for, and once a minute that it does still."""
-        now_s, before = self._context.now_s(), self.held_up
-        self.held_up = f"cannot pause yet, and goes on until each stage lies on a disk: {why}"
-        if before != self.held_up or now_s >= self._said_s + halt.SAID_AGAIN_S:
+        now_s, before = self._context.now_s(), self._held_up
+        self._held_up = why
+        if before != why or now_s >= self._said_s + halt.SAID_AGAIN_S:
             self._said_s = now_s
-            self._context.tell(Note(self.held_up))
+            self._context.tell(Note(f"cannot pause yet, and goes on until each stage lies on a disk: {why}"))
+
+    @property
+    def held_up(self) -> str:
+        """What a pause that is ordered waits for; empty where nothing, or none comes any more."""
+        is_last = self._lead.iteration + 1 >= self._context.manifest.run.iterations
+        is_held_up = self._held_up and halt.is_paused(self._lead.decided, 0) and not is_last
+        return f"cannot pause yet: {self._held_up}" if is_held_up else ""
 
     async def end(self) -> str:
         """Have everybody leave; what they hold lies on their disks.
