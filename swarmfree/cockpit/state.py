@@ -414,7 +414,7 @@ class SwarmState:
         if gaps:
             return sum(seconds for seconds, _ in gaps) / sum(count for _, count in gaps)
         is_caught_up = bool(recent) and recent[-1].iteration <= self.caught_up_to
-        return None if is_caught_up else self.iteration_seconds
+        return None if is_caught_up else self.iteration_seconds or None
 
     def remaining_s(self, now_s: float) -> float | None:
         """Estimated seconds to the end at `now_s`; None before the first commit, where the last

@@ -296,7 +296,7 @@ class Election:
         that is what the others may have decided, and left, unless the record that says so is stored
         here; nor, for twice as long as is waited else, where a genesis lets the run go on from
         something later. Before the first record the founder's death alone takes a majority: there
-        it waits only where somebody has more.
+        it waits as long only where somebody has more, or may have.
         """
         replica_state = self._stage_member.replica_state
         may_force = self._may_force(waited_s, plan, poll, is_followed=is_followed)
@@ -304,13 +304,17 @@ class Election:
         sealed = newest_sealed(known, replica_state.lineage)
         if not may_force or replica_state.is_through or (sealed is not None and sealed.halt is Halting.PAUSE):
             return may_force
+        is_late = waited_s >= 2 * FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
         if await is_to_pause(self._context, replica_state):
-            return replica_state.newest_record is None and not any((await self._look_around(term, plan, poll))[1])
+            if is_late or replica_state.newest_record is not None:
+                return replica_state.newest_record is None
+            others, told = await self._look_around(term, plan, poll)
+            return bool(told) and not (any(told) or others.silent or others.fresh or others.behind)
         founder = await self._context.ports.directory.founder()
         if founder is None or founder.iteration <= replica_state.iteration:
             return True
         is_of_that = plan.position.term.number >= founders_term(founder.number)
-        return is_of_that or waited_s >= 2 * FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
+        return is_of_that or is_late
 
     async def _claim(self, term: Term, plan: Plan, waited_s: float, *, is_followed: bool) -> Takeover | None:
         # Who knows of one record only may stand where a genesis lets the run go on from

@@ -137,8 +137,9 @@ def test_a_newcomer_says_nothing_of_the_pace_until_it_takes_part() -> None:
 def test_a_standby_knows_the_pace_that_it_sees() -> None:
     """It has no part in what it reads, and is not behind."""
     others = plan(60, (("lead", "lead2"), ("other",), ("third", "third2"), ("last",)))
-    own = up()
-    for number in range(60, 66):
+    own = look(up(), glance(60, plan=others, stage=ABSENT), START_S + 20)
+    assert own.swarm.remaining_s(own.swarm.now_s) is None, "one record says nothing"
+    for number in range(61, 66):
         own = look(own, glance(number, plan=others, stage=ABSENT), START_S + 20 + 2 * (number - 60))
     assert own.swarm.pace_s == pytest.approx(2.0)
 

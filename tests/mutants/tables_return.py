@@ -2679,8 +2679,8 @@ def force_where_others_may_have_gone_on() -> object:
     """A candidate that two of five follow: how many times `split_wait_s` it waits before it goes on
     by force; where the organiser wants a pause, and where the record that pauses, or another one,
     is stored then; where a later genesis names what comes later, and where one names what it holds.
-    Last, before the first record of a run that is to pause, where nobody has more, and where
-    somebody has.
+    Last, before the first record of a run that is to pause, where nobody has more, where somebody
+    has, and where one cannot be asked.
     """
     everybody = (test_election.ME, test_election.A, test_election.B, test_election.C, test_election.D)
     before = test_election.record(0, GENESIS_LINEAGE, *everybody).lineage()
@@ -2694,7 +2694,8 @@ def force_where_others_may_have_gone_on() -> object:
     ) -> float:
         at, iteration = Position(test_election.FOUNDER, 1, 0, 1) if sealed is not None else None, 1 if others is None else 0
         told = Promise(iteration, sealed, at, stage=1, is_committed_state=True)
-        world = test_election.World(everybody, {test_election.A: lambda _: told}, announcements=others or ())
+        answers = {test_election.A: lambda _: told, test_election.E: test_election.silent}
+        world = test_election.World(everybody, answers, announcements=others or ())
         if others is not None:
             first = replace(plan(0, term=Term(1, test_election.B.member)), replicas=world.replica_state.known_plan.replicas)  # type: ignore[union-attr]
             world.replica_state.install(1, 0, GENESIS_LINEAGE, None)
@@ -2715,7 +2716,8 @@ def force_where_others_may_have_gone_on() -> object:
     pause = Order(9, Halting.PAUSE)
     halted = story(pause, sealed=replace(stored, halt=Halting.PAUSE)), story(pause, sealed=stored)
     further = replace(test_election.announced(test_election.E, 1), state=PeerState.STANDBY)
-    first = story(pause, others=()), story(pause, others=[further])
+    silent = test_election.announced(test_election.E, 0)
+    first = story(pause, others=()), story(pause, others=[further]), story(pause, others=[silent])
     return [story(), story(pause), *halted, story(genesis=later), story(genesis=same), *first]
 
 

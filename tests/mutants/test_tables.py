@@ -363,7 +363,7 @@ ROWS = (
     Row(removals_return.wait_before_forcing, tables_return.candidate_without_majority, (False, False)),
     Row(removals_return.word_of_who_follows_another, tables_return.who_is_heard_by_those_that_stop, [True, False, True, False]),
     *(
-        Row(rule, tables_return.force_where_others_may_have_gone_on, [3, math.inf, 3, math.inf, 6, 3, 3, math.inf])
+        Row(rule, tables_return.force_where_others_may_have_gone_on, [3, math.inf, 3, math.inf, 6, 3, 3, 6, 6])
         for rule in (removals_return.no_force_before_a_pause, removals_return.no_force_beside_a_later_genesis)
     ),
     Row(

@@ -327,7 +327,8 @@ def test_who_is_left_in_a_pause_stays_until_the_disks_take_what_they_hold() -> N
 
 
 @pytest.mark.parametrize(
-    ("away_s", "shut_s", "iteration"), [(18.0, 0.0, 2), (22.0, 0.0, 2), (25.0, 0.0, 2), (8.0, 16.0, 2), (18.0, 0.0, 0)]
+    ("away_s", "shut_s", "iteration"),
+    [(18.0, 0.0, 2), (22.0, 0.0, 2), (25.0, 0.0, 2), (8.0, 16.0, 2), (18.0, 0.0, 0), (8.0, 16.0, 0)],
 )
 def test_what_a_majority_paused_with_is_not_replaced_by_those_that_were_cut_off(
     away_s: float, shut_s: float, iteration: int
@@ -373,6 +374,23 @@ def test_an_order_in_the_first_iteration_does_not_wait_for_its_dead_founder() ->
     assert script.then.struck
     assert len(paused(result)) == 1
     assert resumed(result) == [1]
+
+
+def test_who_waits_for_others_that_have_more_than_the_first_weights_goes_on_in_the_end() -> None:
+    """They paused after the first iteration, and are back without the disks of stage 2."""
+
+    def strike(director: Director, _: Moment) -> None:
+        away = [next(m for m in director.members(stage) if m != director.coordinator) for stage in range(4)]
+        director.partition(away, duration_s=18.0)
+        for member in set(director.members(2)) - set(away):
+            director.lose_disk(member)
+
+    then = Once(lambda m: isinstance(m.request, Train) and m.outcome is not None and m.request.key.iteration == 0, strike)
+    faults = replace(STEADY, replace_min_s=5.0, replace_max_s=5.0)
+    setup = lasting(unhurried(swarm(replicas=3, sources=2, standbys=0, faults=faults)), 6, NEVER)
+    result = play(replace(setup, progress_bound_s=150.0), script := Falling(Halting.PAUSE, 0, then))
+    assert script.then.struck
+    assert result.statistics.longest_gap_s < 100.0
 
 
 class StoredElsewhere(Script):
