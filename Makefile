@@ -74,7 +74,7 @@ check: $(READY) ## Lint, format, types, 300 rehearsals, 100 with liars, two stor
 	$(VENV)/bin/python -m pytest -m live_benchmark tests/benchmarks tests/attacks tests/real_swarm
 	SWARMFREE_FUZZ_CASES=$(CASES) $(VENV)/bin/python -m pytest -n 2 --timeout 0 tests/attacks/test_typed_fuzz.py tests/attacks/test_swarm_fuzz.py
 
-fuzz: $(READY) ## Bytes of others, ten minutes for each of 38 readers: six hours and a half (FUZZ_S=n for other seconds, TARGETS="name ...").
+fuzz: $(READY) ## Bytes of others, ten minutes for each of 39 readers: six hours and a half (FUZZ_S=n for other seconds, TARGETS="name ...").
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt atheris
 	$(VENV)/bin/python -m tests.attacks.fuzz_bytes $(FUZZ_S) $(TARGETS)
 
