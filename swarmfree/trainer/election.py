@@ -229,25 +229,20 @@ class Election:
     async def _may_claim(self, term: Term, plan: Plan, poll: Poll) -> bool:
         """Whether these decide: where it takes proof that others have died, only if nobody is
         further, since they may have decided before that.
+        """
+        if is_majority(self._electorate(plan), poll.members()):
+            return True
+        return self._may_decide(plan, poll) and await self._is_nobody_further(term, plan, poll)
+
+    async def _is_nobody_further(self, term: Term, plan: Plan, poll: Poll) -> bool:
+        """Whether nobody who is announced has more than this peer, on a disk or in memory, nor may
+        have, or hears a coordinator. A directory that is empty says nothing.
 
         An announcement may be `lease_s / 3` old: whoever serves, and was not asked yet, is asked as
         well, and only then is nobody further.
         """
-        if is_majority(self._electorate(plan), poll.members()):
-            return True
-        if not self._may_decide(plan, poll):
-            return False
-        others, told = await self._look_around(term, plan, poll)
-        poll.behind = max(poll.behind, others.behind)
-        # A directory that is empty has not got this peer either, and says nothing
-        is_alone = bool(told) and max(told) <= self._stage_member.replica_state.announced_iteration
-        return is_alone and not (others.behind or others.fresh or others.silent)
-
-    async def _look_around(self, term: Term, plan: Plan, poll: Poll) -> tuple[Poll, list[int]]:
-        """What all others say that are announced, and how far all are, be it on a disk."""
         announced = await self._context.ports.directory.announcements()
-        others, on_disks = Poll(), list[int]()
-        electorate = self._electorate(plan)
+        others, on_disks, electorate = Poll(), list[int](), self._electorate(plan)
         decided = {member.peer_id for member in electorate}
         async with asyncio.TaskGroup() as group:
             for a in announced:
@@ -256,7 +251,10 @@ class Election:
                 elif a.endpoint.member != self._context.me and a.state is not PeerState.SERVING:
                     is_back = a.endpoint.member.peer_id in decided and a.endpoint.member not in electorate
                     group.create_task(self._ask_disk(others, on_disks, a.endpoint, is_back=is_back))
-        return others, [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
+        poll.behind = max(poll.behind, others.behind)
+        told = [a.iteration for a in announced] + [promise.iteration for promise in others.promises.values()] + on_disks
+        is_further = max(told, default=0) > self._stage_member.replica_state.announced_iteration
+        return bool(announced) and not (is_further or others.behind or others.fresh or others.silent)
 
     def _may_lead(self, plan: Plan, poll: Poll) -> bool:
         is_over, electorate = self._stage_member.replica_state.is_through, self._electorate(plan)
@@ -306,10 +304,9 @@ class Election:
             return may_force
         is_late = waited_s >= 2 * FORCED_WITHOUT_ALL * self._context.timing.split_wait_s
         if await is_to_pause(self._context, replica_state):
-            if is_late or replica_state.newest_record is not None:
-                return replica_state.newest_record is None
-            others, told = await self._look_around(term, plan, poll)
-            return bool(told) and not (any(told) or others.silent or others.fresh or others.behind)
+            if replica_state.newest_record is not None:
+                return False
+            return is_late or await self._is_nobody_further(term, plan, poll)
         founder = await self._context.ports.directory.founder()
         if founder is None or founder.iteration <= replica_state.iteration:
             return True
