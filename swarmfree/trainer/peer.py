@@ -413,7 +413,7 @@ class Peer:
         while end is None:
             end = await self._end_of_pause(why)
             if self.stage_member.hears_coordinator:
-                return  # a majority has gone on, and needs what is held here
+                return  # somebody goes on, and needs what is held here
             if end is None:
                 await asyncio.sleep(self.context.timing.silence_s)  # nobody is led meanwhile, and this peer claims nothing
         self.end(end)

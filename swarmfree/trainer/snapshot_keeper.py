@@ -110,8 +110,8 @@ class SnapshotKeeper:
     async def _write(self, snapshot: Snapshot, parts: list[bytes]) -> None:
         assert self._port is not None, "something is to be written"
         async with self._writing:
-            # A pause that a disk refuses is tried again after each iteration: what is written for
-            # it goes first, and the newest set that all have stays.
+            # A pause that a disk refuses is tried again and again: what is written for it goes
+            # first, and the newest set that all have stays.
             there = [one for one in self.held() if one != self._passing]
             descendants = [one for one in there if await self._goes_on_from(one, snapshot.held)]
             await self._port.write(snapshot, parts, worth_keeping(there, snapshot.held.iteration, snapshot.past, descendants))
