@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.order import Halting
+from swarmfree.protocol.records import Record
 
 KEPT = 2
 """A peer that dies as it writes one has the one before; so has a stage whose peers are late."""
@@ -45,6 +47,39 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
         The point, None where nobody has anything; and whether a later set lacks stages, whose
         holders may still come.
     """
+    points = _sets(offers, stage_count)
+    return (points[0], any(point.iteration > points[0].iteration for point in points)) if points else (None, False)
+
+
+def whole_sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> list[SnapshotSet]:
+    """Those that have every stage, the newest first; see `resume_point`."""
+    return [point for point in _sets(offers, stage_count) if not point.missing]
+
+
+def of_one_pause(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet) -> SnapshotSet:
+    """Choose between the newest set and those of other sides of a split that paused by the same
+    order, each for itself: they were there at once, so the one goes on that would have, had they
+    met before. Where all have just died the newest goes on, whatever was forced: whoever had
+    decided otherwise may have been gone for days.
+
+    Args:
+        last_records: the record that each whole set was left by, where it is known.
+        newest: of the whole sets.
+    """
+    last = last_records.get(newest)
+    if last is None or last.halt is not Halting.PAUSE:
+        return newest
+    rivals = {point: r for point, r in last_records.items() if (r.halt, r.order) == (last.halt, last.order)}
+    return min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
+
+
+def _forced_latest_first(record: Record) -> tuple[tuple[int, bool], ...]:
+    """Sorts as `fork_choice.wins`, but for a set that lies in the past of another one."""
+    return (*((-iteration, False) for iteration in record.forced), (-record.iteration - 1, True))
+
+
+def _sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> list[SnapshotSet]:
+    """All sets, those with most stages first, the newest of those."""
     sets: defaultdict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for peer, snapshots in offers.items():
         for held in snapshots:
@@ -53,11 +88,8 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
     for (iteration, lineage), stage_of in sets.items():
         missing = tuple(stage for stage in range(stage_count) if stage not in stage_of.values())
         points.append(SnapshotSet(iteration, lineage, missing, tuple(stage_of)))
-    if not points:
-        return None, False
     # Of two lineages of one iteration each had its members; which goes on is told by its name alone
-    best = min(points, key=lambda point: (len(point.missing), -point.iteration, point.lineage))
-    return best, any(point.iteration > best.iteration for point in points)
+    return sorted(points, key=lambda point: (len(point.missing), -point.iteration, point.lineage))
 
 
 def worth_keeping(

@@ -172,8 +172,18 @@ class ReplicaState:
 
     @property
     def is_through(self) -> bool:
-        """Whether there is nothing left to do with the state but to write it."""
-        return self.is_over or self.is_paused
+        """Whether there is nothing left to do with the state but to write it: not where a disk
+        holds a pause up, as others may go on for long.
+        """
+        return self.is_over or (self.is_paused and not self.is_held_up)
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the run has paused with the last record and by the same order with the one before
+        that: it could not then.
+        """
+        last = [(record.halt, record.order) for record in self.records[-2:]]
+        return len(last) > 1 and last[0] == last[1] and last[1][0] is Halting.PAUSE
 
     @property
     def records_held(self) -> int:

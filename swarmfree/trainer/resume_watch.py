@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from swarmfree.policy.founder import Patience
-from swarmfree.policy.resume import SnapshotSet, resume_point
+from swarmfree.policy.resume import SnapshotSet, of_one_pause, resume_point, whole_sets
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
 from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer, RecordAnswer
-from swarmfree.protocol.names import ABSENT, Founder, Member
+from swarmfree.protocol.names import ABSENT, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Clock, Network
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
@@ -75,7 +77,11 @@ class ResumeWatch:
         self._led, passing = await self._who_leads(announced, answers, least)
         if passing:
             offers = {member: held for member, held in offers.items() if member.peer_id in passing}
-            point, is_later_there = resume_point({m.peer_id: held for m, held in offers.items()}, self._manifest.stage_count)
+            by_peer = {member.peer_id: held for member, held in offers.items()}
+            point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
+        newest = point
+        if point is not None and not self._led:
+            point = await self._of_one_pause(point, by_peer, announced)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
@@ -102,7 +108,8 @@ class ResumeWatch:
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
         if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
-        await self._name(point, present, announced)
+        dropped = newest if newest is not None and newest.lineage != point.lineage else None
+        await self._name(point, present, announced, dropped)
         self._named_s = self._clock.now_s()
 
     async def _who_leads(
@@ -148,16 +155,47 @@ class ResumeWatch:
         is_behind = found is not None and not found.missing and own.records < found.iteration
         return frozenset(passing) if is_behind and len(passing) > len(following) else frozenset()
 
-    async def _name(self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement]) -> None:
+    async def _of_one_pause(
+        self, newest: SnapshotSet, offers: Mapping[str, tuple[HeldSnapshot, ...]], announced: Mapping[str, Announcement]
+    ) -> SnapshotSet:
+        """Look whether another side of a split has paused as well, and what it had decided counts
+        more. Each set's last record is asked of those that hold its state; its hash is the set's.
+        """
+        wholes = {(point.iteration, point.lineage): point for point in whole_sets(offers, self._manifest.stage_count)}
+        held = {peer: (told[0].iteration, told[0].lineage) for peer, told in offers.items()}
+        holders = [peer for peer in held if held[peer] in wholes]
+        if len({held[peer] for peer in holders}) < 2:
+            return newest
+        told = [(record.iteration + 1, record) for record in await self._ask_records(announced[peer] for peer in holders)]
+        return of_one_pause({wholes[at]: r for n, r in told if (at := (n, r.lineage())) in wholes}, newest)
+
+    async def _ask_records(self, announced: Iterable[Announcement]) -> list[Record]:
+        """The newest record that each holds, of those that answer."""
+        found, silence_s = list[Record](), self._manifest.timing.silence_s / 2
+
+        async def ask(endpoint: Endpoint) -> None:
+            with suppress(CallFailed):
+                reply = await self._network.call(endpoint, GetRecord(ABSENT), silence_s=silence_s)
+                found.append(reply.expect(RecordAnswer).record)
+
+        async with asyncio.TaskGroup() as group:
+            for a in announced:
+                group.create_task(ask(a.endpoint))
+        return found
+
+    async def _name(
+        self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement], dropped: SnapshotSet | None
+    ) -> None:
         """The one that was named least often; of those, one that can feed."""
         chosen = min(point.holders, key=lambda peer: (self._named[peer], not announced[peer].can_feed))
         self._named[chosen] += 1
         number = present.number + 1 if present is not None else 1
         lost = f"; nobody has stage {', '.join(map(str, point.missing))} of it" if point.missing else ""
         who = f"{len(point.holders)} peer{'s' * (len(point.holders) != 1)}"
+        beside = f"; iteration {dropped.iteration}, at which others paused without a majority, is dropped" if dropped else ""
         self._say(
             f"nobody trained any more: the run goes on with iteration {point.iteration}, from snapshots of {who}{lost}, "
-            f"under {announced[chosen].endpoint.member} (genesis {number})"
+            f"under {announced[chosen].endpoint.member} (genesis {number}){beside}"
         )
         # Else an order to pause that was obeyed after that set was written would be so again; one
         # to stop was not, since the run is not over

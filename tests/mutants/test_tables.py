@@ -28,6 +28,7 @@ from tests.mutants import (
     removals_lead,
     removals_member,
     removals_move,
+    removals_pause,
     removals_return,
     situations_begin,
     tables_adoption,
@@ -44,6 +45,7 @@ from tests.mutants import (
     tables_lead,
     tables_member,
     tables_move,
+    tables_pause,
     tables_return,
     tables_roster,
 )
@@ -65,6 +67,7 @@ REMOVALS = (
     removals_evidence,
     removals_member,
     removals_move,
+    removals_pause,
     removals_lead,
     removals_return,
 )
@@ -366,6 +369,9 @@ ROWS = (
         Row(rule, tables_return.force_where_others_may_have_gone_on, [3, math.inf, 3, math.inf, 6, 3, 3, 6, 6])
         for rule in (removals_return.no_force_before_a_pause, removals_return.no_force_beside_a_later_genesis)
     ),
+    Row(removals_pause.sides_that_paused_together, tables_pause.sides_that_come_back_from_a_pause, [[5], [7], [7]]),
+    Row(removals_pause.pause_that_is_held_up, tables_pause.state_after_a_pause, [True, False, True]),
+    Row(removals_pause.pause_without_a_majority, tables_pause.pause_beside_who_is_silent, [False, True]),
     Row(
         removals_return.proof_beside_who_cannot_be_asked,
         tables_return.proof_beside_one_that_cannot_be_asked,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.policy.resume import resume_point, worth_keeping
+from swarmfree.policy.resume import SnapshotSet, of_one_pause, resume_point, worth_keeping
 from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.order import Halting
+from swarmfree.protocol.records import Record
+from tests.builders import make_record
 
 L, M = "a" * 64, "b" * 64
 
@@ -40,6 +43,35 @@ def test_of_a_set_its_holders_are_told() -> None:
     point, _ = resume_point({"a": [held(0, 4)], "b": [held(1, 4)], "c": [held(1, 2)]}, 2)
     assert point is not None
     assert point.holders == ("a", "b")
+
+
+def left(iteration: int, *forced: int, order: int = 9, halt: Halting = Halting.PAUSE) -> Record:
+    """The last record of a set."""
+    return make_record(iteration=iteration - 1, forced=forced, order=order, halt=halt)
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        pytest.param([left(7, 2), left(5)], 5, id="one was forced"),
+        pytest.param([left(7, 2), left(5, 3)], 5, id="one was forced later"),
+        pytest.param([left(7, 3), left(5, 2)], 7, id="the newest was forced later"),
+        pytest.param([left(7, 6), left(5)], 7, id="forced after the other one, whose past it may have"),
+        pytest.param([left(7, 2, 6), left(5, 2)], 7, id="forced again after the other one"),
+        pytest.param([left(7, 2), left(5, order=8)], 7, id="by another order"),
+        pytest.param([left(7, 2), left(5, halt=Halting.NOT)], 7, id="the other one has not paused"),
+        pytest.param([left(7, 2, halt=Halting.NOT), left(5)], 7, id="the newest has not paused"),
+        pytest.param([None, left(5)], 7, id="nobody tells the record of the newest"),
+        pytest.param([left(7, 2), None], 7, id="nobody tells the record of the other one"),
+    ],
+)
+def test_of_sides_that_paused_together_the_one_goes_on_that_would_win(records: list[Record | None], expected: int) -> None:
+    """What a majority decided is not given up for what was forced, though that is further; a set in
+    the past of another one is.
+    """
+    newest, other = SnapshotSet(7, L, (), ("a",)), SnapshotSet(5, M, (), ("b",))
+    told = {point: record for point, record in zip((newest, other), records, strict=True) if record is not None}
+    assert of_one_pause(told, newest).iteration == expected
 
 
 def test_one_older_snapshot_of_the_same_past_is_kept() -> None:

@@ -438,13 +438,14 @@ def test_a_stored_record_without_a_pause_does_not_replace_what_a_majority_paused
 
 
 class FullAndAway(Script):
-    """The disks of stage 2 hold up a pause; its members and the coordinator, the only source, hear
-    nobody else for a while.
+    """The disks of stage 2 hold up a pause; the coordinator, the only source, hears nobody else for
+    a while, or only those of stage 2.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, away_s: float, *, with_them: bool) -> None:
         """Nothing is ordered."""
         self._order, self._are_full, self.struck = ordered(Halting.PAUSE, 2), False, False
+        self._away_s, self._with_them = away_s, with_them
 
     def see(self, director: Director, moment: Moment) -> None:
         """As a later record is told."""
@@ -452,18 +453,22 @@ class FullAndAway(Script):
         if self._order.struck and not self._are_full:
             self._are_full = True
             for member in director.members(2):
-                director.fill_disk(member, 60.0)
+                director.fill_disk(member, 80.0)
         is_told = isinstance(moment.request, Commit) and moment.request.record.iteration == 4 and moment.outcome is None
         if self._are_full and is_told and not self.struck and director.coordinator is not None:
             self.struck = True
-            director.partition([director.coordinator, *director.members(2)], duration_s=10.5)
+            others = director.members(2) if self._with_them else []
+            director.partition([director.coordinator, *others], duration_s=self._away_s)
 
 
-def test_who_holds_up_a_pause_and_hears_no_majority_for_a_while_does_not_leave_alone() -> None:
-    """It calls those that are silent before it takes itself for left over."""
-    script = FullAndAway()
-    setup = lasting(unhurried(swarm(ends_copies=0)), 24, NEVER)
-    result = play(replace(setup, progress_bound_s=60.0), script)
+@pytest.mark.parametrize(("away_s", "with_them"), [(10.5, True), (22.0, False)])
+def test_who_is_cut_off_while_a_disk_holds_up_a_pause_does_not_leave_alone(away_s: float, *, with_them: bool) -> None:
+    """It calls those that are silent before it takes itself for left over, and goes on with nobody
+    by force: they train on, for as long as a disk refuses.
+    """
+    script = FullAndAway(away_s, with_them=with_them)
+    setup = lasting(unhurried(swarm(ends_copies=0)), 30, NEVER)
+    result = play(replace(setup, progress_bound_s=80.0), script)
     assert script.struck
     assert len(paused(result)) == 1
     assert len(lines(result, " Ended", "paused by its organiser")) == 8

@@ -13,6 +13,7 @@ from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer, Rec
 from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
+from swarmfree.protocol.records import Record
 from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
 from tests.builders import make_record
 
@@ -47,6 +48,7 @@ class World:
         self.named, self.said = [Founder(1, "First")], list[str]()
         self.time_s, self.calls = 100.0, 0
         self.had_place: tuple[str, ...] | None = ("sleeper", "a", "c", "d")
+        self.records: dict[str, Record] = {}
         self.given: Order | None = None
         self.unix_s = 0.0
         here = cast("Any", self)
@@ -72,6 +74,8 @@ class World:
             raise PeerUnreachable("nobody is there")
         if isinstance(request, GetRecord):
             assert request.iteration == ABSENT, "the newest one"
+            if to.member.peer_id in self.records:
+                return Reply(RecordAnswer(self.records[to.member.peer_id]))
             if self.had_place is None:
                 raise Refused(RefusalKind.NOT_YET, "no record is held here")
             # An earlier life of each

@@ -22,7 +22,7 @@ from swarmfree.trainer.context import Context
 from swarmfree.trainer.coordinator.handoff import end_run, tell_all_written, write_weights
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.partition_merge import PartitionMerge
-from swarmfree.trainer.coordinator.roster import Roster
+from swarmfree.trainer.coordinator.roster import Deposed, Roster
 from swarmfree.trainer.tasks import each
 
 AGAIN_S = 5.0
@@ -112,13 +112,25 @@ class RunPause:
         if written is None or not written.missing or not self._has_majority():
             written = await write_weights(self._context, self._roster, self._lead.decided)
         self._is_rest = not self._has_majority()
-        if written.missing and not self._is_rest:
+        if written.missing and self._is_rest:
+            self._require_force()
+        elif written.missing:
             self._missing, self._again_s = tuple(written.missing), self._context.now_s() + AGAIN_S
             self._tell_missing("; ".join(f"stage {stage}: {why}" for stage, why in sorted(written.missing.items())))
             return False
         if not written.missing:
             await tell_all_written(self._context, self._roster)
         return True
+
+    def _require_force(self) -> None:
+        """End without a majority only where this coordinator may go on without: who is missing has
+        not left by its word, and goes on under another one for as long as a disk refuses.
+
+        Raises:
+            Deposed: it claimed with a majority.
+        """
+        if not self._lead.may_force:
+            raise Deposed("no majority answers")
 
     def _tell_missing(self, why: str) -> None:
         """Say what a pause waits for, and once a minute that it does still."""
