@@ -134,6 +134,15 @@ def test_a_newcomer_says_nothing_of_the_pace_until_it_takes_part() -> None:
     assert own.swarm.pace_s == pytest.approx(1.0, rel=0.2)
 
 
+def test_a_newcomer_that_reads_many_at_once_says_nothing_of_the_pace() -> None:
+    """It catches up with what others did long ago."""
+    others = plan(60, (("lead", "lead2"), ("other",), ("third", "third2"), ("last",)))
+    own = look(up(), glance(60, plan=others), START_S + 20)
+    for number, after_s in ((61, 20.05), (69, 20.5)):
+        own = look(own, glance(number, plan=others), START_S + after_s)
+        assert own.swarm.pace_s is None
+
+
 def test_a_standby_knows_the_pace_that_it_sees() -> None:
     """It has no part in what it reads, and is not behind."""
     others = plan(60, (("lead", "lead2"), ("other",), ("third", "third2"), ("last",)))

@@ -211,6 +211,7 @@ ANSWERS: tuple[tuple[Response, str], ...] = (
     (messages.State(2**31, 7), "parts"),
     (messages.PlanAnswer(replace(PLAN, position=FAR), ""), "term"),
     (messages.PlanAnswer(None, "", host="Qm\nHost"), "peer id"),
+    (messages.PlanAnswer(None, "", held_up="x" * 8193), "what holds up an order of 8,193 letters"),
     (messages.Met(7, LINEAGE, (), None, FAR.term, whole=True), "term"),
     (messages.Committed(-1), "iteration -1"),
 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from swarmfree.policy.election import founders_term
 from swarmfree.policy.promises import Promises, Renounced
 from swarmfree.policy.takeover import Takeover
 from swarmfree.protocol.announcement import Announcement, PeerState
@@ -30,14 +31,14 @@ from swarmfree.protocol.messages import (
     Request,
 )
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member, Position, Term
-from swarmfree.protocol.order import Order
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
 from swarmfree.sim import signatures
 from swarmfree.sim.loop import run_virtual
 from swarmfree.trainer.context import Context
-from swarmfree.trainer.election import Election
+from swarmfree.trainer.election import Election, Poll
 from swarmfree.trainer.replica_state import ReplicaState
 from swarmfree.trainer.tasks import Signal
 from tests.builders import make_entry, make_ports, make_record, signed
@@ -384,3 +385,36 @@ def test_how_long_a_candidate_waits_before_it_goes_on_without_a_majority() -> No
     done = [waits(through=True, covers=covers, silent=silent) for covers in (True, False) for silent in (True, False)]
     assert done == [1, 0, 1, 0]
     assert {waits(through=through, covers=True, silent=False, fresh=True) for through in (True, False)} == {math.inf}
+
+
+def test_the_old_word_of_a_life_that_has_ended_keeps_nobody_from_going_on() -> None:
+    """The directory shows it for a while: it is proven dead, and not one that is back."""
+    old = replace(announced(A, 1), state=PeerState.STANDBY)
+    found = World((ME, A, B), {A: silent}, announcements=[old]).campaign(A, B)
+    assert found is not None
+    assert not found.forced
+
+
+def test_who_has_a_plan_of_the_later_genesis_waits_no_longer_than_ever() -> None:
+    """Others wait twice as long for whoever that one names: this is such a one."""
+    world = World((ME, A, B, C, D), {A: at(1)})
+    world.genesis, known = Founder(2, "p-b", 2, "ab" * 32, 0), world.replica_state.known_plan
+    assert known is not None
+    world.replica_state.known_plan = replace(known, position=Position(Term(founders_term(2), B.member), 1, 0, 1))
+
+    async def campaigns() -> float:
+        election, wait_s = Election(world.context, cast("Any", world)), world.context.timing.split_wait_s
+        while world.now_s() < 8 * wait_s and await election.campaign() is None:
+            pass
+        return world.now_s() // wait_s
+
+    assert run_virtual(campaigns) == 3
+
+
+def test_who_holds_the_last_state_before_a_pause_goes_on_by_force_to_pause() -> None:
+    """The order is what it obeys: else all would wait until they take themselves for left over."""
+    world = World((ME, A, B, C, D), {A: at(1)})
+    world.ordered, world.replica_state.is_paused = Order(9, Halting.PAUSE), True
+    plan, election = world.replica_state.known_plan, Election(world.context, cast("Any", world))
+    assert plan is not None
+    assert run_virtual(lambda: election._forces(Term(2, ME.member), world.context.timing.split_wait_s, plan, Poll()))

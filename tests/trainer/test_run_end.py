@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -166,3 +168,25 @@ def test_room_is_made_for_weights_where_the_disk_is_full() -> None:
 
     play(story)
     assert tried == [100, 0]
+
+
+async def test_where_a_disk_that_refuses_lies_is_told_to_nobody_else() -> None:
+    """Its owner reads the path; the coordinator gets the reason, alike each time."""
+    told = list[str]()
+
+    async def write_now() -> None:
+        cause = OSError(28, "No space left on device", "peers/one/snapshot")
+        raise SwarmfreeError(f"cannot write: {cause}") from cause
+
+    here = SimpleNamespace(
+        _stage_member=SimpleNamespace(replica_state=SimpleNamespace(lineage="here")),
+        _snapshots=SimpleNamespace(write_now=write_now, tell_refusal=told.append),
+        _all_written_of="",
+    )
+    with pytest.raises(Refused) as refused:
+        await RunEnd._write_snapshot(cast("Any", here))
+    assert (refused.value.kind, refused.value.detail) == (
+        RefusalKind.FAILED,
+        "no snapshot is written: No space left on device",
+    )
+    assert "peers/one" in told[0]

@@ -140,3 +140,43 @@ async def test_a_later_one_that_cannot_be_read_is_not_kept() -> None:
     keeper = SnapshotKeeper(cast("Any", context), cast("Any", SimpleNamespace()))
     await keeper._write(Snapshot(1, replace(RECORD, iteration=59), {50: L}, 0), [])
     assert kept == [(OLDER,)]
+
+
+async def test_a_disk_that_refuses_is_told_of_once_a_minute_and_anew_after_it_took_something() -> None:
+    """A pause that is held up has it written every five seconds."""
+    now_s, told, is_full = [100.0], list[str](), [True]
+
+    class Folder:
+        """Empty, and full at times."""
+
+        def held(self) -> tuple[()]:
+            """Nothing."""
+            return ()
+
+        async def write(self, *_: object) -> None:
+            """If there is room."""
+            if is_full[0]:
+                raise SwarmfreeError("no space")
+
+    async def run(_: object, __: int, work: Callable[[], object]) -> object:
+        return work()
+
+    async def hold_as_recorded() -> None:
+        """It does."""
+
+    state = SimpleNamespace(stage=1, iteration=RECORD.iteration + 1, lineage=RECORD.lineage(), past={}, newest_record=RECORD)
+    state.is_committed_state, state.is_from_disk = True, False
+    engine = SimpleNamespace(read_state=lambda *_, **__: b"", part_count=lambda _: 1)
+    context = SimpleNamespace(
+        ports=SimpleNamespace(snapshots=Folder(), engine=engine),
+        manifest=SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50)),
+        now_s=lambda: now_s[0],
+        tell=lambda note: told.append(note.text),
+    )
+    member = SimpleNamespace(replica_state=state, device=SimpleNamespace(run=run), hold_as_recorded=hold_as_recorded)
+    keeper, said = SnapshotKeeper(cast("Any", context), cast("Any", member)), list[int]()
+    for after_s, full in ((0.0, True), (59.0, True), (60.0, True), (70.0, False), (71.0, True)):
+        now_s[0], is_full[0] = 100.0 + after_s, full
+        assert await keeper.keep_now() is not full
+        said.append(len(told))
+    assert said == [1, 1, 2, 2, 3]
