@@ -111,9 +111,14 @@ class Network(Protocol):
         """Whether a peer has signed `data` so, with `sign`."""
         ...
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the
         caller.
+
+        Args:
+            handler: of all calls.
+            has_place: whether the peer with this id is a member, as far as is known here: it is
+                served though strangers take too much of this peer's time.
 
         Returns:
             Whom to give what this peer asks itself: those calls do not cross the network, but

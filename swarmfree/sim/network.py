@@ -408,10 +408,11 @@ class MemoryNetwork:
         """Whether that peer has."""
         return signatures.verify(peer_id, data, signature)
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Give every incoming call to `handler`; what the peer asks itself goes there by way of the
-        watch.
+        watch. Nobody is refused for the time that calls take.
         """
+        del has_place
         self._peer.handler = handler
         return self._ask_itself
 

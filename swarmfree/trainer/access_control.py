@@ -81,6 +81,11 @@ class AccessControl:
                 raise Refused(RefusalKind.NOT_YET, why)
             await self._stage_member.heartbeat_came.wait(left_s)
 
+    def has_place(self, peer_id: str) -> bool:
+        """Whether a peer is a member of the newest plan, or decides on the next record."""
+        known = self.view()
+        return any(member.peer_id == peer_id for member in (*known.stages, *known.electors))
+
     def view(self) -> Knowledge:
         """What this peer knows now; to be used before anything is waited for."""
         known = self._stage_member.replica_state.known_plan

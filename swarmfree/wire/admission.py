@@ -60,6 +60,11 @@ class Admission:
             if not ticket.count and len(met) > _MET_MAX:
                 del met[next(iter(met))]
 
+    def is_organisers(self, peer_id: str, shown: bytes) -> bool:
+        """Whether this peer, which was let in, may name founders: it is the organiser's node."""
+        ticket = self._read(peer_id, shown) if shown else None
+        return isinstance(ticket, Ticket) and ticket.names_founders and ticket.holder == peer_id
+
     def refusal(self, peer_id: str, shown: bytes) -> str | None:
         """Why a peer that shows this ticket may not take part; None where it may."""
         if self._bans is not None and peer_id in self._banned:

@@ -230,11 +230,13 @@ class GrpcNetwork:
         """By a key that comes along, for which the peer's own vouches."""
         return is_signed_in_life(peer_id, data, signature)
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the
         caller as `Refused`. Nobody watches own calls.
         """
         self._server.handler = handler
+        if has_place is not None:
+            self._server.quotas.has_place = has_place
         return handler
 
     async def call(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Self
 
@@ -15,9 +15,11 @@ from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.peer_limits import Allowance
 from swarmfree.wire.limits import WireLimits
 
-CALL_LOOP_S = 0.0003
-"""What gRPC itself takes of the event loop for a call, at least."""
+CALL_LOOP_S = 0.0006
+"""What gRPC itself takes of a processor for a call, at least, in whatever thread."""
 CALLERS_KNOWN = 1024
+OF_USE_S = 60.0
+"""So long a call counts that was answered, and that not everybody may make."""
 
 
 class Overdrawn(Refused):
@@ -81,14 +83,20 @@ class Quotas:
 
     Args:
         limits: bounds.
+
+    Attributes:
+        has_place: whether a peer is served though strangers take too much time.
     """
 
     def __init__(self, limits: WireLimits) -> None:
         """Nobody calls."""
+        self.has_place: Callable[[str], bool] = lambda _: False
         self._limits = limits
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._loop_s: dict[str, Allowance] = {}
+        self._loop_of_all = Allowance(limits.loop_burst_s, limits.loop_share, time.monotonic())
+        self._of_use: dict[str, float] = {}
 
     def __len__(self) -> int:
         return self._calls.total()
@@ -98,8 +106,13 @@ class Quotas:
         """Of payloads, of all callers."""
         return self._bytes.total()
 
-    def enter(self, caller: str) -> CallSlot:
+    def enter(self, caller: str, *, is_organisers: bool = False) -> CallSlot:
         """A call comes.
+
+        Args:
+            caller: peer id.
+            is_organisers: it comes from the organiser's node, which has a word of its own and
+                waits for nobody else's calls.
 
         Raises:
             Overdrawn: `not_yet`, there are too many, or they took too long.
@@ -108,6 +121,8 @@ class Quotas:
         if (used := self._loop_s.get(caller)) is not None and used.is_spent(now_s):
             used.spend(CALL_LOOP_S, now_s)
             raise Overdrawn(RefusalKind.NOT_YET, f"calls of peer {caller} have taken too much of this peer's time")
+        if self._loop_of_all.is_spent(now_s) and not (is_organisers or self._is_of_use(caller, now_s)):
+            raise Overdrawn(RefusalKind.NOT_YET, "calls of no use have taken too much of this peer's time, of whatever peers")
         if len(self) >= self._limits.calls_max:
             raise Overdrawn(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
         if self._calls[caller] >= self._limits.caller_calls_max:
@@ -117,10 +132,15 @@ class Quotas:
         self._calls[caller] += 1
         return CallSlot(self, caller)
 
+    def _is_of_use(self, caller: str, now_s: float) -> bool:
+        return now_s < self._of_use.get(caller, -OF_USE_S) + OF_USE_S or self.has_place(caller)
+
     def leave(self, caller: str, held_bytes: int, loop_s: float) -> None:
         """A call has ended."""
         if loop_s:
             self._spend(caller, loop_s)
+        else:
+            self._note_use(caller)
         for counter, count in ((self._calls, 1), (self._bytes, held_bytes)):
             counter[caller] -= count
             if not counter[caller]:
@@ -136,6 +156,14 @@ class Quotas:
                     del self._loop_s[next(iter(self._loop_s))]
             used = self._loop_s[caller] = Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)
         used.spend(loop_s, now_s)
+        if not self._is_of_use(caller, now_s):  # else one member could shut all newcomers out
+            self._loop_of_all.spend(loop_s, now_s)
+
+    def _note_use(self, caller: str) -> None:
+        self._of_use.pop(caller, None)
+        self._of_use[caller] = time.monotonic()  # at the end: the newest
+        if len(self._of_use) > CALLERS_KNOWN:
+            del self._of_use[next(iter(self._of_use))]
 
     def hold(self, caller: str, size_bytes: int) -> None:
         """Bytes are held for it.

@@ -41,9 +41,10 @@ from swarmfree.wire.status import CallStatus, status_of
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
+LATE_AT_ONCE = 16
 MEASURED_BYTES, MEASURED_ONE_OF = 64 * 1024, 7
 CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
-ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Meet"})
+ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Goodbye", "Meet"})
 """RPCs that are answered to any peer of the run: the time for them is counted."""
 
 
@@ -385,13 +386,15 @@ class Server:
             if self._admission is not None:
                 self._admission.require(caller.peer_id, caller.ticket)
             self._watch(caller.peer_id)
-            return self.quotas.enter(caller.peer_id)
+            is_organisers = self._admission is not None and self._admission.is_organisers(caller.peer_id, caller.ticket)
+            return self.quotas.enter(caller.peer_id, is_organisers=is_organisers)
         except (Malformed, Refused) as error:
             is_late = isinstance(error, Overdrawn) and size_bytes <= self._limits.small_bytes_max
             if is_late and self._overdrawn < self._limits.calls_max:
                 self._overdrawn += 1
                 try:
-                    await asyncio.sleep(self._limits.refusal_s)
+                    # However many wait, no more of them end in a second
+                    await asyncio.sleep(self._limits.refusal_s * max(1.0, self._overdrawn / LATE_AT_ONCE))
                 finally:
                     self._overdrawn -= 1
             await self._refuse(context, error)

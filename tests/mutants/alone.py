@@ -89,7 +89,7 @@ class Line:
         """Whether that peer has."""
         return signatures.verify(peer_id, data, signature)
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Nobody calls."""
         return handler
 

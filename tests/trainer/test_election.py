@@ -141,7 +141,7 @@ class World:
 
     wall_s = now_s
 
-    def serve(self, handler: Handler) -> None:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> None:
         """Nobody calls."""
 
     async def announcements(self) -> tuple[Announcement, ...]:

@@ -67,7 +67,7 @@ class Source:
         """Nothing comes."""
         return ()
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Nobody calls the keeper."""
 
     def train(self) -> Record:

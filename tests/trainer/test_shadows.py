@@ -59,7 +59,7 @@ class Donor:
         """Of whoever calls."""
         return ME
 
-    def serve(self, handler: Handler) -> Handler:
+    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
         """Nobody calls."""
 
     async def call(
