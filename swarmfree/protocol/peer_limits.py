@@ -35,8 +35,9 @@ class PeerLimits:
         caller_loop_share: seconds of the event loop's processor time in each second that one
             caller's calls may take which are refused, or which any peer may make.
         caller_loop_burst_s: seconds of processor time that it may take beyond that share.
-        loop_share: the same of all callers together; beyond it those wait that have asked for
-            nothing of use lately, as with many names of one attacker.
+        loop_share: the same of all callers without a place together, once this peer knows a plan;
+            beyond it those wait that have asked for nothing of use lately, as with many names of
+            one attacker.
         loop_burst_s: seconds of processor time that they may take beyond that share.
         refusal_s: seconds until a call beyond those that a caller may have is refused: who floods
             this peer waits longer than it has work with that.
@@ -60,8 +61,8 @@ class PeerLimits:
     write_s: float = 30.0
     caller_loop_share: float = 0.1
     caller_loop_burst_s: float = 10.0
-    loop_share: float = 0.01
-    loop_burst_s: float = 1.0
+    loop_share: float = 0.02
+    loop_burst_s: float = 2.0
     refusal_s: float = 10.0
     hellos_max: int = 256
     hellos_per_s: float = 8.0

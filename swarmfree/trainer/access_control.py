@@ -82,9 +82,11 @@ class AccessControl:
             await self._stage_member.heartbeat_came.wait(left_s)
 
     def has_place(self, peer_id: str) -> bool:
-        """Whether a peer is a member of the newest plan, or decides on the next record."""
+        """Whether a peer is a member of the newest plan, or decides on the next record; where no
+        plan is known, and nobody trains yet, all are alike.
+        """
         known = self.view()
-        return any(member.peer_id == peer_id for member in (*known.stages, *known.electors))
+        return not known.stages or any(member.peer_id == peer_id for member in (*known.stages, *known.electors))
 
     def view(self) -> Knowledge:
         """What this peer knows now; to be used before anything is waited for."""

@@ -10,7 +10,9 @@ from tests.mutants.alone import ME, SIBLING, A, Alone, endpoint, plan, play, rec
 
 
 def test_who_has_a_place_is_in_the_plan_or_decides() -> None:
-    """Before any plan nobody has; who decides and was left out of the plan still has a word."""
+    """Before any plan all are alike: hundreds may ask each other whether somebody leads. Who
+    decides and was left out of the plan still has a word.
+    """
     voter = endpoint("voter")
 
     async def story(alone: Alone) -> list[list[bool]]:
@@ -26,5 +28,4 @@ def test_who_has_a_place_is_in_the_plan_or_decides() -> None:
         look()
         return found
 
-    nobody, named = [False] * 4, [True, True, False, False]
-    assert play(story) == [nobody, named, [True, True, True, False]]
+    assert play(story) == [[True] * 4, [True, True, False, False], [True, True, True, False]]
