@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from swarmfree.protocol.errors import ConfigError
 
@@ -35,9 +36,9 @@ class PeerLimits:
         caller_loop_share: seconds of the event loop's processor time in each second that one
             caller's calls may take which are refused, or which any peer may make.
         caller_loop_burst_s: seconds of processor time that it may take beyond that share.
-        loop_share: the same of all callers without a place together, once this peer knows a plan;
-            beyond it those wait that have asked for nothing of use lately, as with many names of
-            one attacker.
+        loop_share: the same of all callers without a place together, while this peer is led:
+            identities are free. Those that were let in, and are not in the plan, share
+            `caller_loop_share`.
         loop_burst_s: seconds of processor time that they may take beyond that share.
         refusal_s: seconds until a call beyond those that a caller may have is refused: who floods
             this peer waits longer than it has work with that.
@@ -61,7 +62,7 @@ class PeerLimits:
     write_s: float = 30.0
     caller_loop_share: float = 0.1
     caller_loop_burst_s: float = 10.0
-    loop_share: float = 0.02
+    loop_share: float = 0.01
     loop_burst_s: float = 2.0
     refusal_s: float = 10.0
     hellos_max: int = 256
@@ -76,6 +77,16 @@ class PeerLimits:
 
 
 DEFAULT_LIMITS = PeerLimits()
+
+
+class Standing(Enum):
+    """What place a peer has in the run, as far as another one knows that counts its calls."""
+
+    MEMBER = auto()
+    """In the newest plan, or decides; also everybody, where nobody trains."""
+    ADMITTED = auto()
+    """Stands by, was told to build, or was asked for a place: the coordinator has let it in."""
+    NONE = auto()
 
 
 class Allowance:

@@ -18,6 +18,7 @@ from swarmfree.protocol.events import Event
 from swarmfree.protocol.messages import Header, HeldSnapshot, LinkRate, Request, Response
 from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Order
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -111,14 +112,14 @@ class Network(Protocol):
         """Whether a peer has signed `data` so, with `sign`."""
         ...
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Give every incoming call of this run to `handler`; a `Refused` that it raises reaches the
         caller.
 
         Args:
             handler: of all calls.
-            has_place: whether the peer with this id is a member, as far as is known here: it is
-                served though strangers take too much of this peer's time.
+            standing_of: what place the peer with this id has, as far as is known here: members are
+                served though others take too much of this peer's time.
 
         Returns:
             Whom to give what this peer asks itself: those calls do not cross the network, but

@@ -36,6 +36,7 @@ from swarmfree.protocol.errors import CallFailed, PeerUnreachable, ProtocolViola
 from swarmfree.protocol.message_bounds import MessageBounds
 from swarmfree.protocol.messages import Header, LinkRate, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.validation import check_fit, check_message
 from swarmfree.sim import signatures
@@ -408,11 +409,11 @@ class MemoryNetwork:
         """Whether that peer has."""
         return signatures.verify(peer_id, data, signature)
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Give every incoming call to `handler`; what the peer asks itself goes there by way of the
         watch. Nobody is refused for the time that calls take.
         """
-        del has_place
+        del standing_of
         self._peer.handler = handler
         return self._ask_itself
 

@@ -7,7 +7,7 @@ asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeGuard
 
@@ -16,6 +16,7 @@ from swarmfree.policy.permissions import Knowledge, is_for_admitted, refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, Pull, Request, Train
 from swarmfree.protocol.names import Member
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.routes import Routes, routes_of
 from swarmfree.trainer.context import Context
@@ -81,12 +82,19 @@ class AccessControl:
                 raise Refused(RefusalKind.NOT_YET, why)
             await self._stage_member.heartbeat_came.wait(left_s)
 
-    def has_place(self, peer_id: str) -> bool:
-        """Whether a peer is a member of the newest plan, or decides on the next record; where no
-        plan is known, and nobody trains yet, all are alike.
+    def standing_of(self, peer_id: str) -> Standing:
+        """What place a peer has; where nobody leads this one, or no plan is known, and nobody
+        trains, all are alike.
         """
         known = self.view()
-        return not known.stages or any(member.peer_id == peer_id for member in (*known.stages, *known.electors))
+
+        def has(members: Iterable[Member]) -> bool:
+            return any(member.peer_id == peer_id for member in members)
+
+        if not (known.stages and known.is_told) or has(known.stages) or has(known.electors):
+            return Standing.MEMBER
+        let_in = has(known.participants) or has(known.admitted) or has(known.followed) or has(known.asked)
+        return Standing.ADMITTED if let_in else Standing.NONE
 
     def view(self) -> Knowledge:
         """What this peer knows now; to be used before anything is waited for."""

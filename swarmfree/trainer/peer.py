@@ -132,7 +132,7 @@ class Peer:
 
     def start(self) -> None:
         """Start all background work: serve calls, announce this peer, look for a place."""
-        self.context.handler = self.context.ports.network.serve(self.handle, self.access_control.has_place)
+        self.context.handler = self.context.ports.network.serve(self.handle, self.access_control.standing_of)
         here = self.context.here
         self.context.tell(Started(here.member.peer_id, here.member.incarnation, here.addresses[0]))
         self.tasks.start(self.stage_member.device.serve(), "device")

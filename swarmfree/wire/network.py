@@ -17,6 +17,7 @@ import grpc
 from swarmfree.protocol.errors import ConfigError, ProtocolViolation, RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.messages import Header, LinkRate, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Member
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.validation import check_fit
 from swarmfree.wire.addresses import Address, address_of
@@ -230,13 +231,13 @@ class GrpcNetwork:
         """By a key that comes along, for which the peer's own vouches."""
         return is_signed_in_life(peer_id, data, signature)
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Give every incoming call of this run to `handler`; `Refused` raised by it reaches the
         caller as `Refused`. Nobody watches own calls.
         """
         self._server.handler = handler
-        if has_place is not None:
-            self._server.quotas.has_place = has_place
+        if standing_of is not None:
+            self._server.quotas.standing_of = standing_of
         return handler
 
     async def call(

@@ -12,14 +12,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Self
 
 from swarmfree.protocol.errors import RefusalKind, Refused
-from swarmfree.protocol.peer_limits import Allowance
+from swarmfree.protocol.peer_limits import Allowance, Standing
 from swarmfree.wire.limits import WireLimits
 
 CALL_LOOP_S = 0.0006
 """What gRPC itself takes of a processor for a call, at least, in whatever thread."""
 CALLERS_KNOWN = 1024
-OF_USE_S = 60.0
-"""So long a call counts that was answered, and that not everybody may make."""
 
 
 class Overdrawn(Refused):
@@ -37,12 +35,13 @@ class CallSlot:
         is_useful: it was answered, and not everybody may ask for that: its time is not counted.
     """
 
-    __slots__ = ("_caller", "_held_bytes", "_loop_s", "_quotas", "_users", "is_useful")
+    __slots__ = ("_caller", "_held_bytes", "_loop_s", "_quotas", "_shared", "_users", "is_useful")
 
-    def __init__(self, quotas: Quotas, caller: str) -> None:
-        """Made by `Quotas.enter`."""
+    def __init__(self, quotas: Quotas, caller: str, shared: Allowance | None = None) -> None:
+        """Made by `Quotas.enter`; `shared` is what it counts in beside its caller's own."""
         self._quotas = quotas
         self._caller = caller
+        self._shared = shared
         self._users = 0
         self._held_bytes = 0
         self._loop_s = CALL_LOOP_S
@@ -55,7 +54,7 @@ class CallSlot:
     def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
-            self._quotas.leave(self._caller, self._held_bytes, 0.0 if self.is_useful else self._loop_s)
+            self._quotas.leave(self._caller, self._shared, self._held_bytes, 0.0 if self.is_useful else self._loop_s)
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -85,18 +84,23 @@ class Quotas:
         limits: bounds.
 
     Attributes:
-        has_place: whether a peer is served though strangers take too much time.
+        standing_of: what place a peer has in the run, as far as is known here: members are served
+            though others take too much time; those of another place share an allowance.
     """
 
     def __init__(self, limits: WireLimits) -> None:
         """Nobody calls."""
-        self.has_place: Callable[[str], bool] = lambda _: False
+        self.standing_of: Callable[[str], Standing] = lambda _: Standing.MEMBER
         self._limits = limits
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._loop_s: dict[str, Allowance] = {}
-        self._loop_of_all = Allowance(limits.loop_burst_s, limits.loop_share, time.monotonic())
-        self._of_use: dict[str, float] = {}
+        now_s = time.monotonic()
+        self._shared = {
+            Standing.ADMITTED: Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s),
+            Standing.NONE: Allowance(limits.loop_burst_s, limits.loop_share, now_s),
+        }
+        self._calls_shared = 0
 
     def __len__(self) -> int:
         return self._calls.total()
@@ -117,30 +121,37 @@ class Quotas:
         Raises:
             Overdrawn: `not_yet`, there are too many, or they took too long.
         """
-        now_s = time.monotonic()
+        now_s, limits = time.monotonic(), self._limits
         if (used := self._loop_s.get(caller)) is not None and used.is_spent(now_s):
             used.spend(CALL_LOOP_S, now_s)
             raise Overdrawn(RefusalKind.NOT_YET, f"calls of peer {caller} have taken too much of this peer's time")
-        if self._loop_of_all.is_spent(now_s) and not (is_organisers or self._is_of_use(caller, now_s)):
-            raise Overdrawn(RefusalKind.NOT_YET, "calls of no use have taken too much of this peer's time, of whatever peers")
-        if len(self) >= self._limits.calls_max:
+        shared = self._shared.get(Standing.MEMBER if is_organisers else self.standing_of(caller))
+        if shared is not None and shared.is_spent(now_s):
+            raise Overdrawn(RefusalKind.NOT_YET, "calls of peers without a place have taken too much of this peer's time")
+        if len(self) >= limits.calls_max or (shared is not None and self._calls_shared >= limits.calls_max // 2):
             raise Overdrawn(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
-        if self._calls[caller] >= self._limits.caller_calls_max:
+        if self._calls[caller] >= limits.caller_calls_max:
             raise Overdrawn(
                 RefusalKind.NOT_YET, f"{self._calls[caller]} calls of peer {caller} are open here, one more than it may"
             )
         self._calls[caller] += 1
-        return CallSlot(self, caller)
+        if shared is not None:  # counted as it comes: many may be open for long
+            self._calls_shared += 1
+            shared.spend(CALL_LOOP_S, now_s)
+        return CallSlot(self, caller, shared)
 
-    def _is_of_use(self, caller: str, now_s: float) -> bool:
-        return now_s < self._of_use.get(caller, -OF_USE_S) + OF_USE_S or self.has_place(caller)
+    def leave(self, caller: str, shared: Allowance | None, held_bytes: int, loop_s: float) -> None:
+        """A call has ended.
 
-    def leave(self, caller: str, held_bytes: int, loop_s: float) -> None:
-        """A call has ended."""
+        Args:
+            shared: what it was counted in as it came.
+            loop_s: that it took of no use; 0 where it was of use.
+        """
         if loop_s:
             self._spend(caller, loop_s)
-        else:
-            self._note_use(caller)
+        if shared is not None:
+            self._calls_shared -= 1
+            shared.spend(loop_s - CALL_LOOP_S, time.monotonic())
         for counter, count in ((self._calls, 1), (self._bytes, held_bytes)):
             counter[caller] -= count
             if not counter[caller]:
@@ -156,14 +167,6 @@ class Quotas:
                     del self._loop_s[next(iter(self._loop_s))]
             used = self._loop_s[caller] = Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)
         used.spend(loop_s, now_s)
-        if not self._is_of_use(caller, now_s):  # else one member could shut all newcomers out
-            self._loop_of_all.spend(loop_s, now_s)
-
-    def _note_use(self, caller: str) -> None:
-        self._of_use.pop(caller, None)
-        self._of_use[caller] = time.monotonic()  # at the end: the newest
-        if len(self._of_use) > CALLERS_KNOWN:
-            del self._of_use[next(iter(self._of_use))]
 
     def hold(self, caller: str, size_bytes: int) -> None:
         """Bytes are held for it.

@@ -30,7 +30,7 @@ from swarmfree.protocol.validation import check_message, check_names, payload_by
 from swarmfree.wire import frames
 from swarmfree.wire.addresses import ADDRESS_LETTERS_MAX
 from swarmfree.wire.admission import Admission
-from swarmfree.wire.certificate import proven_caller
+from swarmfree.wire.certificate import ProvenPeer, proven_caller
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_header, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
 from swarmfree.wire.limits import WireLimits
@@ -41,7 +41,7 @@ from swarmfree.wire.status import CallStatus, status_of
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
-LATE_AT_ONCE = 16
+LATE_AT_ONCE, LATE_BYTES_MAX, LATE_S_MAX = 16, 64 << 20, 60.0
 MEASURED_BYTES, MEASURED_ONE_OF = 64 * 1024, 7
 CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Goodbye", "Meet"})
@@ -281,7 +281,7 @@ class Server:
         self.quotas = Quotas(limits)
         self._gates: dict[str, AnswerGate] = {}
         self._handling: set[asyncio.Task[None]] = set()
-        self._overdrawn = 0
+        self._overdrawn = self._late_bytes = 0
         self._is_closing = False
         self._large_count = 0
         self.handler: Handler | None = None
@@ -378,26 +378,42 @@ class Server:
                 upload.abandon()
 
     async def _slot(self, context: Context, size_bytes: int) -> CallSlot:
-        """A place for a call of this caller, or the end of the call; where it is small, that comes
-        late, so that a caller has few of them.
+        """A place for a call of this caller, or the end of the call; that comes late, so that a
+        caller has few of them.
         """
         try:
             caller = proven_caller(context.auth_context())
-            if self._admission is not None:
-                self._admission.require(caller.peer_id, caller.ticket)
-            self._watch(caller.peer_id)
             is_organisers = self._admission is not None and self._admission.is_organisers(caller.peer_id, caller.ticket)
-            return self.quotas.enter(caller.peer_id, is_organisers=is_organisers)
+            slot = self.quotas.enter(caller.peer_id, is_organisers=is_organisers)
+            self._require_admitted(caller, slot)
+            self._watch(caller.peer_id)
+            return slot
         except (Malformed, Refused) as error:
-            is_late = isinstance(error, Overdrawn) and size_bytes <= self._limits.small_bytes_max
+            is_late = isinstance(error, Overdrawn) and self._late_bytes + size_bytes <= LATE_BYTES_MAX
             if is_late and self._overdrawn < self._limits.calls_max:
                 self._overdrawn += 1
+                self._late_bytes += size_bytes
                 try:
                     # However many wait, no more of them end in a second
-                    await asyncio.sleep(self._limits.refusal_s * max(1.0, self._overdrawn / LATE_AT_ONCE))
+                    late_s = self._limits.refusal_s * max(1.0, self._overdrawn / LATE_AT_ONCE)
+                    await asyncio.sleep(min(LATE_S_MAX, late_s))
                 finally:
                     self._overdrawn -= 1
+                    self._late_bytes -= size_bytes
             await self._refuse(context, error)
+
+    def _require_admitted(self, caller: ProvenPeer, slot: CallSlot) -> None:
+        """A call of who may not take part ends here, and has counted like any other of no use.
+
+        Raises:
+            Refused: `not_admitted`.
+        """
+        if self._admission is not None:
+            try:
+                self._admission.require(caller.peer_id, caller.ticket)
+            except Refused:
+                with slot:
+                    raise
 
     def _watch(self, caller: str) -> None:
         """This call can be cut off until it has ended."""

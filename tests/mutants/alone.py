@@ -17,6 +17,7 @@ from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Commit, HeartbeatAnswer, LinkRate, Request
 from swarmfree.protocol.names import Endpoint, Member, Position, Term
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan, Replica, Share
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, MicrobatchSet, Record
@@ -89,7 +90,7 @@ class Line:
         """Whether that peer has."""
         return signatures.verify(peer_id, data, signature)
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Nobody calls."""
         return handler
 

@@ -32,6 +32,7 @@ from swarmfree.protocol.messages import (
 )
 from swarmfree.protocol.names import PROTOCOL_REVISION, Endpoint, Founder, Member, Position, Term
 from swarmfree.protocol.order import Halting, Order
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Incoming, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record
@@ -141,7 +142,7 @@ class World:
 
     wall_s = now_s
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> None:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> None:
         """Nobody calls."""
 
     async def announcements(self) -> tuple[Announcement, ...]:

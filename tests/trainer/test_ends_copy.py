@@ -15,6 +15,7 @@ from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, StagesSection
 from swarmfree.protocol.messages import Average, GetAverage, GetRecord, GetState, LinkRate, RecordAnswer, Request, State
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Term
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan, Rebuilt, Replica
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE, Record, StepScalars
@@ -67,7 +68,7 @@ class Source:
         """Nothing comes."""
         return ()
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Nobody calls the keeper."""
 
     def train(self) -> Record:

@@ -14,6 +14,7 @@ from swarmfree.protocol.local_config import LocalConfig
 from swarmfree.protocol.manifest import BatchSection, Manifest, ModelSection, RecoverySection, StagesSection
 from swarmfree.protocol.messages import GetShadow, KeptShadow, Request, ShadowPart
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position, Side, Term
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan, Replica
 from swarmfree.protocol.ports import Handler, Reply
 from swarmfree.protocol.records import GENESIS_LINEAGE
@@ -59,7 +60,7 @@ class Donor:
         """Of whoever calls."""
         return ME
 
-    def serve(self, handler: Handler, has_place: Callable[[str], bool] | None = None) -> Handler:
+    def serve(self, handler: Handler, standing_of: Callable[[str], Standing] | None = None) -> Handler:
         """Nobody calls."""
 
     async def call(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from swarmfree.policy.permissions import TABLE, Role
+from swarmfree.protocol.peer_limits import Standing
 from swarmfree.wire import quotas as counted
 from swarmfree.wire.limits import WireLimits
-from swarmfree.wire.quotas import CALL_LOOP_S, OF_USE_S, Overdrawn, Quotas
+from swarmfree.wire.quotas import CALL_LOOP_S, Overdrawn, Quotas
 from swarmfree.wire.server import ANYBODYS
 
 LIMITS = WireLimits(loop_burst_s=1.0, loop_share=0.01)
+PLACES = {"member": Standing.MEMBER, "standby": Standing.ADMITTED}
 
 
 class Clock:
@@ -32,59 +36,69 @@ def call(quotas: Quotas, caller: str, *, is_useful: bool = False, is_organisers:
     return True
 
 
-def flooded(names: int) -> Quotas:
+def flooded(names: int, place: str = "mallory") -> Quotas:
     """So many names have called until they were refused; none of them has used up what is its
     own.
     """
     quotas = Quotas(LIMITS)
-    assert call(quotas, "member", is_useful=True)
-    done = sum(call(quotas, f"mallory {number % names}") for number in range(10_000))
-    assert done == pytest.approx(LIMITS.loop_burst_s / CALL_LOOP_S, abs=2)
-    assert done / names * CALL_LOOP_S < LIMITS.caller_loop_burst_s
+    quotas.standing_of = lambda peer_id: PLACES.get(peer_id.partition(" ")[0], Standing.NONE)
+    done = sum(call(quotas, f"{place} {number % names}") for number in range(40_000))
+    burst_s = LIMITS.loop_burst_s if place == "mallory" else LIMITS.caller_loop_burst_s
+    assert done == pytest.approx(burst_s / CALL_LOOP_S, abs=2)
     return quotas
 
 
 @pytest.mark.parametrize("names", [1, 50])
 def test_many_names_share_one_allowance(monkeypatch: pytest.MonkeyPatch, names: int) -> None:
-    """Who has been of use is served, and so is the organiser's node; a newcomer waits, until some
-    of the allowance is back.
+    """Members are served, whoever was let in, and the organiser's node; a newcomer waits, until
+    some of the allowance is back.
     """
     clock = Clock(monkeypatch)
     quotas = flooded(names)
-    assert call(quotas, "member")
+    assert all(call(quotas, one) for one in ("member", "standby"))
     assert call(quotas, "bootstrap", is_organisers=True)
-    quotas.has_place = lambda peer_id: peer_id == "sibling"
-    assert call(quotas, "sibling")
-    clock.now_s += OF_USE_S / 1000
     assert not call(quotas, "newcomer")
     clock.now_s += 2.0
     assert call(quotas, "newcomer")
 
 
-@pytest.mark.parametrize(("after_s", "is_served"), [(OF_USE_S - 1.0, True), (OF_USE_S, False)])
-def test_who_was_of_use_long_ago_is_a_stranger_again(monkeypatch: pytest.MonkeyPatch, after_s: float, *, is_served: bool) -> None:
-    """It may have lost its place."""
-    clock = Clock(monkeypatch)
-    quotas = flooded(2)
-    clock.now_s += after_s
-    for number in range(10_000):
-        call(quotas, f"mallory {number % 2}")
-    assert call(quotas, "member") == is_served
-
-
-def test_a_member_that_floods_has_what_is_its_own_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers and newcomers are served meanwhile."""
+def test_those_who_stand_by_share_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place to stand by is free, too."""
     Clock(monkeypatch)
-    quotas = Quotas(LIMITS)
-    assert call(quotas, "member", is_useful=True)
-    done = sum(call(quotas, "member") for _ in range(20_000))
-    assert done == pytest.approx(LIMITS.caller_loop_burst_s / CALL_LOOP_S, abs=2)
+    quotas = flooded(50, "standby")
+    assert not call(quotas, "standby 99")
     assert call(quotas, "newcomer")
+    assert call(quotas, "member")
+
+
+def test_what_is_of_use_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer that copies a stage asks a thousand times."""
+    Clock(monkeypatch)
+    quotas = flooded(1)
+    quotas.standing_of = lambda _: Standing.ADMITTED
+    assert all(call(quotas, "joiner", is_useful=True) for _ in range(40_000))
+
+
+def test_calls_of_strangers_that_stay_open_leave_room_for_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as they come, and have half of all places at most."""
+    Clock(monkeypatch)
+    limits = WireLimits(loop_burst_s=1e6, calls_max=10, caller_calls_max=100)
+    quotas = Quotas(limits)
+    quotas.standing_of = lambda peer_id: PLACES.get(peer_id, Standing.NONE)
+    with contextlib.ExitStack() as opened:
+        for _ in range(5):
+            opened.enter_context(quotas.enter("mallory"))
+        assert not call(quotas, "mallory")
+        for _ in range(5):
+            opened.enter_context(quotas.enter("member"))
+        assert not call(quotas, "member")
+    assert call(quotas, "mallory")
+    assert call(quotas, "member")
 
 
 def test_what_anybody_may_ask_is_of_no_use() -> None:
-    """Else a stranger's call that is answered would spare it the account; what is given to export
-    is no use either, and counted.
+    """Else a stranger's call that is answered would be free; what is given to export is no use
+    either, and counted.
     """
     open_to_all = {name.partition(",")[0] for name, row in TABLE.items() if Role.PEER in row.roles}
     assert open_to_all == ANYBODYS | {"GetState"}
