@@ -37,6 +37,7 @@ class AccessControl:
         self._routes = routes_of(context.manifest)
         self._plan: Plan | None = None
         self._stages = NO_STAGES
+        self._names = frozenset[str]()
 
     async def require(self, sender: Member, request: Request) -> None:
         """Let the caller say this; what a peer asks itself needs no leave.
@@ -84,14 +85,16 @@ class AccessControl:
 
     def standing_of(self, peer_id: str) -> Standing:
         """What place a peer has; where nobody leads this one, or no plan is known, and nobody
-        trains, all are alike.
+        trains, all are alike. Asked for each call: most come from members of the plan.
         """
         known = self.view()
+        if peer_id in self._names:
+            return Standing.MEMBER
 
         def has(members: Iterable[Member]) -> bool:
             return any(member.peer_id == peer_id for member in members)
 
-        if not (known.stages and known.is_told) or has(known.stages) or has(known.electors):
+        if not (known.stages and known.is_told) or has(known.electors):
             return Standing.MEMBER
         let_in = has(known.participants) or has(known.admitted) or has(known.followed) or has(known.asked)
         return Standing.ADMITTED if let_in else Standing.NONE
@@ -103,6 +106,7 @@ class AccessControl:
             is_of_base = self._plan is not None and known is not None and self._plan.base == known.base
             self._plan = known
             self._stages = {**(self._stages if is_of_base else {}), **_stages_of(known)}
+            self._names = frozenset(member.peer_id for member in self._stages)
         return self
 
     # -- what this peer knows: looked up when it is asked for, since most messages ask for little

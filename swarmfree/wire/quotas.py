@@ -110,13 +110,13 @@ class Quotas:
         """Of payloads, of all callers."""
         return self._bytes.total()
 
-    def enter(self, caller: str, *, is_organisers: bool = False) -> CallSlot:
+    def enter(self, caller: str, is_organisers: Callable[[], bool] = lambda: False) -> CallSlot:
         """A call comes.
 
         Args:
             caller: peer id.
-            is_organisers: it comes from the organiser's node, which has a word of its own and
-                waits for nobody else's calls.
+            is_organisers: whether it comes from the organiser's node, which has a word of its own
+                and waits for nobody else's calls; asked only where others would wait.
 
         Raises:
             Overdrawn: `not_yet`, there are too many, or they took too long.
@@ -125,10 +125,11 @@ class Quotas:
         if (used := self._loop_s.get(caller)) is not None and used.is_spent(now_s):
             used.spend(CALL_LOOP_S, now_s)
             raise Overdrawn(RefusalKind.NOT_YET, f"calls of peer {caller} have taken too much of this peer's time")
-        shared = self._shared.get(Standing.MEMBER if is_organisers else self.standing_of(caller))
-        if shared is not None and shared.is_spent(now_s):
+        shared = self._shared.get(self.standing_of(caller))
+        are_many = self._calls_shared >= limits.calls_max // 2
+        if shared is not None and (are_many or shared.is_spent(now_s)) and not is_organisers():
             raise Overdrawn(RefusalKind.NOT_YET, "calls of peers without a place have taken too much of this peer's time")
-        if len(self) >= limits.calls_max or (shared is not None and self._calls_shared >= limits.calls_max // 2):
+        if len(self) >= limits.calls_max:
             raise Overdrawn(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
         if self._calls[caller] >= limits.caller_calls_max:
             raise Overdrawn(

@@ -383,8 +383,7 @@ class Server:
         """
         try:
             caller = proven_caller(context.auth_context())
-            is_organisers = self._admission is not None and self._admission.is_organisers(caller.peer_id, caller.ticket)
-            slot = self.quotas.enter(caller.peer_id, is_organisers=is_organisers)
+            slot = self.quotas.enter(caller.peer_id, lambda: self._is_organisers(caller))
             self._require_admitted(caller, slot)
             self._watch(caller.peer_id)
             return slot
@@ -401,6 +400,9 @@ class Server:
                     self._overdrawn -= 1
                     self._late_bytes -= size_bytes
             await self._refuse(context, error)
+
+    def _is_organisers(self, caller: ProvenPeer) -> bool:
+        return self._admission is not None and self._admission.is_organisers(caller.peer_id, caller.ticket)
 
     def _require_admitted(self, caller: ProvenPeer, slot: CallSlot) -> None:
         """A call of who may not take part ends here, and has counted like any other of no use.

@@ -29,7 +29,7 @@ class Clock:
 def call(quotas: Quotas, caller: str, *, is_useful: bool = False, is_organisers: bool = False) -> bool:
     """Whether it is let in."""
     try:
-        with quotas.enter(caller, is_organisers=is_organisers) as slot:
+        with quotas.enter(caller, lambda: is_organisers) as slot:
             slot.is_useful = is_useful
     except Overdrawn:
         return False
