@@ -44,6 +44,7 @@ from typing import Any
 from benchmarks.command import finish
 from benchmarks.live import Commits, LiveFailed, LiveSwarm, keep_to
 from benchmarks.ring_runs import prepare_job
+from benchmarks.soak import attack_order
 from swarmfree.cockpit.observed_events import PeerEvent
 from swarmfree.lab.chaos.agreement import Agreement
 from swarmfree.lab.processes import Child, descendants, end_processes, start_child, stop_children
@@ -57,8 +58,6 @@ from swarmfree.protocol.manifest import (
     RunSection,
     StagesSection,
 )
-from swarmfree.protocol.names import PROTOCOL_REVISION
-from swarmfree.wire.invite import decode_invite
 
 CALLS, QUICK_CALLS = 100_000, 2_000
 TURN_S, QUICK_TURN_S = 20.0, 3.0
@@ -124,21 +123,8 @@ class Attack:
     @contextlib.asynccontextmanager
     async def at_hand(self, swarm: LiveSwarm, folder: Path, cores: Collection[int]) -> AsyncIterator[None]:
         """It knows all peers, and waits; afterwards it has ended."""
-        invite, ready = decode_invite(swarm.invite), asyncio.Event()
-        assert invite.ticket is not None, "the run admits by ticket"
-        order = {
-            "run": invite.fingerprint,
-            "revision": PROTOCOL_REVISION,
-            "entry_points": invite.entry_points,
-            "ticket": invite.ticket.to_bytes().hex(),
-            "ticket_key": invite.ticket.secret.hex(),
-            "seed": 1,
-            "names": NAMES,
-            "at_once": AT_ONCE,
-            "peers": len(PEERS),
-        }
-        place = folder / "attack.json"
-        place.write_text(json.dumps(order), encoding="ascii")
+        place, ready = folder / "attack.json", asyncio.Event()
+        place.write_text(attack_order(swarm.invite, 1, names=NAMES, at_once=AT_ONCE, peers=len(PEERS)), encoding="ascii")
 
         def hear(line: str) -> None:
             with contextlib.suppress(ValueError):

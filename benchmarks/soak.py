@@ -80,10 +80,9 @@ class Choices:
     rate: float
 
 
-@contextlib.asynccontextmanager
-async def attacker(swarm: LiveSwarm, folder: Path, choices: Choices) -> AsyncIterator[dict[str, Any]]:
-    """An attacker while this lasts; what it has told last."""
-    invite, told = decode_invite(swarm.invite), dict[str, Any]()
+def attack_order(invite_text: str, seed: int, **more: float) -> str:
+    """What an attacker reads: the run, where it is entered, and the ticket of its invite."""
+    invite = decode_invite(invite_text)
     assert invite.ticket is not None, "the run admits by ticket"
     order = {
         "run": invite.fingerprint,
@@ -91,11 +90,17 @@ async def attacker(swarm: LiveSwarm, folder: Path, choices: Choices) -> AsyncIte
         "entry_points": invite.entry_points,
         "ticket": invite.ticket.to_bytes().hex(),
         "ticket_key": invite.ticket.secret.hex(),
-        "seed": choices.seed,
-        "rate": choices.rate,
+        "seed": seed,
     }
+    return json.dumps(order | more)
+
+
+@contextlib.asynccontextmanager
+async def attacker(swarm: LiveSwarm, folder: Path, choices: Choices) -> AsyncIterator[dict[str, Any]]:
+    """An attacker while this lasts; what it has told last."""
+    told = dict[str, Any]()
     place, own = folder / "attacker.json", folder / "attacker"
-    place.write_text(json.dumps(order), encoding="ascii")
+    place.write_text(attack_order(swarm.invite, choices.seed, rate=choices.rate), encoding="ascii")
     own.mkdir()
 
     def hear(line: str) -> None:

@@ -40,8 +40,8 @@ class PeerLimits:
             identities are free. Those that were let in, and are not in the plan, share
             `caller_loop_share`.
         loop_burst_s: seconds of processor time that they may take beyond that share.
-        refusal_s: seconds until a call beyond those that a caller may have is refused: who floods
-            this peer waits longer than it has work with that.
+        refusal_s: seconds until a call beyond those that a caller may have is refused, more where
+            many wait: who floods this peer waits longer than it has work with that.
         hellos_max: unknown peers that are called back, and perhaps given a place, at once.
         hellos_per_s: unknown peers that are called back in each second from then on.
         standbys_max: peers that stand by; others get no place for the present.

@@ -393,7 +393,7 @@ class Server:
                 self._overdrawn += 1
                 self._late_bytes += size_bytes
                 try:
-                    # However many wait, no more of them end in a second
+                    # The more wait, the longer: no more of them end in a second
                     late_s = self._limits.refusal_s * max(1.0, self._overdrawn / LATE_AT_ONCE)
                     await asyncio.sleep(min(LATE_S_MAX, late_s))
                 finally:
