@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 BUCKET = "snapshots"
 WITHIN_S = 30.0
@@ -32,9 +32,11 @@ class S3Endpoint:
 
     Args:
         port: on the loopback interface.
+        pid: of its process.
     """
 
     port: int
+    pid: int
 
     def environment(self, port: int = 0) -> dict[str, str]:
         """What finds it; behind a proxy on another port, that one."""
@@ -45,29 +47,28 @@ class S3Endpoint:
             "AWS_REGION": "us-east-1",
         }
 
+    def pause(self) -> None:
+        """Stop it where it is."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
 
 @contextlib.contextmanager
-def s3_endpoint(niceness: int = 0) -> Iterator[S3Endpoint]:
-    """Start it, make the bucket, and end it afterwards.
-
-    Args:
-        niceness: 19 = it computes where nobody else does, as it would on a machine of its own.
-            Where Linux groups processes by their session (autogroup), a niceness counts within its
-            session alone, so the endpoint has one of its own and that gets the niceness, too.
-    """
+def s3_endpoint() -> Iterator[S3Endpoint]:
+    """Start it, make the bucket, and end it afterwards."""
     command = (sys.executable, "-W", "ignore", "-c", SERVER)
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None, "a pipe"
-        os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
-        with contextlib.suppress(OSError):  # no such groups
-            Path(f"/proc/{process.pid}/autogroup").write_text(f"{niceness}\n", encoding="ascii")
         port = int(process.stdout.readline())
         request = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
         try:
             urllib.request.urlopen(request, timeout=WITHIN_S).close()  # noqa: S310 - http, as it says
-            yield S3Endpoint(port)
+            yield S3Endpoint(port, process.pid)
         finally:
             process.kill()

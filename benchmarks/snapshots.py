@@ -7,9 +7,9 @@ iterations that goes to each peer's disk and from there to a bucket, and without
 pair learn the same and take turns as in `benchmarks.keeping`, a quarter of a second each while the
 other is stopped (SIGSTOP). Nobody keeps shadows, logs or copies of the ends.
 
-The bucket is moto's server, a Python program on the same cores. A real endpoint would take nothing
-of them, so it has the lowest priority; what it takes all the same makes what is measured too low.
-It goes on while its swarm is stopped, with what that had sent.
+The bucket is moto's server, a Python program, which takes 0.4 s of a processor for each stage. A
+real endpoint would take nothing of these cores, so it has turns of its own: it is stopped while a
+swarm trains, which has the machine for itself and sends what the connections take meanwhile.
 
 *over_off* and *over_disk* are medians over the rounds of tokens/s over those of the side without,
 *..._least* the least of the rounds; *copied* is the least number of bytes, MB, that lay in the
@@ -38,9 +38,9 @@ import obstore
 from obstore.store import S3Store
 
 from benchmarks.command import finish
-from benchmarks.keeping import FEW, OFF, Side, Swarm, begin, count, run_of, say, speed_of, take_turns
+from benchmarks.keeping import FEW, OFF, TURN_S, Side, Swarm, begin, count, run_of, say, speed_of, take_turns
 from benchmarks.live import Commits, LiveFailed
-from benchmarks.s3_endpoint import BUCKET, s3_endpoint
+from benchmarks.s3_endpoint import BUCKET, S3Endpoint, s3_endpoint
 from swarmfree.protocol.events import IterationCommitted
 from swarmfree.storage.snapshot_store import BucketSnapshots
 from swarmfree.storage.snapshots import FolderSnapshots
@@ -48,7 +48,6 @@ from swarmfree.storage.snapshots import FolderSnapshots
 ROUNDS, QUICK_ROUNDS = 3, 1
 EVERY, QUICK_EVERY = 50, 5
 WITHIN_S = 400.0
-ENDPOINT_NICENESS = 19
 NAMES = ("over_off", "over_disk")
 
 
@@ -76,7 +75,14 @@ async def in_bucket(side: Side, swarm: Swarm, folder: Path) -> tuple[float, int]
     return sum(objects) / 1e6, max(whole)
 
 
-async def pair(name: str, every: int, number: int) -> tuple[float, float, int]:
+async def turn_of(endpoint: S3Endpoint) -> None:
+    """It takes in what was sent to it."""
+    endpoint.resume()
+    await asyncio.sleep(TURN_S)
+    endpoint.pause()
+
+
+async def pair(endpoint: S3Endpoint, name: str, every: int, number: int) -> tuple[float, float, int]:
     """One round: tokens/s over those without, MB in the bucket, iterations behind."""
     sides = sides_of(name, every, f"{name}-{number}")
     async with AsyncExitStack() as stack:
@@ -86,10 +92,14 @@ async def pair(name: str, every: int, number: int) -> tuple[float, float, int]:
             await swarm.live.commits(max(0, every + 10 - count(swarm)), WITHIN_S)
         wanted = [count(swarm) + 2 * every for swarm in swarms]
         until_s = time.monotonic() + WITHIN_S
+        stack.callback(endpoint.resume)
+        endpoint.pause()
         while any(count(swarm) < enough for swarm, enough in zip(swarms, wanted, strict=True)):
             if time.monotonic() > until_s:
                 raise LiveFailed(f"not within {WITHIN_S:g} s: {2 * every} iterations of both")
             await take_turns(swarms if number % 2 == 0 else swarms[::-1])
+            await turn_of(endpoint)
+        endpoint.resume()
         for swarm in swarms:
             swarm.live.resume()
             await swarm.live.commit_past(time.time())
@@ -106,11 +116,11 @@ async def measure(names: Sequence[str], rounds: int, every: int) -> dict[str, fl
     assert task is not None, "runs in a task"
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in names}
-    with s3_endpoint(ENDPOINT_NICENESS) as endpoint:
+    with s3_endpoint() as endpoint:
         os.environ.update(endpoint.environment())
         for number in range(rounds):
             for name, pairs in found.items():
-                pairs.append(await pair(name, every, number))
+                pairs.append(await pair(endpoint, name, every, number))
     figures = {name: round(statistics.median(ratio for ratio, _, _ in pairs), 4) for name, pairs in found.items()}
     figures |= {f"{name}_least": round(min(ratio for ratio, _, _ in pairs), 4) for name, pairs in found.items()}
     everything = [one for pairs in found.values() for one in pairs]
