@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import Self
 
 from swarmfree.cli.run_access import open_run
@@ -14,7 +15,7 @@ from swarmfree.cockpit.status import RunStatus, invite_points
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.messages import GetPlan, GetRecord, PlanAnswer, RecordAnswer
-from swarmfree.protocol.names import ABSENT, Endpoint
+from swarmfree.protocol.names import ABSENT, Endpoint, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.records import Record
@@ -25,6 +26,19 @@ REACHED_MAX = 64
 MEASURED = 2
 """So many iterations are waited for to know how long one takes, where nobody has looked before."""
 MEASURE_S = 4.0
+
+
+def asked_by(asker: str, announcements: Iterable[Announcement]) -> list[Announcement]:
+    """Whom one that looks asks for plan and record, the first to answer counts: those that serve
+    before others, and of them those that come after its own peer id, so that many who look do not
+    all ask the same one.
+    """
+
+    def turn(one: Announcement) -> tuple[bool, bool, Member]:
+        member = one.endpoint.member
+        return one.state is not PeerState.SERVING, member.peer_id <= asker, member
+
+    return sorted(announcements, key=turn)[:ASKED_MAX]
 
 
 class Lookout:
@@ -75,7 +89,7 @@ class Lookout:
         announcements = await self._directory.announcements()
         founder, order = await self._directory.founder(), self._directory.order()
         is_due = order is not None and founder is not None and order.number > founder.spent
-        asked = sorted(announcements, key=lambda a: (a.state is not PeerState.SERVING, a.endpoint.member))[:ASKED_MAX]
+        asked = asked_by(self._access.asker.peer_id, announcements)
         by, plan, record = await self._ask(asked, silence_s)
         if by is not None and record is not None:
             record = await self._measure(by, record, silence_s if measure else 0.0)
