@@ -83,9 +83,11 @@ class Standing(Enum):
     """What place a peer has in the run, as far as another one knows that counts its calls."""
 
     MEMBER = auto()
-    """In the newest plan, or decides; also everybody, where nobody trains."""
+    """In the newest plan, or not long ago, or decides, or builds a stage; also everybody, where
+    nobody trains.
+    """
     ADMITTED = auto()
-    """Stands by, was told to build, or was asked for a place: the coordinator has let it in."""
+    """Stands by, or was asked for a place: the coordinator has let it in."""
     NONE = auto()
 
 

@@ -85,7 +85,10 @@ class AccessControl:
 
     def standing_of(self, peer_id: str) -> Standing:
         """What place a peer has; where nobody leads this one, or no plan is known, and nobody
-        trains, all are alike. Asked for each call: most come from members of the plan.
+        trains, all are alike. Who had a place not long ago keeps its standing: sides of a split
+        that are about to meet are strangers to one another. Who builds a stage has one: the run
+        waits for it, while whoever stands by may call without end. Asked for each call: most come
+        from members of the plan.
         """
         known = self.view()
         if peer_id in self._names:
@@ -96,8 +99,16 @@ class AccessControl:
 
         if not (known.stages and known.is_told) or has(known.electors):
             return Standing.MEMBER
+        if self._had_place(peer_id) or peer_id in self._stage_member.building:
+            return Standing.MEMBER
         let_in = has(known.participants) or has(known.admitted) or has(known.followed) or has(known.asked)
         return Standing.ADMITTED if let_in else Standing.NONE
+
+    def _had_place(self, peer_id: str) -> bool:
+        """Whether it had one not long ago, and was not excluded."""
+        mine = self._coordinator()
+        is_named = mine is not None and peer_id in mine.lead.named and peer_id not in mine.lead.excluded
+        return is_named or peer_id in self._stage_member.replica_state.known_peers()
 
     def view(self) -> Knowledge:
         """What this peer knows now; to be used before anything is waited for."""

@@ -13,6 +13,8 @@ from swarmfree.wire.certificate import SERVER_NAME
 from swarmfree.wire.frames import CHUNK_BYTES, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 
 Option = tuple[str, int | str]
+UNREAD_BYTES = 2 << 20
+"""What the server takes in of a stream that nobody reads: enough for 100 Mbit/s over 150 ms."""
 UNCOMPRESSED = 1
 """Of gRPC's algorithms that one alone: eight kilobytes unpack to eight megabytes, before anybody
 could look at them.
@@ -112,6 +114,9 @@ class WireLimits(PeerLimits):
             ("grpc.server_handshake_timeout_ms", _ms(self.connect_s)),
             ("grpc.http2.min_ping_interval_without_data_ms", _ms(self.keepalive_s) // 4),
             ("grpc.http2.max_ping_strikes", 0),
+            # Else the window of a stream that nobody reads grows with the link's speed
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
         ]
 
     def _common_options(self) -> list[Option]:

@@ -16,12 +16,31 @@ from swarmfree.protocol.peer_limits import Allowance, Standing
 from swarmfree.wire.limits import WireLimits
 
 CALL_LOOP_S = 0.001
-"""What gRPC itself takes of a processor for a call, in whatever thread: 0.6 to 1.1 ms were measured."""
+"""What gRPC itself takes of a processor for a call, in all threads: 0.6 to 1.1 ms measured."""
 CALLERS_KNOWN = 1024
+PLACELESS_SHARE, PLACELESS_CALLER_SHARE, PLACELESS_STREAMS_MAX = 4, 64, 64
+"""Of all calls at once those let in may have a fourth together, those of no standing another one,
+and each of them a sixty-fourth; and so many streams, which hold what nobody has read.
+"""
 
 
 class Overdrawn(Refused):
     """A call beyond those that its caller may have; its refusal can wait."""
+
+
+class SharedRoom:
+    """What all callers of one standing use together.
+
+    Attributes:
+        calls: that are open, and *streams* of them that upload.
+        allowance: of the event loop's time.
+    """
+
+    __slots__ = ("allowance", "calls", "streams")
+
+    def __init__(self, allowance: Allowance) -> None:
+        """Nobody calls."""
+        self.allowance, self.calls, self.streams = allowance, 0, 0
 
 
 class CallSlot:
@@ -35,13 +54,14 @@ class CallSlot:
         is_useful: it was answered, and not everybody may ask for that: its time is not counted.
     """
 
-    __slots__ = ("_caller", "_held_bytes", "_loop_s", "_quotas", "_shared", "_users", "is_useful")
+    __slots__ = ("_caller", "_held_bytes", "_is_upload", "_loop_s", "_quotas", "_shared", "_users", "is_useful")
 
-    def __init__(self, quotas: Quotas, caller: str, shared: Allowance | None = None) -> None:
+    def __init__(self, quotas: Quotas, caller: str, shared: SharedRoom | None, *, is_upload: bool) -> None:
         """Made by `Quotas.enter`; `shared` is what it counts in beside its caller's own."""
         self._quotas = quotas
         self._caller = caller
         self._shared = shared
+        self._is_upload = is_upload
         self._users = 0
         self._held_bytes = 0
         self._loop_s = CALL_LOOP_S
@@ -54,7 +74,8 @@ class CallSlot:
     def __exit__(self, *_: object) -> None:
         self._users -= 1
         if not self._users:
-            self._quotas.leave(self._caller, self._shared, self._held_bytes, 0.0 if self.is_useful else self._loop_s)
+            spent_s = 0.0 if self.is_useful else self._loop_s
+            self._quotas.leave(self._caller, self._shared, self._held_bytes, spent_s, is_upload=self._is_upload)
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -97,10 +118,9 @@ class Quotas:
         self._loop_s: dict[str, Allowance] = {}
         now_s = time.monotonic()
         self._shared = {
-            Standing.ADMITTED: Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s),
-            Standing.NONE: Allowance(limits.loop_burst_s, limits.loop_share, now_s),
+            Standing.ADMITTED: SharedRoom(Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)),
+            Standing.NONE: SharedRoom(Allowance(limits.loop_burst_s, limits.loop_share, now_s)),
         }
-        self._calls_shared = 0
 
     def __len__(self) -> int:
         return self._calls.total()
@@ -110,13 +130,14 @@ class Quotas:
         """Of payloads, of all callers."""
         return self._bytes.total()
 
-    def enter(self, caller: str, is_organisers: Callable[[], bool] = lambda: False) -> CallSlot:
+    def enter(self, caller: str, is_organisers: Callable[[], bool] = lambda: False, *, is_upload: bool = False) -> CallSlot:
         """A call comes.
 
         Args:
             caller: peer id.
             is_organisers: whether it comes from the organiser's node, which has a word of its own
                 and waits for nobody else's calls; asked only where others would wait.
+            is_upload: it is a stream of its caller's.
 
         Raises:
             Overdrawn: `not_yet`, there are too many, or they took too long.
@@ -126,8 +147,7 @@ class Quotas:
             used.spend(CALL_LOOP_S, now_s)
             raise Overdrawn(RefusalKind.NOT_YET, f"calls of peer {caller} have taken too much of this peer's time")
         shared = self._shared.get(self.standing_of(caller))
-        are_many = self._calls_shared >= limits.calls_max // 2
-        if shared is not None and (are_many or shared.is_spent(now_s)) and not is_organisers():
+        if shared is not None and self._is_taken(shared, caller, now_s, is_upload=is_upload) and not is_organisers():
             raise Overdrawn(RefusalKind.NOT_YET, "calls of peers without a place have taken too much of this peer's time")
         if len(self) >= limits.calls_max:
             raise Overdrawn(RefusalKind.NOT_YET, f"this peer works on {len(self)} calls, more than it takes at once")
@@ -137,11 +157,19 @@ class Quotas:
             )
         self._calls[caller] += 1
         if shared is not None:  # counted as it comes: many may be open for long
-            self._calls_shared += 1
-            shared.spend(CALL_LOOP_S, now_s)
-        return CallSlot(self, caller, shared)
+            shared.calls += 1
+            shared.streams += is_upload
+            shared.allowance.spend(CALL_LOOP_S, now_s)
+        return CallSlot(self, caller, shared, is_upload=is_upload)
 
-    def leave(self, caller: str, shared: Allowance | None, held_bytes: int, loop_s: float) -> None:
+    def _is_taken(self, shared: SharedRoom, caller: str, now_s: float, *, is_upload: bool) -> bool:
+        """Whether those of this standing, or this one of them, have as much as they may."""
+        calls_max = self._limits.calls_max
+        caller_calls_max = max(1, calls_max // PLACELESS_CALLER_SHARE)
+        are_many = shared.calls >= calls_max // PLACELESS_SHARE or self._calls[caller] >= caller_calls_max
+        return are_many or (is_upload and shared.streams >= PLACELESS_STREAMS_MAX) or shared.allowance.is_spent(now_s)
+
+    def leave(self, caller: str, shared: SharedRoom | None, held_bytes: int, loop_s: float, *, is_upload: bool) -> None:
         """A call has ended.
 
         Args:
@@ -151,8 +179,9 @@ class Quotas:
         if loop_s:
             self._spend(caller, loop_s)
         if shared is not None:
-            self._calls_shared -= 1
-            shared.spend(loop_s - CALL_LOOP_S, time.monotonic())
+            shared.calls -= 1
+            shared.streams -= is_upload
+            shared.allowance.spend(loop_s - CALL_LOOP_S, time.monotonic())
         for counter, count in ((self._calls, 1), (self._bytes, held_bytes)):
             counter[caller] -= count
             if not counter[caller]:

@@ -33,7 +33,7 @@ from swarmfree.wire.admission import Admission
 from swarmfree.wire.certificate import ProvenPeer, proven_caller
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_header, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
-from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.limits import UNREAD_BYTES, WireLimits
 from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.quotas import AnswerGate, CallSlot, Overdrawn, Quotas
 from swarmfree.wire.status import CallStatus, status_of
@@ -41,7 +41,7 @@ from swarmfree.wire.status import CallStatus, status_of
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
-LATE_AT_ONCE, LATE_BYTES_MAX, LATE_S_MAX = 16, 64 << 20, 60.0
+LATE_AT_ONCE, LATE_BYTES_MAX, LATE_S_MAX = 16, 128 << 20, 60.0
 MEASURED_BYTES, MEASURED_ONE_OF = 64 * 1024, 7
 CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Goodbye", "Meet"})
@@ -365,7 +365,7 @@ class Server:
 
     async def _framed(self, rpc: Rpc, context: Context) -> None:
         outcome = Outcome()
-        with await self._slot(context, 0) as slot:
+        with await self._slot(context, UNREAD_BYTES, is_upload=True) as slot:
             upload = Upload(context, self._group, outcome.bell, slot, self._limits.drain_s)
             try:
                 self._open(rpc, context, await self._first(context), upload, outcome, slot)
@@ -377,13 +377,13 @@ class Server:
             finally:
                 upload.abandon()
 
-    async def _slot(self, context: Context, size_bytes: int) -> CallSlot:
+    async def _slot(self, context: Context, size_bytes: int, *, is_upload: bool = False) -> CallSlot:
         """A place for a call of this caller, or the end of the call; that comes late, so that a
-        caller has few of them.
+        caller has few of them, unless what waits would hold too many bytes.
         """
         try:
             caller = proven_caller(context.auth_context())
-            slot = self.quotas.enter(caller.peer_id, lambda: self._is_organisers(caller))
+            slot = self.quotas.enter(caller.peer_id, lambda: self._is_organisers(caller), is_upload=is_upload)
             self._require_admitted(caller, slot)
             self._watch(caller.peer_id)
             return slot

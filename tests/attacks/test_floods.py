@@ -18,12 +18,12 @@ from swarmfree.cli.log_lines import LineQuota
 from swarmfree.protocol.errors import Refused
 from swarmfree.protocol.messages import GetPlan, Header, Hello, PlanAnswer, Request
 from swarmfree.protocol.names import PROTOCOL_REVISION
-from swarmfree.protocol.peer_limits import Allowance, PeerLimits
+from swarmfree.protocol.peer_limits import Allowance, PeerLimits, Standing
 from swarmfree.protocol.ports import Incoming, Reply
 from swarmfree.trainer.coordinator.coordinator import Coordinator
 from swarmfree.trainer.coordinator.reachability import Reachability
 from swarmfree.wire.identity import load_or_create_identity
-from swarmfree.wire.limits import WireLimits
+from swarmfree.wire.limits import UNREAD_BYTES, WireLimits
 from swarmfree.wire.network import GrpcNetwork
 from swarmfree.wire.v1 import messages_pb2
 from tests.mutants.alone import SIBLING, TERM, Alone, assigning, endpoint, leading, plan, play, word
@@ -32,7 +32,7 @@ RUN, OTHER_RUN = "ab" * 32, "cd" * 32
 MALLORY = Papers("mallory")
 QUICK = WireLimits(caller_loop_share=0.01, caller_loop_burst_s=0.05, refusal_s=1.0)
 FLOOD_S = 3.0
-CALLERS = 50
+CALLERS, STREAMS = 50, 80
 
 
 async def answered(_header: Header, request: Request, _incoming: Incoming) -> Reply:
@@ -71,6 +71,35 @@ async def test_small_calls_without_end_are_answered_ever_later(tmp_path: Path, r
     burst = QUICK.caller_loop_burst_s / 0.0003
     assert ended < burst + CALLERS * (FLOOD_S / QUICK.refusal_s + 1)
     assert late_s < QUICK.refusal_s
+
+
+async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> None:
+    """What their callers send meanwhile nobody reads: two megabytes of each are taken in, and of no
+    more than 64 streams; others are refused at once.
+    """
+    sent_bytes = [0] * STREAMS
+
+    async def send(channel: Any, number: int) -> None:
+        call = channel.stream_stream("/swarmfree.v1.Swarm/Train")(timeout=30)
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for _ in range(128):
+                await call.write(bytes(1 << 16))
+                sent_bytes[number] += 1 << 16
+            await call.read()
+
+    limits = WireLimits(loop_burst_s=1e-4, refusal_s=60.0)
+    async with GrpcNetwork(RUN, load_or_create_identity(tmp_path), "1" * 16, limits=limits) as peer:
+        peer.serve(answered, lambda _: Standing.NONE)
+        async with dialled(peer.here.addresses[0], MALLORY) as channel, asyncio.TaskGroup() as group:
+            with contextlib.suppress(grpc.aio.AioRpcError):  # what all of them share is used up
+                await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(b"", timeout=0.3)
+            tasks = [group.create_task(send(channel, number)) for number in range(STREAMS)]
+            await asyncio.sleep(3.0)
+            waiting = [size_bytes for size_bytes, task in zip(sent_bytes, tasks, strict=True) if not task.done()]
+            for task in tasks:
+                task.cancel()
+    assert len(waiting) == 64
+    assert max(waiting) < 2 * UNREAD_BYTES
 
 
 def limited(alone: Alone, **limits: float) -> Alone:

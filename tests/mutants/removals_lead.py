@@ -1199,11 +1199,19 @@ def plan_that_did_not_come(patch: pytest.MonkeyPatch) -> None:
     (Who may say what).
     """
 
-    def careless(self: Roster, participant: Participant) -> tuple[Member, ...]:
+    def careless(self: Roster, participant: Participant) -> tuple[tuple[Member, ...], int]:
         plan = self._lead.plan
-        return tuple(g.member for g in self.participants() if plan is None or plan.stage_of(g.member) is None)
+        return tuple(g.member for g in self.participants() if plan is None or plan.stage_of(g.member) is None), 0
 
     patch.setattr(Roster, "_newly_admitted", careless)
+
+
+def builders_among_those_that_stand_by(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats do not say who of those without a place in the plan builds a stage: names that
+    stand by keep it from asking for that (What is looked at before anybody acts).
+    """
+    newly_admitted = Roster._newly_admitted
+    patch.setattr(Roster, "_newly_admitted", lambda self, participant: (newly_admitted(self, participant)[0], 0))
 
 
 def stranger_on_the_roster(patch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from swarmfree.protocol.messages import Open
+from swarmfree.protocol.messages import Heartbeat, Open
 from swarmfree.trainer.access_control import AccessControl
 from tests.mutants.alone import ME, SIBLING, A, Alone, endpoint, plan, play, record
+
+
+def test_sides_of_a_split_that_meet_again_are_no_strangers() -> None:
+    """Who had a place as the records that are kept were decided, or in a swarm that this peer
+    coordinates, is served like a member, and one that was excluded is not.
+    """
+    lost, named, convicted = endpoint("lost"), endpoint("named"), endpoint("convicted")
+    gone = {named.member.peer_id: 1, convicted.member.peer_id: 1}
+    lead = SimpleNamespace(named=gone, excluded=(convicted.member.peer_id,))
+
+    async def story(alone: Alone) -> list[str]:
+        mine: list[Any] = [None]
+        access = AccessControl(alone.context, alone.stage_member, lambda: mine[0])
+        await alone.stage_member.open(A, Open(plan(1)))
+        before = replace(record(), electorate=(ME.member, lost.member))
+        alone.replica_state.apply(before)
+        alone.replica_state.apply(replace(record(before=before.lineage()), iteration=1, electorate=(ME.member,)))
+        asked = (lost, named, convicted)
+        found = [" ".join(access.standing_of(one.member.peer_id).name for one in asked)]
+        mine[0] = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: ()))
+        return [*found, " ".join(access.standing_of(one.member.peer_id).name for one in asked)]
+
+    assert play(story) == ["MEMBER NONE NONE", "MEMBER MEMBER NONE"]
+
+
+def test_who_builds_a_stage_is_served_like_a_member() -> None:
+    """As the last heartbeat told; who stands by beside it is not."""
+    builder, standby = endpoint("builder"), endpoint("standby")
+
+    async def story(alone: Alone) -> list[str]:
+        access, found = AccessControl(alone.context, alone.stage_member, lambda: None), list[str]()
+        await alone.stage_member.open(A, Open(plan(1)))
+        for building in (1, 0):
+            told = Heartbeat(plan(1).position, 0, 0.0, admitted=(builder.member, standby.member), building=building)
+            await alone.stage_member.heartbeat(A, told)
+            found.append(" ".join(access.standing_of(one.member.peer_id).name for one in (builder, standby)))
+        return found
+
+    assert play(story) == ["MEMBER ADMITTED", "ADMITTED ADMITTED"]
 
 
 def test_who_has_a_place_is_in_the_plan_or_decides() -> None:

@@ -79,21 +79,45 @@ def test_what_is_of_use_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(call(quotas, "joiner", is_useful=True) for _ in range(40_000))
 
 
-def test_calls_of_strangers_that_stay_open_leave_room_for_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They count as they come, and have half of all places at most."""
+def test_calls_that_stay_open_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count as they come: those of no standing, and those that were let in, have a fourth of
+    all places each, and none of them more than a sixty-fourth; members have all that are free.
+    """
     Clock(monkeypatch)
-    limits = WireLimits(loop_burst_s=1e6, calls_max=10, caller_calls_max=100)
-    quotas = Quotas(limits)
-    quotas.standing_of = lambda peer_id: PLACES.get(peer_id, Standing.NONE)
+    quotas = Quotas(WireLimits(loop_burst_s=1e6, caller_loop_burst_s=1e6, calls_max=256, caller_calls_max=1000))
+    quotas.standing_of = lambda peer_id: PLACES.get(peer_id.partition(" ")[0], Standing.NONE)
     with contextlib.ExitStack() as opened:
-        for _ in range(5):
-            opened.enter_context(quotas.enter("mallory"))
-        assert not call(quotas, "mallory")
-        for _ in range(5):
+        for place in ("mallory", "standby"):
+            for number in range(16):
+                for _ in range(4):
+                    opened.enter_context(quotas.enter(f"{place} {number}"))
+                assert not call(quotas, f"{place} {number}")
+                assert call(quotas, f"{place} 99") is (number < 15)
+        for _ in range(128):
             opened.enter_context(quotas.enter("member"))
         assert not call(quotas, "member")
-    assert call(quotas, "mallory")
-    assert call(quotas, "member")
+    assert all(call(quotas, one) for one in ("mallory", "standby", "member"))
+
+
+def test_streams_that_nobody_reads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may hold four megabytes before it is looked at: 64 of each standing, of members any
+    number; other calls of theirs are taken meanwhile.
+    """
+    Clock(monkeypatch)
+    quotas = Quotas(WireLimits(loop_burst_s=1e6))
+    quotas.standing_of = lambda peer_id: PLACES.get(peer_id.partition(" ")[0], Standing.NONE)
+    with contextlib.ExitStack() as opened:
+        for number in range(64):
+            for place in ("mallory", "standby"):
+                opened.enter_context(quotas.enter(f"{place} {number}", is_upload=True))
+        for place in ("mallory", "standby"):
+            with pytest.raises(Overdrawn):
+                quotas.enter(place, is_upload=True)
+            assert call(quotas, place)
+        for _ in range(100):
+            opened.enter_context(quotas.enter("member", is_upload=True))
+    with quotas.enter("mallory", is_upload=True):
+        pass
 
 
 def test_what_anybody_may_ask_is_of_no_use() -> None:
