@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.records import Record
 
@@ -56,21 +57,49 @@ def whole_sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -
     return [point for point in _sets(offers, stage_count) if not point.missing]
 
 
-def of_one_pause(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet) -> SnapshotSet:
-    """Choose between the newest set and those of other sides of a split that paused by the same
-    order, each for itself: they were there at once, so the one goes on that would have, had they
-    met before. Where all have just died the newest goes on, whatever was forced: whoever had
-    decided otherwise may have been gone for days.
+def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet, named: Founder | None) -> SnapshotSet:
+    """Choose between the newest set and those of other sides of a split that were there at once, or
+    that the newest has been dropped for: the one goes on that would have, had they met before.
+
+    Sides have paused, each for itself, since the last genesis, by whatever order; and what goes on
+    from a genesis is not given up for a set that this had passed over. Where all have just died the
+    newest goes on, whatever was forced: whoever had decided otherwise may have been gone for days.
 
     Args:
         last_records: the record that each whole set was left by, where it is known.
         newest: of the whole sets.
+        named: the last genesis; None where none is known.
     """
     last = last_records.get(newest)
-    if last is None or last.halt is not Halting.PAUSE:
+    if last is None:
         return newest
-    rivals = {point: r for point, r in last_records.items() if (r.halt, r.order) == (last.halt, last.order)}
+    rivals = {newest: last}
+    if _has_paused(last, named):
+        rivals |= {point: record for point, record in last_records.items() if _has_paused(record, named)}
+    if not _goes_on_from(newest, last, named):
+        rivals |= {point: record for point, record in last_records.items() if _goes_on_from(point, record, named)}
     return min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
+
+
+def may_be_dropped(last: Record | None, named: Founder | None) -> bool:
+    """Whether what a majority has decided may still come, and count more than a set that this
+    record has left, None where nobody tells it: it paused, and was forced since the last genesis.
+    """
+    return last is None or (_has_paused(last, named) and any(one > _iteration(named) for one in last.forced))
+
+
+def _has_paused(record: Record, named: Founder | None) -> bool:
+    return record.halt is Halting.PAUSE and record.order > (named.spent if named is not None else 0)
+
+
+def _goes_on_from(point: SnapshotSet, last: Record, named: Founder | None) -> bool:
+    """The first record after a genesis that names a set is forced."""
+    is_named = named is not None and (point.iteration, point.lineage) == (named.iteration, named.lineage)
+    return is_named or _iteration(named) in {0, *last.forced}
+
+
+def _iteration(named: Founder | None) -> int:
+    return named.iteration if named is not None else 0
 
 
 def _forced_latest_first(record: Record) -> tuple[tuple[int, bool], ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from swarmfree.policy.founder import Patience
-from swarmfree.policy.resume import SnapshotSet, of_one_pause, resume_point, whole_sets
+from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, whole_sets
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -49,6 +49,7 @@ class ResumeWatch:
         self._named = Counter[str]()
         self._named_s = self._begun_s = self._changed_s = 0.0
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
+        self._records: dict[str, Record] = {}
         self._is_alone = False
 
     async def keep(self) -> None:
@@ -79,12 +80,12 @@ class ResumeWatch:
             offers = {member: held for member, held in offers.items() if member.peer_id in passing}
             by_peer = {member.peer_id: held for member, held in offers.items()}
             point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
-        newest = point
-        if point is not None and not self._led:
-            point = await self._of_one_pause(point, by_peer, announced)
+        newest, present, may_change = point, await self._directory.founder(), False
+        if point is not None and not point.missing and not self._led:
+            point, may_change = await self._side(point, by_peer, announced, present)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
-            self._is_alone, self._begun_s, self._offers = not self._led, now_s, {}
+            self._is_alone, self._begun_s, self._offers, self._records = not self._led, now_s, {}, {}
         if self._led or point is None:
             if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
                 self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
@@ -101,10 +102,10 @@ class ResumeWatch:
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
-        if now_s - self._changed_s < (timing.join_wait_s if point.missing else timing.silence_s + for_later_s):
-            self._say(self._waits_for(point))
+        is_much_to_come = bool(point.missing) or may_change
+        if now_s - self._changed_s < (timing.join_wait_s if is_much_to_come else timing.silence_s + for_later_s):
+            self._say(self._waits_for(point, may_change=may_change))
             return
-        present = await self._directory.founder()
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
         if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
@@ -155,19 +156,27 @@ class ResumeWatch:
         is_behind = found is not None and not found.missing and own.records < found.iteration
         return frozenset(passing) if is_behind and len(passing) > len(following) else frozenset()
 
-    async def _of_one_pause(
-        self, newest: SnapshotSet, offers: Mapping[str, tuple[HeldSnapshot, ...]], announced: Mapping[str, Announcement]
-    ) -> SnapshotSet:
-        """Look whether another side of a split has paused as well, and what it had decided counts
-        more. Each set's last record is asked of those that hold its state; its hash is the set's.
+    async def _side(
+        self,
+        newest: SnapshotSet,
+        offers: Mapping[str, tuple[HeldSnapshot, ...]],
+        announced: Mapping[str, Announcement],
+        present: Founder | None,
+    ) -> tuple[SnapshotSet, bool]:
+        """Look whether what another side of a split had decided counts more than the newest set, or
+        may yet. Each set's last record is asked of those that hold its state, and kept: its hash is
+        the set's.
         """
-        wholes = {(point.iteration, point.lineage): point for point in whole_sets(offers, self._manifest.stage_count)}
-        held = {peer: (told[0].iteration, told[0].lineage) for peer, told in offers.items()}
-        holders = [peer for peer in held if held[peer] in wholes]
-        if len({held[peer] for peer in holders}) < 2:
-            return newest
-        told = [(record.iteration + 1, record) for record in await self._ask_records(announced[peer] for peer in holders)]
-        return of_one_pause({wholes[at]: r for n, r in told if (at := (n, r.lineage())) in wholes}, newest)
+        wholes = {point.lineage: point for point in whole_sets(offers, self._manifest.stage_count)}
+        held = {peer: told[0].lineage for peer, told in offers.items()}
+        unknown = [peer for peer in held if held[peer] in wholes and held[peer] not in self._records]
+        for record in await self._ask_records(announced[peer] for peer in unknown):
+            self._records[record.lineage()] = record
+        self._records = {lineage: self._records[lineage] for lineage in wholes if lineage in self._records}
+        last = {wholes[lineage]: record for lineage, record in self._records.items()}
+        point = side_to_go_on(last, newest, present)
+        is_alone = point not in last and len({held[peer] for peer in held if held[peer] in wholes}) < 2
+        return point, not is_alone and may_be_dropped(last.get(point), present)
 
     async def _ask_records(self, announced: Iterable[Announcement]) -> list[Record]:
         """The newest record that each holds, of those that answer."""
@@ -207,9 +216,11 @@ class ResumeWatch:
             self._say("the order to stop has not ended the run, since all died first: it is obeyed as soon as the run goes on")
         await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent, not point.missing))
 
-    def _waits_for(self, point: SnapshotSet) -> str:
+    def _waits_for(self, point: SnapshotSet, *, may_change: bool) -> str:
         stages = f"{'s' * (len(point.missing) != 1)} {', '.join(map(str, point.missing))}" if point.missing else ""
         lost = f"nobody has come back with stage{stages} of iteration {point.iteration}" if stages else "others may come back"
+        if may_change:
+            lost += f" with what counts more than iteration {point.iteration}, which is no majority's, as far as anybody tells"
         return f"nobody trains any more; some have snapshots on their disks; {lost}: waits a while"
 
     async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:

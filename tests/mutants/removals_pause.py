@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
-from swarmfree.policy.resume import SnapshotSet
-from swarmfree.protocol.records import Record
+from swarmfree.policy import resume
 from swarmfree.trainer import resume_watch
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.replica_state import ReplicaState
 
 
 def sides_that_paused_together(patch: pytest.MonkeyPatch) -> None:
-    """Of two sides of a split that paused by one order the one that is further goes on, whatever it
-    was forced to (When all have died).
+    """Of two sides of a split that have paused the one that is further goes on, whatever it was
+    forced to (When all have died).
     """
+    patch.setattr(resume, "_has_paused", lambda _record, _named: False)
 
-    def careless(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet) -> SnapshotSet:
-        del last_records
-        return newest
 
-    patch.setattr(resume_watch, "of_one_pause", careless)
+def side_that_a_genesis_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """A set that the last genesis passed over goes on as soon as its holders are there, over what
+    the run has done since (When all have died).
+    """
+    patch.setattr(resume, "_goes_on_from", lambda _point, _last, _named: True)
+
+
+def forced_side_that_comes_first(patch: pytest.MonkeyPatch) -> None:
+    """A side of a split that was forced and has paused goes on at once, where those of the majority
+    are switched on later (When all have died).
+    """
+    patch.setattr(resume_watch, "may_be_dropped", lambda _last, _named: False)
+
+
+def side_that_is_a_stranger(patch: pytest.MonkeyPatch) -> None:
+    """Who had a place before a split shares what those of no standing have (What is looked at
+    before anybody acts).
+    """
+    patch.setattr(AccessControl, "_had_place", lambda _self, _peer_id: False)
 
 
 def pause_that_is_held_up(patch: pytest.MonkeyPatch) -> None:

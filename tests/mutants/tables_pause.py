@@ -8,38 +8,92 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
+from swarmfree.protocol.messages import HeldSnapshot, Open, PlanAnswer
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.records import Record
+from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.coordinator.roster import Deposed
 from tests.builders import make_record
-from tests.mutants.alone import A, Alone, D, play, record
-from tests.trainer.test_resume_watch import MANIFEST, TIMING, World
+from tests.mutants.alone import ME, A, Alone, D, endpoint, plan, play, record
+from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, come_back, sides
 
 
 def sides_that_come_back_from_a_pause() -> object:
     """Three peers have paused with what a majority had decided, three others of the same stages two
     iterations later, by force: from which iteration the run goes on, where one order had paused
-    both, where another order had paused the others, and where all died instead.
+    both, where an earlier order had paused the others, which nobody had obeyed before, and where
+    all died instead.
     """
-
-    def left(record: Record) -> dict[str, tuple[PlanAnswer, Record]]:
-        side = "forced" if record.forced else "decided"
-        at = record.iteration + 1, record.lineage()
-        return {
-            f"{side}-{n}": (PlanAnswer(None, "", snapshots=(HeldSnapshot(n, *at),)), record) for n in range(MANIFEST.stage_count)
-        }
 
     async def story(order: int, halt: Halting) -> list[int]:
         decided = make_record(iteration=4, order=9, halt=halt)
         forced = make_record(iteration=6, order=order, halt=halt, forced=(2,))
-        peers = left(decided) | left(forced)
+        peers = {**_left("decided", decided), **_left("forced", forced)}
         world = World(**{peer: answered for peer, (answered, _) in peers.items()})
         world.records = {peer: last for peer, (_, last) in peers.items()}
         return [founder.iteration for founder in await world.look(TIMING.silence_s + 3.0)]
 
     return [asyncio.run(story(*case)) for case in ((9, Halting.PAUSE), (8, Halting.PAUSE), (9, Halting.NOT))]
+
+
+def side_that_comes_back_after_all() -> object:
+    """A run was resumed with iteration 5 and has gone on to 8; then the forced side that had come
+    to 11 is switched on for the first time: from which iteration it goes on, once all have paused,
+    and once all have died.
+    """
+
+    async def story(halt: Halting) -> list[int]:
+        resumed = make_record(iteration=7, order=9, halt=halt, forced=(5,))
+        passed_over = make_record(iteration=10, order=3, halt=Halting.PAUSE, forced=(2,))
+        peers = {**_left("resumed", resumed), **_left("late", passed_over)}
+        world = World(**{peer: answer for peer, (answer, _) in peers.items()})
+        world.records = {peer: last for peer, (_, last) in peers.items()}
+        world.named = [Founder(2, "First", 5, "c" * 64, 4, is_whole=True)]
+        return [founder.iteration for founder in await world.look(TIMING.silence_s + 3.0)]
+
+    return [asyncio.run(story(halt)) for halt in (Halting.PAUSE, Halting.NOT)]
+
+
+def sides_that_come_one_after_the_other() -> object:
+    """The peers of a forced side of a pause are switched on half a minute before the others: from
+    which iteration the run goes on.
+    """
+
+    async def story() -> list[int]:
+        world = sides()
+        early = await world.look(30.0)
+        come_back(world)
+        return [founder.iteration for founder in (*early, *await world.look(TIMING.silence_s + 3.0))]
+
+    return asyncio.run(story())
+
+
+def sides_that_meet_while_strangers_call() -> object:
+    """Of three that are in no plan here the standing: of one that had a place as a record that is
+    kept was decided, of one that had one in a swarm that this peer leads, and of a stranger.
+    """
+    lost, named = endpoint("lost"), endpoint("named")
+
+    async def story(alone: Alone) -> list[str]:
+        lead = SimpleNamespace(named={named.member.peer_id: 1}, excluded=())
+        mine = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: ()))
+        access = AccessControl(alone.context, alone.stage_member, lambda: cast("Any", mine))
+        await alone.stage_member.open(A, Open(plan(1)))
+        before = replace(record(), electorate=(ME.member, lost.member))
+        alone.replica_state.apply(before)
+        alone.replica_state.apply(replace(record(before=before.lineage()), iteration=1, electorate=(ME.member,)))
+        return [access.standing_of(one.member.peer_id).name for one in (lost, named, endpoint("stranger"))]
+
+    return play(story)
+
+
+def _left(name: str, last: Record) -> dict[str, tuple[PlanAnswer, Record]]:
+    """Three peers, each with a stage of what this record has left."""
+    at = last.iteration + 1, last.lineage()
+    held = {f"{name}-{n}": (HeldSnapshot(n, *at),) for n in range(MANIFEST.stage_count)}
+    return {peer: (PlanAnswer(None, "", snapshots=disk), last) for peer, disk in held.items()}
 
 
 def state_after_a_pause() -> object:

@@ -369,7 +369,14 @@ ROWS = (
         Row(rule, tables_return.force_where_others_may_have_gone_on, [3, math.inf, 3, math.inf, 6, 3, 3, 6, 6])
         for rule in (removals_return.no_force_before_a_pause, removals_return.no_force_beside_a_later_genesis)
     ),
-    Row(removals_pause.sides_that_paused_together, tables_pause.sides_that_come_back_from_a_pause, [[5], [7], [7]]),
+    Row(removals_pause.sides_that_paused_together, tables_pause.sides_that_come_back_from_a_pause, [[5], [5], [7]]),
+    Row(removals_pause.side_that_a_genesis_passed_over, tables_pause.side_that_comes_back_after_all, [[8], [8]]),
+    Row(removals_pause.forced_side_that_comes_first, tables_pause.sides_that_come_one_after_the_other, [50]),
+    Row(
+        removals_pause.side_that_is_a_stranger,
+        tables_pause.sides_that_meet_while_strangers_call,
+        ["MEMBER", "MEMBER", "NONE"],
+    ),
     Row(removals_pause.pause_that_is_held_up, tables_pause.state_after_a_pause, [True, False, True]),
     Row(removals_pause.pause_without_a_majority, tables_pause.pause_beside_who_is_silent, [False, True]),
     Row(
@@ -676,7 +683,12 @@ ROWS = (
     ),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
-    Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs", "dxbcs", "dxs"]),
+    Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs1", "dxbcs2", "dxs2"]),
+    Row(
+        removals_lead.builders_among_those_that_stand_by,
+        tables_roster.admitted_beside_a_plan,
+        ["xs1", "dxbcs2", "dxs2"],
+    ),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),
     Row(removals_lead.record_before_it_is_known, tables_roster.record_that_one_cannot_take_who_is_unknown, [True, False]),
     Row(removals_lead.record_before_a_build, tables_roster.record_that_a_build_overtakes, [True, False]),

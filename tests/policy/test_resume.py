@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from swarmfree.policy.resume import SnapshotSet, of_one_pause, resume_point, worth_keeping
+from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, worth_keeping
 from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.records import Record
 from tests.builders import make_record
@@ -45,6 +46,9 @@ def test_of_a_set_its_holders_are_told() -> None:
     assert point.holders == ("a", "b")
 
 
+FIRST = Founder(1, "a", spent=4)
+
+
 def left(iteration: int, *forced: int, order: int = 9, halt: Halting = Halting.PAUSE) -> Record:
     """The last record of a set."""
     return make_record(iteration=iteration - 1, forced=forced, order=order, halt=halt)
@@ -58,7 +62,9 @@ def left(iteration: int, *forced: int, order: int = 9, halt: Halting = Halting.P
         pytest.param([left(7, 3), left(5, 2)], 7, id="the newest was forced later"),
         pytest.param([left(7, 6), left(5)], 7, id="forced after the other one, whose past it may have"),
         pytest.param([left(7, 2, 6), left(5, 2)], 7, id="forced again after the other one"),
-        pytest.param([left(7, 2), left(5, order=8)], 7, id="by another order"),
+        pytest.param([left(7, 2), left(5, order=8)], 5, id="by another order"),
+        pytest.param([left(7, 2), left(5, order=3)], 7, id="the other one by an order that was obeyed before"),
+        pytest.param([left(7, 2, order=3), left(5, order=3)], 7, id="both by one of before the last genesis"),
         pytest.param([left(7, 2), left(5, halt=Halting.NOT)], 7, id="the other one has not paused"),
         pytest.param([left(7, 2, halt=Halting.NOT), left(5)], 7, id="the newest has not paused"),
         pytest.param([None, left(5)], 7, id="nobody tells the record of the newest"),
@@ -71,7 +77,49 @@ def test_of_sides_that_paused_together_the_one_goes_on_that_would_win(records: l
     """
     newest, other = SnapshotSet(7, L, (), ("a",)), SnapshotSet(5, M, (), ("b",))
     told = {point: record for point, record in zip((newest, other), records, strict=True) if record is not None}
-    assert of_one_pause(told, newest).iteration == expected
+    assert side_to_go_on(told, newest, FIRST).iteration == expected
+
+
+@pytest.mark.parametrize(
+    ("newest", "other", "expected"),
+    [
+        pytest.param(left(11, 2, order=3), left(8, 5), 8, id="what was passed over comes back"),
+        pytest.param(left(11, 2, order=3, halt=Halting.NOT), left(8, 5, halt=Halting.NOT), 8, id="and all have died"),
+        pytest.param(left(11, 2, order=3), left(5, order=3), 5, id="and nothing was decided since"),
+        pytest.param(left(11, 5, 9, halt=Halting.NOT), left(8, 5, halt=Halting.NOT), 11, id="both go on from the genesis"),
+        pytest.param(left(11, order=3), left(8, 5), 11, id="it was never forced"),
+        pytest.param(left(11, 2, order=3), left(8, 2, order=3), 11, id="neither goes on from the genesis"),
+        pytest.param(left(11, 2, order=3), None, 11, id="nobody tells the record of the other one"),
+    ],
+)
+def test_what_a_genesis_has_passed_over_does_not_come_back(newest: Record, other: Record | None, expected: int) -> None:
+    """What goes on from it is not given up for that, though it is not so far; unless fork choice
+    says otherwise, as where a majority went on without that genesis.
+    """
+    named = Founder(2, "b", 5, M if other is not None and other.iteration == 4 else "c" * 64, 4, is_whole=True)
+    points = SnapshotSet(11, L, (), ("a",)), SnapshotSet(other.iteration + 1 if other is not None else 8, M, (), ("b",))
+    told = {point: record for point, record in zip(points, (newest, other), strict=True) if record is not None}
+    assert side_to_go_on(told, points[0], named).iteration == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [
+        (left(7, 2), True),
+        (left(7), False),
+        (left(7, 2, halt=Halting.NOT), False),
+        (left(7, 2, order=3), False),
+        (None, True),
+    ],
+)
+def test_a_forced_side_that_paused_is_not_gone_on_from_at_once(last: Record | None, *, expected: bool) -> None:
+    """Others may be switched on a minute later; who was forced where the run was resumed is no side
+    of its own.
+    """
+    assert may_be_dropped(last, FIRST) is expected
+    assert not may_be_dropped(left(9, 2, 5), Founder(2, "b", 5, M, 3))
+    assert may_be_dropped(left(9, 2, 5, 6), Founder(2, "b", 5, M, 3))
+    assert may_be_dropped(left(9, 2), None)
 
 
 def test_one_older_snapshot_of_the_same_past_is_kept() -> None:

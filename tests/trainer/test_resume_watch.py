@@ -259,3 +259,71 @@ async def test_without_any_snapshot_it_says_so() -> None:
     world = World(a=PlanAnswer(None, ""))
     assert await world.look(300.0) == []
     assert any("nobody who answers has a snapshot" in said for said in world.said)
+
+
+def sides(*, paused: Halting = Halting.PAUSE) -> World:
+    """A forced side of a split with every stage of iteration 60, by an order that nobody has obeyed
+    before; all of another one, which a majority had decided up to 50, are to come.
+    """
+    forced = make_record(iteration=59, forced=(40,), order=9, halt=paused)
+    disks = [(HeldSnapshot(stage, 60, forced.lineage()),) for stage in range(3)]
+    answers = {f"few{stage}": PlanAnswer(None, "", snapshots=disk) for stage, disk in enumerate(disks)}
+    world = World(**answers)
+    world.records = dict.fromkeys(answers, forced)
+    return world
+
+
+def come_back(world: World) -> str:
+    """Those of the majority are there; the lineage that they hold."""
+    decided = make_record(iteration=49, order=8, halt=Halting.PAUSE)
+    for stage in range(3):
+        peer = f"many{stage}"
+        world.there[peer] = announced(peer)
+        world.answers[peer] = PlanAnswer(None, "", snapshots=(HeldSnapshot(stage, 50, decided.lineage()),))
+        world.records[peer] = decided
+    return decided.lineage()
+
+
+async def test_a_side_that_was_forced_and_paused_waits_for_those_that_were_not() -> None:
+    """People start one machine after the other. It is named where nobody comes for `join_wait_s`,
+    as at once where it was no pause that it ended with.
+    """
+    world = sides()
+    assert await world.look(TIMING.join_wait_s - 3 * LOOK_S) == []
+    assert any("no majority's" in line for line in world.said)
+    lineage = come_back(world)
+    named = await world.look(TIMING.join_wait_s)
+    assert [(one.iteration, one.lineage) for one in named[:1]] == [(50, lineage)]
+    assert "iteration 60, at which others paused without a majority, is dropped" in world.said[-1]
+
+    alone = sides()
+    named = await alone.look(TIMING.join_wait_s + TIMING.silence_s)
+    assert [one.iteration for one in named] == [60]
+    died = sides(paused=Halting.NOT)
+    named = await died.look(TIMING.silence_s + 3 * LOOK_S)
+    assert [one.iteration for one in named] == [60]
+
+
+async def test_records_that_were_told_once_count_where_nobody_answers_any_more() -> None:
+    """As what lies on their disks does: a node that reaches one side only has known better."""
+    world = sides()
+    lineage = come_back(world)
+    assert await world.look(2 * LOOK_S) == []
+    for peer in [peer for peer in world.answers if peer.startswith("many")]:
+        del world.answers[peer]
+    named = await world.look(TIMING.join_wait_s)
+    assert [(one.iteration, one.lineage) for one in named[:1]] == [(50, lineage)]
+
+
+async def test_a_set_whose_record_nobody_tells_waits_where_there_is_another_one() -> None:
+    """Where there is none, nothing else could be gone on from."""
+    world = sides()
+    world.records = {}
+    world.had_place = None
+    assert [one.iteration for one in await world.look(TIMING.silence_s + 3 * LOOK_S)] == [60]
+    world = sides()
+    come_back(world)
+    world.records = {}
+    world.had_place = None
+    assert await world.look(TIMING.join_wait_s - 3 * LOOK_S) == []
+    assert [one.iteration for one in await world.look(6 * LOOK_S)] == [60]
