@@ -15,6 +15,8 @@ from swarmfree.protocol.names import Founder
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.records import Record
 
+REPEATED_S = 3600
+"""Whoever wants a pause gives the order again within so long where some have not heard it."""
 KEPT = 2
 """A peer that dies as it writes one has the one before; so has a stage whose peers are late."""
 
@@ -61,9 +63,10 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
     """Choose between the newest set and those of other sides of a split that were there at once, or
     that the newest has been dropped for: the one goes on that would have, had they met before.
 
-    Sides have paused, each for itself, since the last genesis, by whatever order; and what goes on
-    from a genesis is not given up for a set that this had passed over. Where all have just died the
-    newest goes on, whatever was forced: whoever had decided otherwise may have been gone for days.
+    Sides have paused at once, each for itself, by one order, or by two of one hour since the last
+    genesis; and what goes on from a genesis is not given up for a set that this had passed over.
+    Where all have just died, or paused days apart, the newest goes on, whatever was forced: whoever
+    had decided otherwise may have been gone for as long.
 
     Args:
         last_records: the record that each whole set was left by, where it is known.
@@ -74,22 +77,29 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
     if last is None:
         return newest
     rivals = {newest: last}
-    if _has_paused(last, named):
-        rivals |= {point: record for point, record in last_records.items() if _has_paused(record, named)}
+    rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, named)}
     if not _goes_on_from(newest, last, named):
         rivals |= {point: record for point, record in last_records.items() if _goes_on_from(point, record, named)}
     return min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
 
 
-def may_be_dropped(last: Record | None, named: Founder | None) -> bool:
-    """Whether what a majority has decided may still come, and count more than a set that this
-    record has left, None where nobody tells it: it paused, and was forced since the last genesis.
+def may_be_dropped(point: SnapshotSet, last: Record | None, named: Founder | None) -> bool:
+    """Whether another set may still come that counts more than this one, left by this record, None
+    where nobody tells it: what has gone on from the last genesis; or what a majority has decided,
+    where this side paused, and was forced since that genesis.
     """
-    return last is None or (_has_paused(last, named) and any(one > _iteration(named) for one in last.forced))
+    if last is None or not _goes_on_from(point, last, named):
+        return True
+    has_paused = last.halt is Halting.PAUSE and last.order > (named.spent if named is not None else 0)
+    return has_paused and any(one > _iteration(named) for one in last.forced)
 
 
-def _has_paused(record: Record, named: Founder | None) -> bool:
-    return record.halt is Halting.PAUSE and record.order > (named.spent if named is not None else 0)
+def _paused_at_once(one: Record, other: Record, named: Founder | None) -> bool:
+    """The number of an order is the Unix second in which it was given."""
+    if not one.halt is other.halt is Halting.PAUSE:
+        return False
+    is_repeated = named is not None and min(one.order, other.order) > named.spent and abs(one.order - other.order) <= REPEATED_S
+    return one.order == other.order or is_repeated
 
 
 def _goes_on_from(point: SnapshotSet, last: Record, named: Founder | None) -> bool:

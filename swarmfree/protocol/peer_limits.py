@@ -83,9 +83,9 @@ class Standing(Enum):
     """What place a peer has in the run, as far as another one knows that counts its calls."""
 
     MEMBER = auto()
-    """In the newest plan, or not long ago, or decides, or builds a stage; also everybody, where
-    nobody trains.
-    """
+    """In the newest plan, or decides, or builds a stage; also everybody, where nobody trains."""
+    FORMER = auto()
+    """Had a place not long ago: to one side of a split, who is on the other one."""
     ADMITTED = auto()
     """Stands by, or was asked for a place: the coordinator has let it in."""
     NONE = auto()

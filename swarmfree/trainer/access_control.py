@@ -85,10 +85,10 @@ class AccessControl:
 
     def standing_of(self, peer_id: str) -> Standing:
         """What place a peer has; where nobody leads this one, or no plan is known, and nobody
-        trains, all are alike. Who had a place not long ago keeps its standing: sides of a split
-        that are about to meet are strangers to one another. Who builds a stage has one: the run
-        waits for it, while whoever stands by may call without end. Asked for each call: most come
-        from members of the plan.
+        trains, all are alike. Sides of a split that are about to meet are strangers to one another,
+        but for what each has known before. Who builds a stage has a place: the run waits for it,
+        while whoever stands by may call without end. Asked for each call: most come from members of
+        the plan.
         """
         known = self.view()
         if peer_id in self._names:
@@ -99,8 +99,10 @@ class AccessControl:
 
         if not (known.stages and known.is_told) or has(known.electors):
             return Standing.MEMBER
-        if self._had_place(peer_id) or peer_id in self._stage_member.building:
+        if peer_id in self._stage_member.building:
             return Standing.MEMBER
+        if self._had_place(peer_id):
+            return Standing.FORMER
         let_in = has(known.participants) or has(known.admitted) or has(known.followed) or has(known.asked)
         return Standing.ADMITTED if let_in else Standing.NONE
 

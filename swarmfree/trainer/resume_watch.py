@@ -25,6 +25,8 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
+SIDES_WAITED_FOR = 3
+"""So many times `join_wait_s` in all, also where somebody tells something new again and again."""
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 
 
@@ -49,6 +51,7 @@ class ResumeWatch:
         self._named = Counter[str]()
         self._named_s = self._begun_s = self._changed_s = 0.0
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
+        self._told = frozenset[tuple[str, tuple[HeldSnapshot, ...]]]()
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -80,19 +83,22 @@ class ResumeWatch:
             offers = {member: held for member, held in offers.items() if member.peer_id in passing}
             by_peer = {member.peer_id: held for member, held in offers.items()}
             point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
-        newest, present, may_change = point, await self._directory.founder(), False
+        newest, may_change = point, False
         if point is not None and not point.missing and not self._led:
-            point, may_change = await self._side(point, by_peer, announced, present)
+            point, may_change = await self._side(point, by_peer, announced)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
-            self._is_alone, self._begun_s, self._offers, self._records = not self._led, now_s, {}, {}
+            self._is_alone, self._begun_s = not self._led, now_s
+            self._offers, self._records, self._told = {}, {}, frozenset()
         if self._led or point is None:
             if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
                 self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
             return
-        if any(held != self._offers.get(member) for member, held in offers.items()):
+        # Not who has told the same in an earlier life: one that dies again and again is no news
+        told_by = frozenset(by_peer.items())
+        if not told_by <= self._told:
             self._changed_s = now_s
-        self._offers = offers
+        self._offers, self._told = offers, self._told | told_by
         silent = [a for a in announced.values() if a.state in SERVED and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
             # It may lead a side of its own that this node cannot reach; one that has died is
@@ -102,10 +108,11 @@ class ResumeWatch:
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
-        is_much_to_come = bool(point.missing) or may_change
+        is_much_to_come = bool(point.missing) or (may_change and now_s - self._begun_s < SIDES_WAITED_FOR * timing.join_wait_s)
         if now_s - self._changed_s < (timing.join_wait_s if is_much_to_come else timing.silence_s + for_later_s):
             self._say(self._waits_for(point, may_change=may_change))
             return
+        present = await self._directory.founder()
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
         if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
@@ -161,7 +168,6 @@ class ResumeWatch:
         newest: SnapshotSet,
         offers: Mapping[str, tuple[HeldSnapshot, ...]],
         announced: Mapping[str, Announcement],
-        present: Founder | None,
     ) -> tuple[SnapshotSet, bool]:
         """Look whether what another side of a split had decided counts more than the newest set, or
         may yet. Each set's last record is asked of those that hold its state, and kept: its hash is
@@ -174,9 +180,10 @@ class ResumeWatch:
             self._records[record.lineage()] = record
         self._records = {lineage: self._records[lineage] for lineage in wholes if lineage in self._records}
         last = {wholes[lineage]: record for lineage, record in self._records.items()}
+        present = await self._directory.founder()
         point = side_to_go_on(last, newest, present)
         is_alone = point not in last and len({held[peer] for peer in held if held[peer] in wholes}) < 2
-        return point, not is_alone and may_be_dropped(last.get(point), present)
+        return point, not is_alone and may_be_dropped(point, last.get(point), present)
 
     async def _ask_records(self, announced: Iterable[Announcement]) -> list[Record]:
         """The newest record that each holds, of those that answer."""

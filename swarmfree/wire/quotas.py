@@ -18,9 +18,9 @@ from swarmfree.wire.limits import WireLimits
 CALL_LOOP_S = 0.001
 """What gRPC itself takes of a processor for a call, in all threads: 0.6 to 1.1 ms measured."""
 CALLERS_KNOWN = 1024
-PLACELESS_SHARE, PLACELESS_CALLER_SHARE, PLACELESS_STREAMS_MAX = 4, 64, 64
-"""Of all calls at once those let in may have a fourth together, those of no standing another one,
-and each of them a sixty-fourth; and so many streams, which hold what nobody has read.
+SHARED_CALLS, CALLER_CALLS, CALLER_CALLS_MIN, STREAMS_MAX = 4, 64, 16, 16
+"""Those of one standing, members apart, have a fourth of all calls together, and each of them a
+sixty-fourth, but sixteen at least; and so many streams, which hold what nobody has read.
 """
 
 
@@ -118,6 +118,7 @@ class Quotas:
         self._loop_s: dict[str, Allowance] = {}
         now_s = time.monotonic()
         self._shared = {
+            Standing.FORMER: SharedRoom(Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)),
             Standing.ADMITTED: SharedRoom(Allowance(limits.caller_loop_burst_s, limits.caller_loop_share, now_s)),
             Standing.NONE: SharedRoom(Allowance(limits.loop_burst_s, limits.loop_share, now_s)),
         }
@@ -164,10 +165,10 @@ class Quotas:
 
     def _is_taken(self, shared: SharedRoom, caller: str, now_s: float, *, is_upload: bool) -> bool:
         """Whether those of this standing, or this one of them, have as much as they may."""
-        calls_max = self._limits.calls_max
-        caller_calls_max = max(1, calls_max // PLACELESS_CALLER_SHARE)
-        are_many = shared.calls >= calls_max // PLACELESS_SHARE or self._calls[caller] >= caller_calls_max
-        return are_many or (is_upload and shared.streams >= PLACELESS_STREAMS_MAX) or shared.allowance.is_spent(now_s)
+        calls_max = max(1, self._limits.calls_max // SHARED_CALLS)
+        caller_calls_max = max(CALLER_CALLS_MIN, self._limits.calls_max // CALLER_CALLS)
+        are_many = shared.calls >= calls_max or self._calls[caller] >= caller_calls_max
+        return are_many or (is_upload and shared.streams >= STREAMS_MAX) or shared.allowance.is_spent(now_s)
 
     def leave(self, caller: str, shared: SharedRoom | None, held_bytes: int, loop_s: float, *, is_upload: bool) -> None:
         """A call has ended.

@@ -74,15 +74,15 @@ async def test_small_calls_without_end_are_answered_ever_later(tmp_path: Path, r
 
 
 async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> None:
-    """What their callers send meanwhile nobody reads: two megabytes of each are taken in, and of no
-    more than 64 streams; others are refused at once.
+    """What their callers send meanwhile nobody reads: eight megabytes of each are taken in at most,
+    and of no more than sixteen streams; others are refused at once.
     """
     sent_bytes = [0] * STREAMS
 
     async def send(channel: Any, number: int) -> None:
         call = channel.stream_stream("/swarmfree.v1.Swarm/Train")(timeout=30)
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            for _ in range(128):
+            for _ in range(512):
                 await call.write(bytes(1 << 16))
                 sent_bytes[number] += 1 << 16
             await call.read()
@@ -98,7 +98,7 @@ async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> No
             waiting = [size_bytes for size_bytes, task in zip(sent_bytes, tasks, strict=True) if not task.done()]
             for task in tasks:
                 task.cancel()
-    assert len(waiting) == 64
+    assert len(waiting) == 16
     assert max(waiting) < 2 * UNREAD_BYTES
 
 

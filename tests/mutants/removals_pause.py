@@ -15,7 +15,7 @@ def sides_that_paused_together(patch: pytest.MonkeyPatch) -> None:
     """Of two sides of a split that have paused the one that is further goes on, whatever it was
     forced to (When all have died).
     """
-    patch.setattr(resume, "_has_paused", lambda _record, _named: False)
+    patch.setattr(resume, "_paused_at_once", lambda _one, _other, _named: False)
 
 
 def side_that_a_genesis_passed_over(patch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def forced_side_that_comes_first(patch: pytest.MonkeyPatch) -> None:
     """A side of a split that was forced and has paused goes on at once, where those of the majority
     are switched on later (When all have died).
     """
-    patch.setattr(resume_watch, "may_be_dropped", lambda _last, _named: False)
+    patch.setattr(resume_watch, "may_be_dropped", lambda _point, _last, _named: False)
 
 
 def side_that_is_a_stranger(patch: pytest.MonkeyPatch) -> None:

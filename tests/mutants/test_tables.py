@@ -375,7 +375,7 @@ ROWS = (
     Row(
         removals_pause.side_that_is_a_stranger,
         tables_pause.sides_that_meet_while_strangers_call,
-        ["MEMBER", "MEMBER", "NONE"],
+        ["FORMER", "FORMER", "NONE"],
     ),
     Row(removals_pause.pause_that_is_held_up, tables_pause.state_after_a_pause, [True, False, True]),
     Row(removals_pause.pause_without_a_majority, tables_pause.pause_beside_who_is_silent, [False, True]),

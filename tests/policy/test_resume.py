@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, worth_keeping
@@ -64,7 +66,9 @@ def left(iteration: int, *forced: int, order: int = 9, halt: Halting = Halting.P
         pytest.param([left(7, 2, 6), left(5, 2)], 7, id="forced again after the other one"),
         pytest.param([left(7, 2), left(5, order=8)], 5, id="by another order"),
         pytest.param([left(7, 2), left(5, order=3)], 7, id="the other one by an order that was obeyed before"),
-        pytest.param([left(7, 2, order=3), left(5, order=3)], 7, id="both by one of before the last genesis"),
+        pytest.param([left(7, 2, order=3), left(5, order=3)], 5, id="both by one of before the last genesis"),
+        pytest.param([left(7, 2, order=3608), left(5, order=8)], 5, id="by another order of that hour"),
+        pytest.param([left(7, 2, order=3609), left(5, order=8)], 7, id="by another order, hours later"),
         pytest.param([left(7, 2), left(5, halt=Halting.NOT)], 7, id="the other one has not paused"),
         pytest.param([left(7, 2, halt=Halting.NOT), left(5)], 7, id="the newest has not paused"),
         pytest.param([None, left(5)], 7, id="nobody tells the record of the newest"),
@@ -116,10 +120,29 @@ def test_a_forced_side_that_paused_is_not_gone_on_from_at_once(last: Record | No
     """Others may be switched on a minute later; who was forced where the run was resumed is no side
     of its own.
     """
-    assert may_be_dropped(last, FIRST) is expected
-    assert not may_be_dropped(left(9, 2, 5), Founder(2, "b", 5, M, 3))
-    assert may_be_dropped(left(9, 2, 5, 6), Founder(2, "b", 5, M, 3))
-    assert may_be_dropped(left(9, 2), None)
+    point, named = SnapshotSet(7, L, (), ("a",)), Founder(2, "b", 5, M, 3)
+    assert may_be_dropped(point, last, FIRST) is expected
+    assert not may_be_dropped(point, left(9, 2, 5), named)
+    assert may_be_dropped(point, left(9, 2, 5, 6), named)
+    assert may_be_dropped(point, left(9, 2), None)
+
+
+def test_a_set_that_a_genesis_has_passed_over_is_not_gone_on_from_at_once() -> None:
+    """Whoever has what has gone on from it may be switched on later; what was named itself is that,
+    and so is all where the run has only begun.
+    """
+    point, named = SnapshotSet(7, L, (), ("a",)), Founder(2, "b", 5, M, 3)
+    last = left(7, 2, halt=Halting.NOT)
+    assert may_be_dropped(point, last, named)
+    assert not may_be_dropped(point, last, replace(named, iteration=7, lineage=L))
+    assert not may_be_dropped(point, last, FIRST)
+
+
+def test_pauses_without_a_genesis_that_is_known_count_by_one_order_alone() -> None:
+    """A node that has lost its folder cannot tell what was spent."""
+    newest, other = SnapshotSet(7, L, (), ("a",)), SnapshotSet(5, M, (), ("b",))
+    assert side_to_go_on({newest: left(7, 2), other: left(5)}, newest, None) == other
+    assert side_to_go_on({newest: left(7, 2), other: left(5, order=8)}, newest, None) == newest
 
 
 def test_one_older_snapshot_of_the_same_past_is_kept() -> None:

@@ -13,7 +13,7 @@ from tests.mutants.alone import ME, SIBLING, A, Alone, endpoint, plan, play, rec
 
 def test_sides_of_a_split_that_meet_again_are_no_strangers() -> None:
     """Who had a place as the records that are kept were decided, or in a swarm that this peer
-    coordinates, is served like a member, and one that was excluded is not.
+    coordinates, does not share with them, and one that was excluded does.
     """
     lost, named, convicted = endpoint("lost"), endpoint("named"), endpoint("convicted")
     gone = {named.member.peer_id: 1, convicted.member.peer_id: 1}
@@ -31,7 +31,7 @@ def test_sides_of_a_split_that_meet_again_are_no_strangers() -> None:
         mine[0] = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: ()))
         return [*found, " ".join(access.standing_of(one.member.peer_id).name for one in asked)]
 
-    assert play(story) == ["MEMBER NONE NONE", "MEMBER MEMBER NONE"]
+    assert play(story) == ["FORMER NONE NONE", "FORMER FORMER NONE"]
 
 
 def test_who_builds_a_stage_is_served_like_a_member() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -327,3 +328,23 @@ async def test_a_set_whose_record_nobody_tells_waits_where_there_is_another_one(
     world.had_place = None
     assert await world.look(TIMING.join_wait_s - 3 * LOOK_S) == []
     assert [one.iteration for one in await world.look(6 * LOOK_S)] == [60]
+
+
+async def test_one_that_dies_again_and_again_holds_up_nobody() -> None:
+    """It comes back under the same name with what it has told before, each time as a new life; one
+    that always tells something new is not waited for longer than three times as long.
+    """
+    for tells_news, within_s in ((False, TIMING.join_wait_s + 10.0), (True, 3 * TIMING.join_wait_s + 10.0)):
+        world = sides()
+        for life in range(12):
+            peer = "few2"
+            endpoint = Endpoint(Member(peer, f"{life:016x}"), (f"/ip4/127.0.0.1/tcp/4001/p2p/{peer}",))
+            world.there[peer] = replace(announced(peer), endpoint=endpoint)
+            if tells_news:
+                older = HeldSnapshot(2, 10 + life, f"{life:064x}")
+                world.answers["old"] = PlanAnswer(None, "", snapshots=(older,))
+                world.there["old"] = announced("old")
+            if await world.look(TIMING.join_wait_s / 2):
+                break
+        assert {one.iteration for one in world.named[1:]} == {60}
+        assert world.time_s - 100.0 < within_s + TIMING.join_wait_s / 2

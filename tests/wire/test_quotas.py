@@ -14,7 +14,7 @@ from swarmfree.wire.quotas import CALL_LOOP_S, Overdrawn, Quotas
 from swarmfree.wire.server import ANYBODYS
 
 LIMITS = WireLimits(loop_burst_s=1.0, loop_share=0.01)
-PLACES = {"member": Standing.MEMBER, "standby": Standing.ADMITTED}
+PLACES = {"member": Standing.MEMBER, "standby": Standing.ADMITTED, "former": Standing.FORMER}
 
 
 class Clock:
@@ -80,34 +80,47 @@ def test_what_is_of_use_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_calls_that_stay_open_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They count as they come: those of no standing, and those that were let in, have a fourth of
-    all places each, and none of them more than a sixty-fourth; members have all that are free.
+    """They count as they come: those of no standing, those that were let in, and those that had a
+    place have a fourth of all calls each, and none of them more than a sixty-fourth, or sixteen;
+    members have all that are free.
     """
     Clock(monkeypatch)
-    quotas = Quotas(WireLimits(loop_burst_s=1e6, caller_loop_burst_s=1e6, calls_max=256, caller_calls_max=1000))
+    quotas = Quotas(WireLimits(loop_burst_s=1e6, caller_loop_burst_s=1e6, calls_max=1024, caller_calls_max=1000))
     quotas.standing_of = lambda peer_id: PLACES.get(peer_id.partition(" ")[0], Standing.NONE)
     with contextlib.ExitStack() as opened:
-        for place in ("mallory", "standby"):
+        for place in ("mallory", "standby", "former"):
             for number in range(16):
-                for _ in range(4):
+                for _ in range(16):
                     opened.enter_context(quotas.enter(f"{place} {number}"))
                 assert not call(quotas, f"{place} {number}")
                 assert call(quotas, f"{place} 99") is (number < 15)
-        for _ in range(128):
+        for _ in range(256):
             opened.enter_context(quotas.enter("member"))
         assert not call(quotas, "member")
-    assert all(call(quotas, one) for one in ("mallory", "standby", "member"))
+    assert all(call(quotas, one) for one in ("mallory", "standby", "former", "member"))
+
+
+@pytest.mark.parametrize(("calls_max", "one_may"), [(3, 1), (8, 2), (64, 16), (256, 16), (4096, 64)])
+def test_a_newcomer_has_some_calls_where_few_are_taken(monkeypatch: pytest.MonkeyPatch, calls_max: int, one_may: int) -> None:
+    """It copies a stage, two parts at a time."""
+    Clock(monkeypatch)
+    quotas = Quotas(WireLimits(calls_max=calls_max))
+    quotas.standing_of = lambda _: Standing.ADMITTED
+    with contextlib.ExitStack() as opened:
+        for _ in range(one_may):
+            opened.enter_context(quotas.enter("joiner"))
+        assert not call(quotas, "joiner")
 
 
 def test_streams_that_nobody_reads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each may hold four megabytes before it is looked at: 64 of each standing, of members any
-    number; other calls of theirs are taken meanwhile.
+    """Each may hold eight megabytes before it is looked at: sixteen of each standing, of members
+    any number; other calls of theirs are taken meanwhile.
     """
     Clock(monkeypatch)
     quotas = Quotas(WireLimits(loop_burst_s=1e6))
     quotas.standing_of = lambda peer_id: PLACES.get(peer_id.partition(" ")[0], Standing.NONE)
     with contextlib.ExitStack() as opened:
-        for number in range(64):
+        for number in range(16):
             for place in ("mallory", "standby"):
                 opened.enter_context(quotas.enter(f"{place} {number}", is_upload=True))
         for place in ("mallory", "standby"):
