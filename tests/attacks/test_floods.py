@@ -99,7 +99,40 @@ async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> No
             for task in tasks:
                 task.cancel()
     assert len(waiting) == 16
+    assert sum(waiting) > UNREAD_BYTES
     assert max(waiting) < 2 * UNREAD_BYTES
+
+
+async def test_strangers_have_a_few_streams_and_waiting_ends(tmp_path: Path) -> None:
+    """Of streams on which nothing is said sixteen are open, and others wait for their refusal, as
+    many as have room; those after them have it as well, once there is room again.
+    """
+    refused_s, began_s = list[float](), time.monotonic()
+
+    async def silent(channel: Any) -> None:
+        call = channel.stream_stream("/swarmfree.v1.Swarm/Train")(timeout=30)
+        try:
+            await call.read()
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                refused_s.append(time.monotonic() - began_s)
+
+    limits = WireLimits(refusal_s=1.0, drain_s=20.0)
+    async with GrpcNetwork(RUN, load_or_create_identity(tmp_path), "1" * 16, limits=limits) as peer:
+        peer.serve(answered, lambda _: Standing.NONE)
+        async with dialled(peer.here.addresses[0], MALLORY) as channel, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(silent(channel)) for _ in range(32)]
+            while sum(task.done() for task in tasks) < 16:
+                await asyncio.sleep(0.05)
+            assert len(refused_s) == 16
+            assert min(refused_s) > limits.refusal_s
+            assert (await peer.call(peer.here, GetPlan(), silence_s=5)).message
+            began_s = time.monotonic()
+            late = [group.create_task(silent(channel)) for _ in range(16)]
+            await asyncio.wait(late)
+            assert min(refused_s[16:]) > limits.refusal_s
+            for task in tasks:
+                task.cancel()
 
 
 def limited(alone: Alone, **limits: float) -> Alone:

@@ -67,6 +67,8 @@ def left(iteration: int, *forced: int, order: int = 9, halt: Halting = Halting.P
         pytest.param([left(7, 2), left(5, order=8)], 5, id="by another order"),
         pytest.param([left(7, 2), left(5, order=3)], 7, id="the other one by an order that was obeyed before"),
         pytest.param([left(7, 2, order=3), left(5, order=3)], 5, id="both by one of before the last genesis"),
+        pytest.param([left(7, 2, order=4), left(5, order=8)], 7, id="one by the last that was spent"),
+        pytest.param([left(7, 2, halt=Halting.STOP), left(5, halt=Halting.STOP)], 7, id="they have not paused, but stopped"),
         pytest.param([left(7, 2, order=3608), left(5, order=8)], 5, id="by another order of that hour"),
         pytest.param([left(7, 2, order=3609), left(5, order=8)], 7, id="by another order, hours later"),
         pytest.param([left(7, 2), left(5, halt=Halting.NOT)], 7, id="the other one has not paused"),
@@ -92,7 +94,8 @@ def test_of_sides_that_paused_together_the_one_goes_on_that_would_win(records: l
         pytest.param(left(11, 2, order=3), left(5, order=3), 5, id="and nothing was decided since"),
         pytest.param(left(11, 5, 9, halt=Halting.NOT), left(8, 5, halt=Halting.NOT), 11, id="both go on from the genesis"),
         pytest.param(left(11, order=3), left(8, 5), 11, id="it was never forced"),
-        pytest.param(left(11, 2, order=3), left(8, 2, order=3), 11, id="neither goes on from the genesis"),
+        pytest.param(left(11, 2, halt=Halting.NOT), left(8, 2, halt=Halting.NOT), 11, id="neither goes on from the genesis"),
+        pytest.param(left(11, 3, halt=Halting.NOT), left(5, 4, halt=Halting.NOT), 11, id="nor does one of that iteration"),
         pytest.param(left(11, 2, order=3), None, 11, id="nobody tells the record of the other one"),
     ],
 )
@@ -100,7 +103,8 @@ def test_what_a_genesis_has_passed_over_does_not_come_back(newest: Record, other
     """What goes on from it is not given up for that, though it is not so far; unless fork choice
     says otherwise, as where a majority went on without that genesis.
     """
-    named = Founder(2, "b", 5, M if other is not None and other.iteration == 4 else "c" * 64, 4, is_whole=True)
+    is_named = other is not None and other.iteration == 4 and other.halt is Halting.PAUSE
+    named = Founder(2, "b", 5, M if is_named else "c" * 64, 4, is_whole=True)
     points = SnapshotSet(11, L, (), ("a",)), SnapshotSet(other.iteration + 1 if other is not None else 8, M, (), ("b",))
     told = {point: record for point, record in zip(points, (newest, other), strict=True) if record is not None}
     assert side_to_go_on(told, points[0], named).iteration == expected
@@ -113,6 +117,8 @@ def test_what_a_genesis_has_passed_over_does_not_come_back(newest: Record, other
         (left(7), False),
         (left(7, 2, halt=Halting.NOT), False),
         (left(7, 2, order=3), False),
+        (left(7, 2, order=4), False),
+        (left(7, 2, halt=Halting.STOP), False),
         (None, True),
     ],
 )

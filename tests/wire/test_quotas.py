@@ -124,13 +124,24 @@ def test_streams_that_nobody_reads_are_few(monkeypatch: pytest.MonkeyPatch) -> N
             for place in ("mallory", "standby"):
                 opened.enter_context(quotas.enter(f"{place} {number}", is_upload=True))
         for place in ("mallory", "standby"):
+            assert all(call(quotas, place) for _ in range(20))
             with pytest.raises(Overdrawn):
                 quotas.enter(place, is_upload=True)
-            assert call(quotas, place)
         for _ in range(100):
             opened.enter_context(quotas.enter("member", is_upload=True))
+    assert all(call(quotas, "mallory") for _ in range(20))
     with quotas.enter("mallory", is_upload=True):
         pass
+
+
+def test_so_many_plain_calls_use_up_what_strangers_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand at once by default, whatever the event loop itself spends on them: gRPC's part
+    of a call is what costs.
+    """
+    Clock(monkeypatch)
+    quotas = Quotas(WireLimits())
+    quotas.standing_of = lambda _: Standing.NONE
+    assert 1500 < sum(call(quotas, f"mallory {number}") for number in range(4000)) <= 2001
 
 
 def test_what_anybody_may_ask_is_of_no_use() -> None:
