@@ -218,8 +218,8 @@ class Heartbeat:
         adopted: the lost stage for which the member is to take in a guest; `ABSENT` for none.
         evidence: the promises by which the coordinator's claim stands, signed; only to a member
             that has not promised the term, and None where the coordinator has none to show.
-        building: so many of `admitted`, the first ones, make or copy a stage, and are served like
-            members, however many others stand by and call.
+        placed: so many of `admitted`, the first ones, have a stage, or make or copy it, and are
+            served like members, however many others stand by and call.
     """
 
     position: Position
@@ -232,7 +232,7 @@ class Heartbeat:
     forced: tuple[int, ...] = ()
     adopted: int = ABSENT
     evidence: Evidence | None = None
-    building: int = 0
+    placed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -454,7 +454,7 @@ def _heartbeat(heartbeat: says.Heartbeat, bounds: MessageBounds) -> None:
     _text("what is waited for", heartbeat.waiting_for)
     _within("progress", heartbeat.progress, 0, most.TALLY_MAX)
     _members("admitted", heartbeat.admitted, most.ADMITTED_MAX)
-    _within("that build", heartbeat.building, 0, len(heartbeat.admitted))
+    _within("that have a stage", heartbeat.placed, 0, len(heartbeat.admitted))
     _hash("lineage", heartbeat.lineage)
     _forced(heartbeat.forced, bounds)
     _stage(heartbeat.adopted, bounds, ABSENT)

@@ -99,7 +99,7 @@ class AccessControl:
 
         if not (known.stages and known.is_told) or has(known.electors):
             return Standing.MEMBER
-        if peer_id in self._stage_member.building:
+        if peer_id in self._stage_member.placed:
             return Standing.MEMBER
         if self._had_place(peer_id):
             return Standing.FORMER

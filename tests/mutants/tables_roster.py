@@ -200,7 +200,7 @@ def member_that_is_past() -> object:
 def admitted_beside_a_plan() -> object:
     """A stranger has come, somebody stands by, and a member has to build its stage again. Of whom a
     heartbeat tells a member that has promised the newest plan, one that has promised the plan
-    before, and the one that stands by, and how many of them, the first, build a stage.
+    before, and the one that stands by, and how many of them, the first, have a stage.
     """
 
     async def story(alone: Alone, roster: Roster) -> list[str]:
@@ -213,7 +213,7 @@ def admitted_beside_a_plan() -> object:
 
         def heard(to: Endpoint, request: Request) -> Reply:
             assert isinstance(request, Heartbeat)
-            told[to.member.peer_id] = "".join(member.peer_id for member in request.admitted) + str(request.building)
+            told[to.member.peer_id] = "".join(member.peer_id for member in request.admitted) + str(request.placed)
             return Reply(beat_answer(1))
 
         alone.line.answer = heard

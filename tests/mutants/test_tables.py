@@ -683,11 +683,11 @@ ROWS = (
     ),
     Row(removals_lead.state_of_a_silent_standby, tables_roster.standby_that_fell_silent, [True, False]),
     Row(removals_lead.office_after_a_past, tables_roster.member_that_is_past, ["deposed", "heard", "deposed"]),
-    Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs1", "dxbcs2", "dxs2"]),
+    Row(removals_lead.plan_that_did_not_come, tables_roster.admitted_beside_a_plan, ["xs1", "dxbcs4", "dxs2"]),
     Row(
         removals_lead.builders_among_those_that_stand_by,
         tables_roster.admitted_beside_a_plan,
-        ["xs1", "dxbcs2", "dxs2"],
+        ["xs1", "dxbcs4", "dxs2"],
     ),
     Row(removals_lead.plan_before_a_build, tables_roster.plan_that_a_build_overtakes, [True, False]),
     Row(removals_lead.record_before_it_is_known, tables_roster.record_that_one_cannot_take_who_is_unknown, [True, False]),

@@ -41,8 +41,8 @@ def test_who_builds_a_stage_is_served_like_a_member() -> None:
     async def story(alone: Alone) -> list[str]:
         access, found = AccessControl(alone.context, alone.stage_member, lambda: None), list[str]()
         await alone.stage_member.open(A, Open(plan(1)))
-        for building in (1, 0):
-            told = Heartbeat(plan(1).position, 0, 0.0, admitted=(builder.member, standby.member), building=building)
+        for placed in (1, 0):
+            told = Heartbeat(plan(1).position, 0, 0.0, admitted=(builder.member, standby.member), placed=placed)
             await alone.stage_member.heartbeat(A, told)
             found.append(" ".join(access.standing_of(one.member.peer_id).name for one in (builder, standby)))
         return found

@@ -608,7 +608,7 @@ class Roster(Participants):
 
     def _newly_admitted(self, participant: Participant) -> tuple[tuple[Member, ...], int]:
         """Who is in no plan that this participant has promised: a plan may have reached nobody. And
-        how many of the first of them make or copy their stage.
+        how many of the first of them have a stage, or make or copy it.
 
         A standby promises none: it hears also of members that have to build their stage again, and
         may ask it for a shadow. Where there are too many, those that build a stage come first,
@@ -620,8 +620,8 @@ class Roster(Participants):
         named = plan.names() if plan is not None else ()
         there = [g for g in self.participants() if g.member not in named or (stands_by and not g.built and g.stage != ABSENT)]
         there.sort(key=lambda g: (g.stage == ABSENT, g.built))
-        building = sum(not g.built and g.stage != ABSENT for g in there[:ADMITTED_MAX])
-        return tuple(g.member for g in there[:ADMITTED_MAX]), building
+        told = there[:ADMITTED_MAX]
+        return tuple(g.member for g in told), sum(g.stage != ABSENT for g in told)
 
     async def _heartbeat(self, participant: Participant, hold_s: float) -> HeartbeatAnswer:
         seen = participant.answer.news if participant.answer is not None else 0
@@ -630,11 +630,11 @@ class Roster(Participants):
         while True:
             present = self._lead.present
             forced = present.record.forced if present.record is not None else ()
-            admitted, building = self._newly_admitted(participant)
+            admitted, placed = self._newly_admitted(participant)
             news = (self.waiting_for, self._count_progress(), admitted)
             adopted = self._adopted.get(participant.member, ABSENT)
             evidence = self._evidence_for(participant)
-            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence, building)
+            request = Heartbeat(self._lead.position, seen, hold_s, *news, present.lineage, forced, adopted, evidence, placed)
             asked_s = self._context.now_s()
             try:
                 reply = await self._context.call(participant.endpoint, request, silence_s=silence_s)

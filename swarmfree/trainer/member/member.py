@@ -77,7 +77,8 @@ class StageMember:
         heartbeat_count: how many heartbeats have come, and calls to another lineage.
         admitted: who has a place and is in no plan, as heartbeats have told, and when they did
             last.
-        building: peer ids of those that make or copy a stage, as the last heartbeat told.
+        placed: peer ids of those of them that have a stage, or make or copy it, as the last
+            heartbeat told.
         silent_ticks: how many of this peer's own ticks have passed since the last heartbeat; see
             `trainer.membership`.
         donors: whom this peer copied its state from; it keeps up with them until it is a member.
@@ -122,7 +123,7 @@ class StageMember:
         self.silent_ticks = 0
         self.heartbeat_count = 0
         self.admitted: Mapping[Member, float] = {}
-        self.building: Collection[str] = ()
+        self.placed: Collection[str] = ()
         self.successor: Member | None = None
         self.donors: tuple[Endpoint, ...] = ()
         self._stalled_ticks = 0
@@ -400,7 +401,7 @@ class StageMember:
         self._progress = request.progress
         now_s, lease_s = self.context.now_s(), self.context.timing.lease_s
         self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
-        self.building = {member.peer_id for member in request.admitted[: request.building]}
+        self.placed = {member.peer_id for member in request.admitted[: request.placed]}
         self.silent_ticks, self.successor = 0, None
         self.heartbeat_count += 1
         self.guest_room.ask(request.adopted)

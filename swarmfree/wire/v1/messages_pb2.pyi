@@ -456,7 +456,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
     FORCED_FIELD_NUMBER: builtins.int
     ADOPTED_FIELD_NUMBER: builtins.int
     EVIDENCE_FIELD_NUMBER: builtins.int
-    BUILDING_FIELD_NUMBER: builtins.int
+    PLACED_FIELD_NUMBER: builtins.int
     seen: builtins.int
     """Number of the last news it got from this member; zero before the first."""
     hold_s: builtins.float
@@ -469,8 +469,8 @@ class HeartbeatRequest(google.protobuf.message.Message):
     """64 hex digits: of the last record before the position's iteration; required."""
     adopted: builtins.int
     """The lost stage for which the receiver is to take in a guest, -1 for none; zero is the ends."""
-    building: builtins.int
-    """So many of `admitted`, the first ones, make or copy a stage; zero if nobody does."""
+    placed: builtins.int
+    """So many of `admitted`, the first ones, have a stage of their own, or make or copy it; zero if nobody does."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -505,10 +505,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
         forced: collections.abc.Iterable[builtins.int] | None = ...,
         adopted: builtins.int = ...,
         evidence: swarmfree.wire.v1.records_pb2.Evidence | None = ...,
-        building: builtins.int = ...,
+        placed: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["evidence", b"evidence", "header", b"header", "position", b"position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "adopted", b"adopted", "building", b"building", "evidence", b"evidence", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["admitted", b"admitted", "adopted", b"adopted", "evidence", b"evidence", "forced", b"forced", "header", b"header", "hold_s", b"hold_s", "lineage", b"lineage", "placed", b"placed", "position", b"position", "progress", b"progress", "seen", b"seen", "waiting_for", b"waiting_for"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
