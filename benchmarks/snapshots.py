@@ -47,7 +47,7 @@ from swarmfree.storage.snapshots import FolderSnapshots
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 EVERY, QUICK_EVERY = 50, 5
-WITHIN_S = 400.0
+WITHIN_S = 900.0
 NAMES = ("over_off", "over_disk")
 
 
