@@ -80,7 +80,9 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
     rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, named)}
     if not _goes_on_from(newest, last, named):
         rivals |= {point: record for point, record in last_records.items() if _goes_on_from(point, record, named)}
-    return min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
+    chosen = min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
+    # Whoever loses to it has no say in what it is compared with
+    return newest if chosen == newest else side_to_go_on(last_records, chosen, named)
 
 
 def may_be_dropped(point: SnapshotSet, last: Record | None, named: Founder | None) -> bool:

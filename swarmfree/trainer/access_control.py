@@ -15,7 +15,7 @@ from swarmfree.policy.election import electorate_of
 from swarmfree.policy.permissions import Knowledge, is_for_admitted, refusal
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import Loss, Pull, Request, Train
-from swarmfree.protocol.names import Member
+from swarmfree.protocol.names import ABSENT, Member
 from swarmfree.protocol.peer_limits import Standing
 from swarmfree.protocol.plan import Plan
 from swarmfree.protocol.routes import Routes, routes_of
@@ -99,12 +99,21 @@ class AccessControl:
 
         if not (known.stages and known.is_told) or has(known.electors):
             return Standing.MEMBER
-        if peer_id in self._stage_member.placed:
+        if self._is_placed(peer_id):
             return Standing.MEMBER
         if self._had_place(peer_id):
             return Standing.FORMER
         let_in = has(known.participants) or has(known.admitted) or has(known.followed) or has(known.asked)
         return Standing.ADMITTED if let_in else Standing.NONE
+
+    def _is_placed(self, peer_id: str) -> bool:
+        """Whether it has a stage, or makes or copies it, in the swarm that this peer leads, or by
+        its coordinator's word.
+        """
+        mine = self._coordinator()
+        if mine is None:
+            return peer_id in self._stage_member.placed
+        return any(one.member.peer_id == peer_id and one.stage != ABSENT for one in mine.roster.participants())
 
     def _had_place(self, peer_id: str) -> bool:
         """Whether it had one not long ago, and was not excluded."""

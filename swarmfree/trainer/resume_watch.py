@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from swarmfree.policy.founder import Patience
 from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, whole_sets
@@ -26,8 +27,19 @@ from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_
 
 LOOK_S = 1.0
 SIDES_WAITED_FOR = 3
-"""So many times `join_wait_s` in all, also where somebody tells something new again and again."""
+"""So many times `join_wait_s` in all, also where something new is told again and again."""
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """What there is to go on from: iteration, lineage and missing stages of the newest set,
+    lineages of all whole ones, and whether a part of a later one was told of meanwhile.
+    """
+
+    point: tuple[int, str, tuple[int, ...]]
+    wholes: frozenset[str]
+    is_later_there: bool
 
 
 class ResumeWatch:
@@ -51,7 +63,8 @@ class ResumeWatch:
         self._named = Counter[str]()
         self._named_s = self._begun_s = self._changed_s = 0.0
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
-        self._told = frozenset[tuple[str, tuple[HeldSnapshot, ...]]]()
+        self._sets: _Sets | None = None
+        self._unsure_s = 0.0
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -89,16 +102,16 @@ class ResumeWatch:
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s = not self._led, now_s
-            self._offers, self._records, self._told = {}, {}, frozenset()
-        if self._led or point is None:
+            self._forget(now_s)
+        if self._led or point is None or newest is None:
+            self._forget(now_s)
             if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
                 self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
             return
-        # Not who has told the same in an earlier life: one that dies again and again is no news
-        told_by = frozenset(by_peer.items())
-        if not told_by <= self._told:
-            self._changed_s = now_s
-        self._offers, self._told = offers, self._told | told_by
+        self._offers = offers
+        self._look_for_news(newest, by_peer, is_later_there=is_later_there)
+        if not may_change:
+            self._unsure_s = now_s
         silent = [a for a in announced.values() if a.state in SERVED and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
             # It may lead a side of its own that this node cannot reach; one that has died is
@@ -108,17 +121,35 @@ class ResumeWatch:
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
-        is_much_to_come = bool(point.missing) or (may_change and now_s - self._begun_s < SIDES_WAITED_FOR * timing.join_wait_s)
-        if now_s - self._changed_s < (timing.join_wait_s if is_much_to_come else timing.silence_s + for_later_s):
+        wait_s = timing.join_wait_s if point.missing or may_change else timing.silence_s + for_later_s
+        is_long = may_change and now_s - self._unsure_s >= SIDES_WAITED_FOR * timing.join_wait_s
+        if now_s - self._changed_s < wait_s and not is_long:
             self._say(self._waits_for(point, may_change=may_change))
             return
         present = await self._directory.founder()
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
         if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
-        dropped = newest if newest is not None and newest.lineage != point.lineage else None
+        dropped = newest if newest.lineage != point.lineage else None
         await self._name(point, present, announced, dropped)
         self._named_s = self._clock.now_s()
+
+    def _forget(self, now_s: float) -> None:
+        """Nobody has told anything."""
+        self._offers, self._records, self._sets, self._unsure_s = {}, {}, None, now_s
+
+    def _look_for_news(
+        self, newest: SnapshotSet, offers: Mapping[str, tuple[HeldSnapshot, ...]], *, is_later_there: bool
+    ) -> None:
+        """Whether the sets have changed, not who holds them: one that dies again and again, or
+        tells of what nobody else has, is no news.
+        """
+        wholes = frozenset(point.lineage for point in whole_sets(offers, self._manifest.stage_count))
+        before, point = self._sets, (newest.iteration, newest.lineage, newest.missing)
+        was_later_there = before is not None and before.point == point and before.is_later_there
+        self._sets = _Sets(point, wholes, is_later_there or was_later_there)
+        if self._sets != before:
+            self._changed_s = self._clock.now_s()
 
     async def _who_leads(
         self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer], least: int

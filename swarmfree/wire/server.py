@@ -33,7 +33,7 @@ from swarmfree.wire.admission import Admission
 from swarmfree.wire.certificate import ProvenPeer, proven_caller
 from swarmfree.wire.codec_messages import RPCS, SERVICE, CallShape, Rpc, decode_header, decode_request, encode_response
 from swarmfree.wire.frames import FrameKind, Malformed, PayloadReader, chunk_frame, decode_frame, encode_frame
-from swarmfree.wire.limits import UNREAD_BYTES, WireLimits
+from swarmfree.wire.limits import WireLimits
 from swarmfree.wire.packing import Unpacker
 from swarmfree.wire.quotas import AnswerGate, CallSlot, Overdrawn, Quotas
 from swarmfree.wire.status import CallStatus, status_of
@@ -41,7 +41,7 @@ from swarmfree.wire.status import CallStatus, status_of
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 GIVE_BACK_S = 2.0
-LATE_AT_ONCE, LATE_BYTES_MAX, LATE_S_MAX = 16, 128 << 20, 60.0
+LATE_AT_ONCE, LATE_BYTES_MAX, LATE_STREAMS_MAX, LATE_S_MAX = 16, 64 << 20, 16, 60.0
 MEASURED_BYTES, MEASURED_ONE_OF = 64 * 1024, 7
 CLOSING = CallStatus(grpc.StatusCode.UNAVAILABLE, "this peer is closing")
 ANYBODYS = frozenset({"Hello", "Claim", "GetRecord", "GetPlan", "GetManifest", "Goodbye", "Meet"})
@@ -281,7 +281,7 @@ class Server:
         self.quotas = Quotas(limits)
         self._gates: dict[str, AnswerGate] = {}
         self._handling: set[asyncio.Task[None]] = set()
-        self._overdrawn = self._late_bytes = 0
+        self._overdrawn = self._late_bytes = self._late_streams = 0
         self._is_closing = False
         self._large_count = 0
         self.handler: Handler | None = None
@@ -365,7 +365,7 @@ class Server:
 
     async def _framed(self, rpc: Rpc, context: Context) -> None:
         outcome = Outcome()
-        with await self._slot(context, UNREAD_BYTES, is_upload=True) as slot:
+        with await self._slot(context, 0, is_upload=True) as slot:
             upload = Upload(context, self._group, outcome.bell, slot, self._limits.drain_s)
             try:
                 self._open(rpc, context, await self._first(context), upload, outcome, slot)
@@ -388,10 +388,12 @@ class Server:
             self._watch(caller.peer_id)
             return slot
         except (Malformed, Refused) as error:
-            is_late = isinstance(error, Overdrawn) and self._late_bytes + size_bytes <= LATE_BYTES_MAX
-            if is_late and self._overdrawn < self._limits.calls_max:
+            # A stream holds what nobody reads
+            has_room = self._late_bytes + size_bytes <= LATE_BYTES_MAX and self._late_streams + is_upload <= LATE_STREAMS_MAX
+            if isinstance(error, Overdrawn) and has_room and self._overdrawn < self._limits.calls_max:
                 self._overdrawn += 1
                 self._late_bytes += size_bytes
+                self._late_streams += is_upload
                 try:
                     # The more wait, the longer: no more of them end in a second
                     late_s = self._limits.refusal_s * max(1.0, self._overdrawn / LATE_AT_ONCE)
@@ -399,6 +401,7 @@ class Server:
                 finally:
                     self._overdrawn -= 1
                     self._late_bytes -= size_bytes
+                    self._late_streams -= is_upload
             await self._refuse(context, error)
 
     def _is_organisers(self, caller: ProvenPeer) -> bool:

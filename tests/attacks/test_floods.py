@@ -87,7 +87,7 @@ async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> No
                 sent_bytes[number] += 1 << 16
             await call.read()
 
-    limits = WireLimits(loop_burst_s=1e-4, refusal_s=60.0)
+    limits = WireLimits(loop_burst_s=1e-4, loop_share=1e-9, refusal_s=60.0)
     async with GrpcNetwork(RUN, load_or_create_identity(tmp_path), "1" * 16, limits=limits) as peer:
         peer.serve(answered, lambda _: Standing.NONE)
         async with dialled(peer.here.addresses[0], MALLORY) as channel, asyncio.TaskGroup() as group:
@@ -96,6 +96,9 @@ async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> No
             tasks = [group.create_task(send(channel, number)) for number in range(STREAMS)]
             await asyncio.sleep(3.0)
             waiting = [size_bytes for size_bytes, task in zip(sent_bytes, tasks, strict=True) if not task.done()]
+            with pytest.raises(grpc.aio.AioRpcError) as refused:  # what holds little waits all the same
+                await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(b"", timeout=0.5)
+            assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             for task in tasks:
                 task.cancel()
     assert len(waiting) == 16

@@ -78,7 +78,7 @@ def sides_that_meet_while_strangers_call() -> object:
 
     async def story(alone: Alone) -> list[str]:
         lead = SimpleNamespace(named={named.member.peer_id: 1}, excluded=())
-        mine = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: ()))
+        mine = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: (), participants=lambda: ()))
         access = AccessControl(alone.context, alone.stage_member, lambda: cast("Any", mine))
         await alone.stage_member.open(A, Open(plan(1)))
         before = replace(record(), electorate=(ME.member, lost.member))

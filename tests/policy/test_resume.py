@@ -144,6 +144,15 @@ def test_a_set_that_a_genesis_has_passed_over_is_not_gone_on_from_at_once() -> N
     assert not may_be_dropped(point, last, FIRST)
 
 
+def test_a_set_that_loses_does_not_change_which_one_wins() -> None:
+    """Of three pauses each is within an hour of the next one."""
+    points = [SnapshotSet(iteration, str(iteration) * 32, (), ("a",)) for iteration in (70, 60, 50)]
+    records = left(70, 40, order=6004), left(60, 45, order=3004), left(50, order=5)
+    told = dict(zip(points, records, strict=True))
+    assert side_to_go_on(told, points[0], FIRST) == points[2]
+    assert side_to_go_on(told, points[1], FIRST) == points[2]
+
+
 def test_pauses_without_a_genesis_that_is_known_count_by_one_order_alone() -> None:
     """A node that has lost its folder cannot tell what was spent."""
     newest, other = SnapshotSet(7, L, (), ("a",)), SnapshotSet(5, M, (), ("b",))

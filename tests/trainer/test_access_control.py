@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from swarmfree.protocol.messages import Heartbeat, Open
 from swarmfree.trainer.access_control import AccessControl
@@ -28,7 +28,7 @@ def test_sides_of_a_split_that_meet_again_are_no_strangers() -> None:
         alone.replica_state.apply(replace(record(before=before.lineage()), iteration=1, electorate=(ME.member,)))
         asked = (lost, named, convicted)
         found = [" ".join(access.standing_of(one.member.peer_id).name for one in asked)]
-        mine[0] = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: ()))
+        mine[0] = SimpleNamespace(lead=lead, roster=SimpleNamespace(names=lambda: (), participants=lambda: ()))
         return [*found, " ".join(access.standing_of(one.member.peer_id).name for one in asked)]
 
     assert play(story) == ["FORMER NONE NONE", "FORMER FORMER NONE"]
@@ -48,6 +48,23 @@ def test_who_builds_a_stage_is_served_like_a_member() -> None:
         return found
 
     assert play(story) == ["MEMBER ADMITTED", "ADMITTED ADMITTED"]
+
+
+def test_a_coordinator_knows_by_itself_who_builds() -> None:
+    """It may be asked for its weights before any heartbeat has told."""
+    there = [
+        SimpleNamespace(member=endpoint("builder").member, stage=1),
+        SimpleNamespace(member=endpoint("standby").member, stage=-1),
+    ]
+    roster = SimpleNamespace(names=lambda: [one.member for one in there], participants=lambda: there)
+    mine = SimpleNamespace(lead=SimpleNamespace(named={}, excluded=()), roster=roster)
+
+    async def story(alone: Alone) -> list[str]:
+        access = AccessControl(alone.context, alone.stage_member, lambda: cast("Any", mine))
+        await alone.stage_member.open(A, Open(plan(1)))
+        return [access.standing_of(one.member.peer_id).name for one in there]
+
+    assert play(story) == ["MEMBER", "ADMITTED"]
 
 
 def test_who_has_a_place_is_in_the_plan_or_decides() -> None:

@@ -305,6 +305,49 @@ async def test_a_side_that_was_forced_and_paused_waits_for_those_that_were_not()
     assert [one.iteration for one in named] == [60]
 
 
+async def test_a_pause_of_an_hour_takes_nothing_from_what_is_waited_for_afterwards() -> None:
+    """The node looks on while nobody is there; and what they had told before they died once more
+    counts as new.
+    """
+    world = sides()
+    there, answers = world.there, world.answers
+    world.there, world.answers = (
+        {"led": announced("led", serves=True)},
+        {"led": PlanAnswer(None, "", coordinator=announced("led").endpoint)},
+    )
+    assert await world.look(3600.0) == []
+    world.there, world.answers = dict(there), dict(answers)
+    assert await world.look(TIMING.join_wait_s - 5 * LOOK_S) == []
+    for seconds in (3600.0, 100.0):
+        world.there, world.answers = {}, {}
+        assert await world.look(seconds) == []
+        world.there, world.answers = dict(there), dict(answers)
+        assert await world.look(TIMING.join_wait_s - 5 * LOOK_S) == []
+    lineage = come_back(world)
+    assert [one.lineage for one in (await world.look(TIMING.join_wait_s))[:1]] == [lineage]
+
+    world = World(**WHOLE)
+    assert await world.look(LOOK_S) == []
+    there, world.there = world.there, {}
+    assert await world.look(100.0) == []
+    world.there = {"a": there["a"]}
+    assert await world.look(TIMING.join_wait_s - 5 * LOOK_S) == []
+    world.there = there
+    assert [one.is_whole for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [True]
+
+
+@pytest.mark.parametrize("is_forced", [True, False])
+async def test_one_that_tells_something_new_each_second_holds_up_nobody(*, is_forced: bool) -> None:
+    """What nobody else has a part of is no news."""
+    world = sides() if is_forced else World(**WHOLE)
+    for second in range(100):
+        older = HeldSnapshot(2, 10 + second % 40, f"{second:064x}")
+        later = (HeldSnapshot(2, 900, L),) * (second % 2)
+        world.answers["old"], world.there["old"] = PlanAnswer(None, "", snapshots=(*later, older)), announced("old")
+        await world.look(LOOK_S)
+    assert [one.iteration for one in world.named[1:2]] == [60 if is_forced else 50]
+
+
 async def test_records_that_were_told_once_count_where_nobody_answers_any_more() -> None:
     """As what lies on their disks does: a node that reaches one side only has known better."""
     world = sides()
