@@ -38,7 +38,7 @@ class PeerLimits:
         caller_loop_burst_s: seconds of processor time that it may take beyond that share.
         loop_share: the same of all callers without a place together, while this peer is led:
             identities are free. Those that were let in, and are not in the plan, share
-            `caller_loop_share`.
+            `caller_loop_share`, and so do those that had a place not long ago.
         loop_burst_s: seconds of processor time that they may take beyond that share.
         refusal_s: seconds until a call beyond those that a caller may have is refused, more where
             many wait: who floods this peer waits longer than it has work with that.

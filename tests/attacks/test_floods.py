@@ -94,7 +94,10 @@ async def test_streams_that_wait_for_a_refusal_hold_little(tmp_path: Path) -> No
             with contextlib.suppress(grpc.aio.AioRpcError):  # what all of them share is used up
                 await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(b"", timeout=0.3)
             tasks = [group.create_task(send(channel, number)) for number in range(STREAMS)]
-            await asyncio.sleep(3.0)
+            before = (-1, STREAMS)  # until nothing more is taken in, and nobody is refused any more
+            while before != (now := (sum(sent_bytes), sum(not task.done() for task in tasks))):
+                before = now
+                await asyncio.sleep(1.0)
             waiting = [size_bytes for size_bytes, task in zip(sent_bytes, tasks, strict=True) if not task.done()]
             with pytest.raises(grpc.aio.AioRpcError) as refused:  # what holds little waits all the same
                 await channel.unary_unary("/swarmfree.v1.Swarm/GetPlan")(b"", timeout=0.5)
