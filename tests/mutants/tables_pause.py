@@ -120,7 +120,7 @@ def pause_beside_who_is_silent() -> object:
         last, me = replace(record(), order=9, halt=Halting.PAUSE), alone.context.me
         lead = SimpleNamespace(decided=last, may_force=may_force, electorate=lambda: (A.member, me, D.member))
         roster = SimpleNamespace(
-            members=lambda: [SimpleNamespace(member=me, is_heard=True)],
+            participants=lambda: [SimpleNamespace(member=me, is_heard=True)],
             holders=lambda _: [],
             check=lambda: None,
         )

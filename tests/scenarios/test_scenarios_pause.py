@@ -16,7 +16,7 @@ from swarmfree.protocol.ports import Reply
 from swarmfree.sim.faults import Fate
 from swarmfree.sim.rehearsal import RehearsalResult, rehearse
 from swarmfree.sim.script import Director, Moment, Script
-from tests.scenarios.scenario_world import SEED, STEADY, Once, is_asked, lines, play, swarm, unhurried
+from tests.scenarios.scenario_world import SEED, STEADY, Once, is_answered, is_asked, lines, play, swarm, unhurried
 from tests.scenarios.test_scenarios_resume import lasting, rebuilt
 
 NEVER = 100
@@ -472,6 +472,41 @@ def test_who_is_cut_off_while_a_disk_holds_up_a_pause_does_not_leave_alone(away_
     assert script.struck
     assert len(paused(result)) == 1
     assert len(lines(result, " Ended", "paused by its organiser")) == 8
+
+
+class OneStoodStill(Script):
+    """A member stands still as the record that pauses is to be stored, and is in no plan when it is
+    back; the disks of stage 2 hold up the pause, and as the next iteration trains all of stage 3
+    die, and one of stage 2: four of seven are left, of which it is one.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is ordered."""
+        self._order, self._sleeper, self.struck = ordered(Halting.PAUSE, 2), list[Member](), False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """One after the other."""
+        self._order.see(director, moment)
+        if not self._sleeper and halts(moment, Halting.PAUSE):
+            self._sleeper.append(director.members(1)[1])
+            director.freeze(self._sleeper[0], 5.0)
+            for member in director.members(2):
+                director.fill_disk(member, 60.0)
+        if self._sleeper and not self.struck and is_answered(Train, key__iteration=4)(moment):
+            self.struck = True
+            director.after(1.0, lambda: director.kill(*director.members(3), director.members(2)[0]))
+
+
+def test_one_that_stood_still_counts_for_a_pause_that_waits_for_a_lost_stage() -> None:
+    """The stage is built by a standby: nobody gives up its lead after it has claimed, time after
+    time, until somebody else is back (seed 2933879).
+    """
+    away = replace(STEADY, replace_min_s=90.0, replace_max_s=90.0)
+    result = play(lasting(unhurried(swarm(faults=away)), 24, NEVER), script := OneStoodStill())
+    assert script.struck
+    assert len(lines(result, "coordinates no longer: no majority answers")) == 1
+    assert len(lines(result, "RecoveryDecided stage=3 iteration=4")) == 1
+    assert len(paused(result)) == 1
 
 
 class Unheard(Script):

@@ -136,7 +136,7 @@ async def test_who_leads_a_rest_is_left_over(lost: set[int], there: int, plan: o
     )
     lead = SimpleNamespace(decided=PAUSED, iteration=3, plan=plan, electorate=lambda: ("a", "b", "c"))
     members = [SimpleNamespace(member=member, is_heard=True) for member in "abc"[:there]]
-    roster = SimpleNamespace(lost=lambda: lost, members=lambda: members)
+    roster = SimpleNamespace(lost=lambda: lost, participants=lambda: members)
     pause = RunPause(cast("Any", context), cast("Any", lead), cast("Any", roster), cast("Any", None))
     for elapsed_s in (0.0, wait_s - 1.0):
         now_s[0] = 100.0 + elapsed_s

@@ -196,10 +196,11 @@ class RunPause:
         return self._is_rest
 
     def _has_majority(self) -> bool:
-        """Whether most of those who decide next are there. Proof that the others have ended does
+        """Whether most of those who decide next are there: whoever follows counts, also one that
+        stood still and is in no plan, or is a step behind. Proof that the others have ended does
         not count: they have, where they have paused.
         """
-        return is_majority(self._lead.electorate(), {g.member for g in self._roster.members() if g.is_heard})
+        return is_majority(self._lead.electorate(), {g.member for g in self._roster.participants() if g.is_heard})
 
     async def _spent(self) -> int:
         """Orders up to this number were given before the run last went on from snapshots."""
