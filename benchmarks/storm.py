@@ -162,7 +162,7 @@ def newest_set(folder: Path, fingerprint: str) -> SnapshotSet | None:
         disk = FolderSnapshots(folder / "peers" / name / SNAPSHOTS, fingerprint)
         offers[name] = disk.held()
         disk.close()
-    return resume_point(offers, RUN.stage_count)[0]
+    return resume_point(offers, RUN.stage_count)
 
 
 class Storm:

@@ -394,9 +394,7 @@ def _point(folder: Path, manifest: Manifest) -> SnapshotSet:
             raise NothingLeft(
                 f"{folder}: the run has come to its end, as {place / FINISHED_FILE} says; nothing is left to go on with"
             )
-    point, _ = resume_point(
-        {place.name: FolderSnapshots.lying_in(place / SNAPSHOTS, run) for place in places}, manifest.stage_count
-    )
+    point = resume_point({place.name: FolderSnapshots.lying_in(place / SNAPSHOTS, run) for place in places}, manifest.stage_count)
     if point is None:
         raise NothingLeft(
             f"{folder}: none of its peers had written a snapshot, as each does every {manifest.recovery.snapshot_every} iterations "

@@ -6,13 +6,14 @@ Source: protocol, "When all have died".
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import Founder
-from swarmfree.protocol.order import Halting
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
 
 REPEATED_S = 3600
@@ -38,7 +39,7 @@ class SnapshotSet:
     holders: tuple[str, ...]
 
 
-def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> tuple[SnapshotSet | None, bool]:
+def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> SnapshotSet | None:
     """Choose where to go on: at the newest set that has every stage, else at the one that has most,
     the newest of those. Who tells of several stages of a set can hold the first only.
 
@@ -47,16 +48,9 @@ def resume_point(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int)
         stage_count: of the run.
 
     Returns:
-        The point, None where nobody has anything; and whether a later set lacks stages, whose
-        holders may still come.
+        The point; None where nobody has anything.
     """
-    points = _sets(offers, stage_count)
-    return (points[0], any(point.iteration > points[0].iteration for point in points)) if points else (None, False)
-
-
-def whole_sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> list[SnapshotSet]:
-    """Those that have every stage, the newest first; see `resume_point`."""
-    return [point for point in _sets(offers, stage_count) if not point.missing]
+    return next(iter(snapshot_sets(offers, stage_count)), None)
 
 
 def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet, named: Founder | None) -> SnapshotSet:
@@ -64,7 +58,8 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
     that the newest has been dropped for: the one goes on that would have, had they met before.
 
     Sides have paused at once, each for itself, by one order, or by two of one hour since the last
-    genesis; and what goes on from a genesis is not given up for a set that this had passed over.
+    genesis, or before it where nothing has gone on from that; and what has is not given up for a
+    set that it had passed over.
     Where all have just died, or paused days apart, the newest goes on, whatever was forced: whoever
     had decided otherwise may have been gone for as long.
 
@@ -76,10 +71,11 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
     last = last_records.get(newest)
     if last is None:
         return newest
+    spent = 0 if _is_named(newest, named) else named.spent if named is not None else math.inf
     rivals = {newest: last}
-    rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, named)}
-    if not _goes_on_from(newest, last, named):
-        rivals |= {point: record for point, record in last_records.items() if _goes_on_from(point, record, named)}
+    rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, spent)}
+    if is_passed_over(newest, last, named):
+        rivals |= {point: record for point, record in last_records.items() if not is_passed_over(point, record, named)}
     chosen = min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
     # Whoever loses to it has no say in what it is compared with
     return newest if chosen == newest else side_to_go_on(last_records, chosen, named)
@@ -90,24 +86,54 @@ def may_be_dropped(point: SnapshotSet, last: Record | None, named: Founder | Non
     where nobody tells it: what has gone on from the last genesis; or what a majority has decided,
     where this side paused, and was forced since that genesis.
     """
-    if last is None or not _goes_on_from(point, last, named):
+    if last is None or is_passed_over(point, last, named):
         return True
     has_paused = last.halt is Halting.PAUSE and last.order > (named.spent if named is not None else 0)
     return has_paused and any(one > _iteration(named) for one in last.forced)
 
 
-def _paused_at_once(one: Record, other: Record, named: Founder | None) -> bool:
+def is_passed_over(point: SnapshotSet, last: Record, named: Founder | None) -> bool:
+    """Whether the last genesis had the run go on from another one: the first record after it is
+    forced.
+    """
+    return not _is_named(point, named) and _iteration(named) not in {0, *last.forced}
+
+
+def part_to_wait_for(
+    parts: Mapping[SnapshotSet, Record], last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet, named: Founder | None
+) -> SnapshotSet | None:
+    """Find a set of which some stages are missing that would go on if they came: what a pause has
+    left lies on disks whole, since nobody leaves before; where all have died it may not.
+
+    Args:
+        parts: sets with stages missing, with the record that each was left by.
+        last_records, newest, named: as in `side_to_go_on`.
+    """
+    for part, record in parts.items():
+        first = min(part, newest, key=lambda one: (-one.iteration, one.lineage))
+        if record.halt is Halting.PAUSE and side_to_go_on({**last_records, part: record}, first, named) == part:
+            return part
+    return None
+
+
+def is_left_before(order: Order | None, last: Record | None, named: Founder | None) -> bool:
+    """Whether the organiser has ordered a pause since the last genesis, and this record, None where
+    nobody tells it, knows nothing of that: others may have paused later.
+    """
+    if order is None or order.halt is not Halting.PAUSE or order.number <= (named.spent if named is not None else 0):
+        return False
+    return last is None or last.order < order.number
+
+
+def _paused_at_once(one: Record, other: Record, spent: float) -> bool:
     """The number of an order is the Unix second in which it was given."""
     if not one.halt is other.halt is Halting.PAUSE:
         return False
-    is_repeated = named is not None and min(one.order, other.order) > named.spent and abs(one.order - other.order) <= REPEATED_S
-    return one.order == other.order or is_repeated
+    return one.order == other.order or (min(one.order, other.order) > spent and abs(one.order - other.order) <= REPEATED_S)
 
 
-def _goes_on_from(point: SnapshotSet, last: Record, named: Founder | None) -> bool:
-    """The first record after a genesis that names a set is forced."""
-    is_named = named is not None and (point.iteration, point.lineage) == (named.iteration, named.lineage)
-    return is_named or _iteration(named) in {0, *last.forced}
+def _is_named(point: SnapshotSet, named: Founder | None) -> bool:
+    return named is not None and (point.iteration, point.lineage) == (named.iteration, named.lineage)
 
 
 def _iteration(named: Founder | None) -> int:
@@ -119,8 +145,8 @@ def _forced_latest_first(record: Record) -> tuple[tuple[int, bool], ...]:
     return (*((-iteration, False) for iteration in record.forced), (-record.iteration - 1, True))
 
 
-def _sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> list[SnapshotSet]:
-    """All sets, those with most stages first, the newest of those."""
+def snapshot_sets(offers: Mapping[str, Sequence[HeldSnapshot]], stage_count: int) -> list[SnapshotSet]:
+    """All sets, those with most stages first, the newest of those; see `resume_point`."""
     sets: defaultdict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     for peer, snapshots in offers.items():
         for held in snapshots:

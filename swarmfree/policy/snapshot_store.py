@@ -83,7 +83,7 @@ def to_fetch(
     everywhere = {f"disk of {peer}": tuple(held) for peer, held in offers.items()} | {
         f"store {number}": (held,) for number, held in enumerate(stored)
     }
-    point, _ = resume_point(everywhere, stage_count)
+    point = resume_point(everywhere, stage_count)
     if point is None:
         return 0, None
     there = {held.stage for held in stored if (held.iteration, held.lineage) == (point.iteration, point.lineage)}

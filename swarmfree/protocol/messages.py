@@ -805,9 +805,16 @@ class ShadowPart:
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """Asks for the applied record of an iteration; `ABSENT` asks for the newest one."""
+    """Asks for the applied record of an iteration; `ABSENT` asks for the newest one.
+
+    Args:
+        iteration: of the record.
+        lineage: with it, the record is asked for that a snapshot on the receiver's disk was left
+            by, whatever the receiver holds.
+    """
 
     iteration: int
+    lineage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

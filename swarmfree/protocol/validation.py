@@ -601,6 +601,11 @@ def _train(train: says.Train, bounds: MessageBounds) -> None:
 # ---- averages and state --------------------------------------------------------------------------
 
 
+def _get_record(request: says.GetRecord, bounds: MessageBounds) -> None:
+    _iteration(request.iteration, bounds, ABSENT)
+    _hash("lineage", request.lineage)
+
+
 def _get_average(request: says.GetAverage, bounds: MessageBounds) -> None:
     _iteration(request.iteration, bounds)
     _hash("digest of a sum", request.sum_digest)
@@ -763,7 +768,7 @@ _CHECKS: dict[type[Any], Check] = {
     says.State: _state,
     says.GetShadow: _get_parts,
     says.ShadowPart: _shadow_part,
-    says.GetRecord: lambda request, bounds: _iteration(request.iteration, bounds, ABSENT),
+    says.GetRecord: _get_record,
     says.RecordAnswer: lambda answer, bounds: _record(answer.record, bounds),
     says.GetPlan: _nothing,
     says.PlanAnswer: _plan_answer,

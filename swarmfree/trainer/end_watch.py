@@ -74,7 +74,7 @@ class EndWatch:
         if any(answer.plan is not None or answer.coordinator is not None or answer.records for answer in answers.values()):
             self._looks_back = 0  # the run goes on: who comes back once all have died again has the whole time
             return True
-        point, _ = resume_point({peer: answer.snapshots for peer, answer in answers.items()}, self._manifest.stage_count)
+        point = resume_point({peer: answer.snapshots for peer, answer in answers.items()}, self._manifest.stage_count)
         self._looks_back += point is not None
         waited_s = self._looks_back * timing.lease_s / LOOKS_PER_LEASE
         return point is not None and (not point.missing or waited_s < BACK_SHARE * timing.join_wait_s)

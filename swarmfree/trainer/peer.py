@@ -52,6 +52,7 @@ from swarmfree.protocol.messages import (
     Place,
     Prepare,
     Pull,
+    RecordAnswer,
     Redo,
     Reduce,
     ReleaseMember,
@@ -237,6 +238,8 @@ class Peer:
                 return await queries.get_state(stage_member, request, header.sender.member)
             case GetShadow():
                 return await self.shadows.get(request)
+            case GetRecord(lineage=lineage) if lineage:
+                return Reply(RecordAnswer(await self.snapshots.record_of(lineage)))
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from swarmfree.policy.founder import Patience
-from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, whole_sets
+from swarmfree.policy.resume import (
+    SnapshotSet,
+    is_left_before,
+    is_passed_over,
+    may_be_dropped,
+    part_to_wait_for,
+    resume_point,
+    side_to_go_on,
+    snapshot_sets,
+)
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -26,20 +35,45 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
-SIDES_WAITED_FOR = 3
-"""So many times `join_wait_s` in all, also where something new is told again and again."""
+HOLDERS_ASKED = 8
+"""So many of those that have a set are asked for its record at once."""
+WAITED_FOR = 3
+"""So many times `join_wait_s` at most, from when something was told that had not been before: one
+that dies again and again takes what only it has away each time, and brings it back.
+"""
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """What there is to go on from: iteration, lineage and missing stages of the newest set,
-    lineages of all whole ones, and whether a part of a later one was told of meanwhile.
+    """What there is to go on from.
+
+    Attributes:
+        newest: set, and which of its stages are missing.
+        wholes: lineages of all whole sets.
+        part: of a set that is waited for, and which of its stages are missing.
+        is_later_there: a part of one that is later than what is chosen was told of meanwhile.
     """
 
-    point: tuple[int, str, tuple[int, ...]]
+    newest: tuple[str, tuple[int, ...]]
     wholes: frozenset[str]
+    part: tuple[str, tuple[int, ...]]
     is_later_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What the run goes on from, if nothing else comes.
+
+    Attributes:
+        point: is chosen.
+        coming: what may come that counts more, in words; empty for nothing.
+        part: some of its stages have come.
+    """
+
+    point: SnapshotSet
+    coming: str = ""
+    part: SnapshotSet | None = None
 
 
 class ResumeWatch:
@@ -61,10 +95,10 @@ class ResumeWatch:
         self._tell, self._said = tell, ""
         self._led = ""
         self._named = Counter[str]()
-        self._named_s = self._begun_s = self._changed_s = 0.0
+        self._named_s = self._begun_s = self._changed_s = self._gained_s = 0.0
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
         self._sets: _Sets | None = None
-        self._unsure_s = 0.0
+        self._gained = set[tuple[str, int]]()
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -88,30 +122,27 @@ class ResumeWatch:
         there = {a.endpoint.member for a in announced.values()}
         offers = {member: held for member, held in (self._offers | told).items() if held and member in there}
         by_peer = {member.peer_id: held for member, held in offers.items()}
-        point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
+        newest = resume_point(by_peer, self._manifest.stage_count)
         # Who was away when others decided that much does not go on from before it
-        least = point.iteration if point is not None and not point.missing else 0
+        least = newest.iteration if newest is not None and not newest.missing else 0
         self._led, passing = await self._who_leads(announced, answers, least)
         if passing:
             offers = {member: held for member, held in offers.items() if member.peer_id in passing}
             by_peer = {member.peer_id: held for member, held in offers.items()}
-            point, is_later_there = resume_point(by_peer, self._manifest.stage_count)
-        newest, may_change = point, False
-        if point is not None and not point.missing and not self._led:
-            point, may_change = await self._side(point, by_peer, announced)
+            newest = resume_point(by_peer, self._manifest.stage_count)
         now_s, timing = self._clock.now_s(), self._manifest.timing
         if self._led or not self._is_alone:
             self._is_alone, self._begun_s = not self._led, now_s
-            self._forget(now_s)
-        if self._led or point is None or newest is None:
-            self._forget(now_s)
+            self._forget()
+        if self._led or newest is None:
+            self._forget()
             if answers and not self._led and now_s - self._begun_s >= timing.coordinator_silence_s + timing.silence_s:
                 self._say("nobody leads, and nobody who answers has a snapshot: waits for those who have one, or serve the run")
             return
         self._offers = offers
-        self._look_for_news(newest, by_peer, is_later_there=is_later_there)
-        if not may_change:
-            self._unsure_s = now_s
+        choice = _Choice(newest) if newest.missing else await self._side(newest, by_peer, announced)
+        point, coming = choice.point, choice.coming
+        is_later_there = self._look_for_news(newest, choice, snapshot_sets(by_peer, self._manifest.stage_count))
         silent = [a for a in announced.values() if a.state in SERVED and a.endpoint.member.peer_id not in answers]
         if silent and now_s - self._begun_s < 2 * timing.lease_s:
             # It may lead a side of its own that this node cannot reach; one that has died is
@@ -121,35 +152,44 @@ class ResumeWatch:
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
-        wait_s = timing.join_wait_s if point.missing or may_change else timing.silence_s + for_later_s
-        is_long = may_change and now_s - self._unsure_s >= SIDES_WAITED_FOR * timing.join_wait_s
+        wait_s = timing.join_wait_s if point.missing or coming else timing.silence_s + for_later_s
+        is_long = now_s - self._gained_s >= WAITED_FOR * timing.join_wait_s
         if now_s - self._changed_s < wait_s and not is_long:
-            self._say(self._waits_for(point, may_change=may_change))
+            self._say(self._waits_for(point, coming))
             return
         present = await self._directory.founder()
         is_named = present is not None and (present.iteration, present.lineage) == (point.iteration, point.lineage)
         if is_named and now_s - self._named_s < leadless_s and self._named_s:
             return
-        dropped = newest if newest.lineage != point.lineage else None
-        await self._name(point, present, announced, dropped)
+        await self._name(point, present, announced, self._dropped(newest, point, present))
         self._named_s = self._clock.now_s()
 
-    def _forget(self, now_s: float) -> None:
+    def _forget(self) -> None:
         """Nobody has told anything."""
-        self._offers, self._records, self._sets, self._unsure_s = {}, {}, None, now_s
+        self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
 
-    def _look_for_news(
-        self, newest: SnapshotSet, offers: Mapping[str, tuple[HeldSnapshot, ...]], *, is_later_there: bool
-    ) -> None:
-        """Whether the sets have changed, not who holds them: one that dies again and again, or
-        tells of what nobody else has, is no news.
+    def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
+        """Whether the sets have changed, not who holds them: one that tells of what nobody else has
+        is no news. And whether a whole set, or a stage of one that is waited for, was never there
+        before.
+
+        Returns:
+            Whether a part of a set is there that is later than the one that is chosen.
         """
-        wholes = frozenset(point.lineage for point in whole_sets(offers, self._manifest.stage_count))
-        before, point = self._sets, (newest.iteration, newest.lineage, newest.missing)
-        was_later_there = before is not None and before.point == point and before.is_later_there
-        self._sets = _Sets(point, wholes, is_later_there or was_later_there)
+        wholes = [one for one in sets if not one.missing]
+        before, awaited = self._sets, choice.part if choice.part is not None else newest
+        is_later_there = any(one.missing and one.iteration > choice.point.iteration for one in sets)
+        point, part = (newest.lineage, newest.missing), (awaited.lineage, awaited.missing)
+        was_later_there = before is not None and before.newest == point and before.is_later_there
+        self._sets = _Sets(point, frozenset(one.lineage for one in wholes), part, is_later_there or was_later_there)
+        now_s, stages = self._clock.now_s(), range(self._manifest.stage_count)
+        found = {(one.lineage, stage) for one in (*wholes, newest, awaited) for stage in stages if stage not in one.missing}
         if self._sets != before:
-            self._changed_s = self._clock.now_s()
+            self._changed_s = now_s
+        if not found <= self._gained:
+            self._gained |= found
+            self._gained_s = now_s
+        return is_later_there
 
     async def _who_leads(
         self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer], least: int
@@ -190,7 +230,7 @@ class ResumeWatch:
         seated = {peer: answer for peer, answer in answers.items() if peer in had_place or peer == leader}
         passing = {peer: _usable(answer) for peer, answer in seated.items() if answer.passed_over == leader}
         following = [a for a in seated.values() if a.coordinator is not None and a.coordinator.member.peer_id == leader]
-        found, _ = resume_point(passing, self._manifest.stage_count)
+        found = resume_point(passing, self._manifest.stage_count)
         is_behind = found is not None and not found.missing and own.records < found.iteration
         return frozenset(passing) if is_behind and len(passing) > len(following) else frozenset()
 
@@ -199,39 +239,58 @@ class ResumeWatch:
         newest: SnapshotSet,
         offers: Mapping[str, tuple[HeldSnapshot, ...]],
         announced: Mapping[str, Announcement],
-    ) -> tuple[SnapshotSet, bool]:
-        """Look whether what another side of a split had decided counts more than the newest set, or
-        may yet. Each set's last record is asked of those that hold its state, and kept: its hash is
-        the set's.
+    ) -> _Choice:
+        """Look whether what another side of a split had decided counts more than the newest whole
+        set, or may yet. What each set was left by is asked of those that have it on their disks,
+        whatever they hold, and kept: the hash of that record is the set's.
         """
-        wholes = {point.lineage: point for point in whole_sets(offers, self._manifest.stage_count)}
-        held = {peer: told[0].lineage for peer, told in offers.items()}
-        unknown = [peer for peer in held if held[peer] in wholes and held[peer] not in self._records]
-        for record in await self._ask_records(announced[peer] for peer in unknown):
-            self._records[record.lineage()] = record
-        self._records = {lineage: self._records[lineage] for lineage in wholes if lineage in self._records}
-        last = {wholes[lineage]: record for lineage, record in self._records.items()}
+        sets = snapshot_sets(offers, self._manifest.stage_count)
+        await self._ask_records([one for one in sets if one.lineage not in self._records], announced)
+        self._records = {one.lineage: self._records[one.lineage] for one in sets if one.lineage in self._records}
+        last = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and not one.missing}
+        parts = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and one.missing}
         present = await self._directory.founder()
         point = side_to_go_on(last, newest, present)
-        is_alone = point not in last and len({held[peer] for peer in held if held[peer] in wholes}) < 2
-        return point, not is_alone and may_be_dropped(point, last.get(point), present)
+        if (part := part_to_wait_for(parts, last, newest, present)) is not None:
+            return _Choice(point, f"with the rest of iteration {part.iteration}, before which others paused", part)
+        record = last.get(point)
+        if is_left_before(self._directory.order(), record, present):
+            return _Choice(point, "with what the last order to pause has left")
+        if not may_be_dropped(point, record, present):
+            return _Choice(point)
+        why = "which is no majority's, as far as anybody tells"
+        if record is None:
+            why = "of which nobody tells the last record"
+        elif is_passed_over(point, record, present):
+            why = "which was passed over when the run went on before"
+        return _Choice(point, f"with what counts more than iteration {point.iteration}, {why}")
 
-    async def _ask_records(self, announced: Iterable[Announcement]) -> list[Record]:
-        """The newest record that each holds, of those that answer."""
-        found, silence_s = list[Record](), self._manifest.timing.silence_s / 2
+    async def _ask_records(self, sets: Sequence[SnapshotSet], announced: Mapping[str, Announcement]) -> None:
+        silence_s = self._manifest.timing.silence_s / 2
 
-        async def ask(endpoint: Endpoint) -> None:
+        async def ask(endpoint: Endpoint, wanted: SnapshotSet) -> None:
             with suppress(CallFailed):
-                reply = await self._network.call(endpoint, GetRecord(ABSENT), silence_s=silence_s)
-                found.append(reply.expect(RecordAnswer).record)
+                request = GetRecord(wanted.iteration - 1, wanted.lineage)
+                record = (await self._network.call(endpoint, request, silence_s=silence_s)).expect(RecordAnswer).record
+                if record.lineage() == wanted.lineage:
+                    self._records[wanted.lineage] = record
 
         async with asyncio.TaskGroup() as group:
-            for a in announced:
-                group.create_task(ask(a.endpoint))
-        return found
+            for one in sets:
+                for holder in one.holders[:HOLDERS_ASKED]:
+                    group.create_task(ask(announced[holder].endpoint, one))
+
+    def _dropped(self, newest: SnapshotSet, point: SnapshotSet, present: Founder | None) -> str:
+        """What is said of the newest set where another one goes on."""
+        record = self._records.get(newest.lineage)
+        if newest.lineage == point.lineage or record is None:
+            return ""
+        is_old = is_passed_over(newest, record, present)
+        why = "which was passed over when the run went on before" if is_old else "at which others paused without a majority"
+        return f"; iteration {newest.iteration}, {why}, is dropped"
 
     async def _name(
-        self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement], dropped: SnapshotSet | None
+        self, point: SnapshotSet, present: Founder | None, announced: Mapping[str, Announcement], dropped: str
     ) -> None:
         """The one that was named least often; of those, one that can feed."""
         chosen = min(point.holders, key=lambda peer: (self._named[peer], not announced[peer].can_feed))
@@ -239,27 +298,25 @@ class ResumeWatch:
         number = present.number + 1 if present is not None else 1
         lost = f"; nobody has stage {', '.join(map(str, point.missing))} of it" if point.missing else ""
         who = f"{len(point.holders)} peer{'s' * (len(point.holders) != 1)}"
-        beside = f"; iteration {dropped.iteration}, at which others paused without a majority, is dropped" if dropped else ""
         self._say(
             f"nobody trained any more: the run goes on with iteration {point.iteration}, from snapshots of {who}{lost}, "
-            f"under {announced[chosen].endpoint.member} (genesis {number}){beside}"
+            f"under {announced[chosen].endpoint.member} (genesis {number}){dropped}"
         )
         # Else an order to pause that was obeyed after that set was written would be so again; one
         # to stop was not, since the run is not over
-        order = self._directory.order()
-        spent = max(int(self._clock.wall_s()), order.number if order is not None else 0)
+        order, record = self._directory.order(), self._records.get(point.lineage)
+        known = order.number if order is not None else 0, record.order if record is not None else 0
+        spent = max(int(self._clock.wall_s()), *known)
         is_new = order is not None and order.number > (present.spent if present is not None else 0)
         if order is not None and order.halt is Halting.STOP and is_new:
             spent = order.number - 1
             self._say("the order to stop has not ended the run, since all died first: it is obeyed as soon as the run goes on")
         await self._directory.name(Founder(number, chosen, point.iteration, point.lineage, spent, not point.missing))
 
-    def _waits_for(self, point: SnapshotSet, *, may_change: bool) -> str:
+    def _waits_for(self, point: SnapshotSet, coming: str) -> str:
         stages = f"{'s' * (len(point.missing) != 1)} {', '.join(map(str, point.missing))}" if point.missing else ""
         lost = f"nobody has come back with stage{stages} of iteration {point.iteration}" if stages else "others may come back"
-        if may_change:
-            lost += f" with what counts more than iteration {point.iteration}, which is no majority's, as far as anybody tells"
-        return f"nobody trains any more; some have snapshots on their disks; {lost}: waits a while"
+        return f"nobody trains any more; some have snapshots on their disks; {lost}{coming and f' {coming}'}: waits a while"
 
     async def _ask(self, announced: Iterable[Announcement]) -> dict[str, PlanAnswer]:
         return await ask_plans(self._network, announced, self._manifest.timing.silence_s / 2)

@@ -17,10 +17,11 @@ from functools import partial
 from swarmfree.policy.block_split import split_after
 from swarmfree.policy.halt import SAID_AGAIN_S
 from swarmfree.policy.resume import worth_keeping
-from swarmfree.protocol.errors import CallFailed, SwarmfreeError
+from swarmfree.protocol.errors import CallFailed, RefusalKind, Refused, SwarmfreeError
 from swarmfree.protocol.events import Note
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import ABSENT
+from swarmfree.protocol.records import Record
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.device import Rank
@@ -42,10 +43,29 @@ class SnapshotKeeper:
         self._told, self._said_s, self._writing = "", -math.inf, asyncio.Lock()
         self._passing: HeldSnapshot | None = None
         self._damaged: set[HeldSnapshot] = set()
+        self._records: dict[HeldSnapshot, Record] = {}
 
     def held(self) -> tuple[HeldSnapshot, ...]:
         """On this peer's disk, newest first, but for those that could not be read."""
         return tuple(one for one in self._port.held() if one not in self._damaged) if self._port is not None else ()
+
+    async def record_of(self, lineage: str) -> Record:
+        """The record that a snapshot here was left by, also while it is loaded, or another one is
+        held; it is read once.
+
+        Raises:
+            Refused: `not_yet`, none of this lineage lies here, or it cannot be read.
+        """
+        for held in self.held():
+            if held.lineage != lineage or self._port is None:
+                continue
+            try:
+                record = self._records.get(held) or (await self._port.read(held)).record
+            except SwarmfreeError as error:
+                raise Refused(RefusalKind.NOT_YET, f"the snapshot of that lineage cannot be read: {error}") from error
+            self._records = {one: known for one, known in {**self._records, held: record}.items() if one in self.held()}
+            return record
+        raise Refused(RefusalKind.NOT_YET, "no snapshot of that lineage lies here")
 
     def arrived(self, held: HeldSnapshot) -> None:
         """It was written anew: what was wrong with the one before counts no more."""

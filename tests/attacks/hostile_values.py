@@ -106,6 +106,7 @@ REQUESTS: tuple[Request, ...] = (
     messages.GetShadow(1, 0),
     messages.GetShadow(2, 0, 50, 3),
     messages.GetRecord(-1),
+    messages.GetRecord(6, "33" * 32),
     messages.GetPlan(),
     messages.GetManifest(),
     messages.Goodbye(run_over=False, finished=False, why="farewell"),

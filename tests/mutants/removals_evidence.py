@@ -36,6 +36,18 @@ def votes_of_a_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StageMember, "_require_proven", lambda self, record, sender: None)
 
 
+def commit_before_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
+    """A decided record that overtakes the first heartbeat of whoever leads by now is refused, and
+    its member is taken for one that cannot step (evidence).
+    """
+
+    async def at_once(self: StageMember, sender: Endpoint | None, until_s: float) -> bool:
+        del self, sender, until_s
+        return False
+
+    patch.setattr(StageMember, "_waited_for_heartbeat", at_once)
+
+
 def _knowing(patch: pytest.MonkeyPatch, **changes: Any) -> None:
     why_unproven = evidence.why_unproven
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from swarmfree.policy import resume
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.records import Record
 from swarmfree.trainer import resume_watch
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.replica_state import ReplicaState
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 
 def sides_that_paused_together(patch: pytest.MonkeyPatch) -> None:
@@ -22,7 +25,7 @@ def side_that_a_genesis_passed_over(patch: pytest.MonkeyPatch) -> None:
     """A set that the last genesis passed over goes on as soon as its holders are there, over what
     the run has done since (When all have died).
     """
-    patch.setattr(resume, "_goes_on_from", lambda _point, _last, _named: True)
+    patch.setattr(resume, "is_passed_over", lambda _point, _last, _named: False)
 
 
 def forced_side_that_comes_first(patch: pytest.MonkeyPatch) -> None:
@@ -30,6 +33,34 @@ def forced_side_that_comes_first(patch: pytest.MonkeyPatch) -> None:
     are switched on later (When all have died).
     """
     patch.setattr(resume_watch, "may_be_dropped", lambda _point, _last, _named: False)
+
+
+def record_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """Who has a set on its disk tells the record of what it holds, which may be another one, or
+    nothing yet (When all have died).
+    """
+
+    async def newest(self: SnapshotKeeper, lineage: str) -> Record:
+        del lineage
+        if (record := self._stage_member.replica_state.newest_record) is None:
+            raise Refused(RefusalKind.NOT_YET, "no record is held here")
+        return record
+
+    patch.setattr(SnapshotKeeper, "record_of", newest)
+
+
+def part_of_what_was_paused(patch: pytest.MonkeyPatch) -> None:
+    """Where some of those are back that paused with a later set, an older one goes on as soon as it
+    is whole (When all have died).
+    """
+    patch.setattr(resume_watch, "part_to_wait_for", lambda _parts, _last_records, _newest, _named: None)
+
+
+def set_from_before_the_last_order(patch: pytest.MonkeyPatch) -> None:
+    """What was left before the last order to pause goes on as soon as it is whole, though others
+    have obeyed that (When all have died).
+    """
+    patch.setattr(resume_watch, "is_left_before", lambda _order, _last, _named: False)
 
 
 def side_that_is_a_stranger(patch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,24 @@ def commits_that_were_forced() -> object:
     return [_answer(A, one.member, forced=(1,)) for one in (SIBLING, X)]
 
 
+def commits_that_come_before_a_heartbeat() -> object:
+    """A forced record comes from another one than who is heard: whether this member steps, where a
+    heartbeat of that one follows half a second later, and where none does.
+    """
+
+    async def story(alone: Alone, *, follows: bool) -> str:
+        request = Commit(voted(await _next(alone, forced=(1,)), SIBLING.member))
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(word(alone.stage_member.commit(request, D)))
+            await asyncio.sleep(0.5)
+            if follows:
+                alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
+                alone.stage_member.heartbeat_came.tell()
+        return asked.result()
+
+    return [play(lambda alone, follows=follows: story(alone, follows=follows)) for follows in (True, False)]  # type: ignore[misc]
+
+
 def votes_of_two_terms() -> object:
     """Two of four have stored a record in one term, and a third one in the next: whether the three
     prove it together.

@@ -8,16 +8,20 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from swarmfree.protocol.messages import HeldSnapshot, Open, PlanAnswer
+from swarmfree.protocol.errors import Refused
+from swarmfree.protocol.messages import GetRecord, HeldSnapshot, Open, PlanAnswer, RecordAnswer
 from swarmfree.protocol.names import Founder
-from swarmfree.protocol.order import Halting
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
+from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer.access_control import AccessControl
 from swarmfree.trainer.coordinator.pause import RunPause
 from swarmfree.trainer.coordinator.roster import Deposed
+from swarmfree.trainer.peer import Peer
+from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_record
 from tests.mutants.alone import ME, A, Alone, D, endpoint, plan, play, record
-from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, come_back, sides
+from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, announced, come_back, sides, some_of_two_sets
 
 
 def sides_that_come_back_from_a_pause() -> object:
@@ -32,7 +36,7 @@ def sides_that_come_back_from_a_pause() -> object:
         forced = make_record(iteration=6, order=order, halt=halt, forced=(2,))
         peers = {**_left("decided", decided), **_left("forced", forced)}
         world = World(**{peer: answered for peer, (answered, _) in peers.items()})
-        world.records = {peer: last for peer, (_, last) in peers.items()}
+        world.left |= {last.lineage(): last for _, last in peers.values()}
         return [founder.iteration for founder in await world.look(TIMING.silence_s + 3.0)]
 
     return [asyncio.run(story(*case)) for case in ((9, Halting.PAUSE), (8, Halting.PAUSE), (9, Halting.NOT))]
@@ -49,7 +53,7 @@ def side_that_comes_back_after_all() -> object:
         passed_over = make_record(iteration=10, order=3, halt=Halting.PAUSE, forced=(2,))
         peers = {**_left("resumed", resumed), **_left("late", passed_over)}
         world = World(**{peer: answer for peer, (answer, _) in peers.items()})
-        world.records = {peer: last for peer, (_, last) in peers.items()}
+        world.left |= {last.lineage(): last for _, last in peers.values()}
         world.named = [Founder(2, "First", 5, "c" * 64, 4, is_whole=True)]
         return [founder.iteration for founder in await world.look(TIMING.silence_s + 3.0)]
 
@@ -68,6 +72,65 @@ def sides_that_come_one_after_the_other() -> object:
         return [founder.iteration for founder in (*early, *await world.look(TIMING.silence_s + 3.0))]
 
     return asyncio.run(story())
+
+
+def parts_of_what_was_paused() -> object:
+    """Each stage of one set is there, and two of three of a later one; the third is switched on
+    half a minute later: from which iteration the run goes on, where all had paused, and had died.
+    """
+
+    async def story(*, has_paused: bool) -> list[int]:
+        world = some_of_two_sets(has_paused=has_paused)
+        early = await world.look(30.0)
+        world.there["b0"], world.answers["b0"] = announced("b0"), world.late
+        return [founder.iteration for founder in (*early, *await world.look(TIMING.silence_s + 3.0))][:1]
+
+    return [asyncio.run(story(has_paused=has_paused)) for has_paused in (True, False)]
+
+
+def records_of_what_lies_on_a_disk() -> object:
+    """This peer holds nothing yet, and one set lies on its disk: the iteration of the record that
+    it tells of that, before and after it holds another one.
+    """
+    last = make_record(iteration=49, order=8)
+
+    class Folder:
+        def held(self) -> tuple[HeldSnapshot, ...]:
+            return (HeldSnapshot(0, 50, last.lineage()),)
+
+        async def read(self, held: HeldSnapshot) -> Snapshot:
+            return Snapshot(held.stage, last, {}, 1)
+
+    async def story(alone: Alone) -> list[int]:
+        there = SimpleNamespace(ports=SimpleNamespace(snapshots=Folder()), manifest=MANIFEST)
+        here = SimpleNamespace(stage_member=alone.stage_member, snapshots=SnapshotKeeper(cast("Any", there), alone.stage_member))
+        told = list[int]()
+        for _ in range(2):
+            try:
+                reply = await Peer._handle_books(cast("Any", here), cast("Any", None), GetRecord(49, last.lineage()))
+                told.append(reply.expect(RecordAnswer).record.iteration)
+            except Refused:
+                told.append(-1)
+            alone.replica_state.apply(record())
+        return told
+
+    return play(story)
+
+
+def sets_from_before_an_order() -> object:
+    """All peers of a set that was paused by order 8 are there: whether the run goes on from it
+    within half a minute, where the organiser's last order is that one, a later one, and a later one
+    that was spent.
+    """
+
+    async def story(order: int, spent: int) -> bool:
+        peers = _left("early", make_record(iteration=49, order=8, halt=Halting.PAUSE))
+        world = World(**{peer: answer for peer, (answer, _) in peers.items()})
+        world.left |= {last.lineage(): last for _, last in peers.values()}
+        world.named, world.given = [Founder(2, "First", spent=spent)], Order(order, Halting.PAUSE)
+        return bool(await world.look(30.0))
+
+    return [asyncio.run(story(*case)) for case in ((8, 7), (9, 7), (9, 9))]
 
 
 def sides_that_meet_while_strangers_call() -> object:

@@ -371,6 +371,9 @@ ROWS = (
     ),
     Row(removals_pause.sides_that_paused_together, tables_pause.sides_that_come_back_from_a_pause, [[5], [5], [7]]),
     Row(removals_pause.side_that_a_genesis_passed_over, tables_pause.side_that_comes_back_after_all, [[8], [8]]),
+    Row(removals_pause.record_of_a_snapshot, tables_pause.records_of_what_lies_on_a_disk, [49, 49]),
+    Row(removals_pause.part_of_what_was_paused, tables_pause.parts_of_what_was_paused, [[60], [50]]),
+    Row(removals_pause.set_from_before_the_last_order, tables_pause.sets_from_before_an_order, [True, False, True]),
     Row(removals_pause.forced_side_that_comes_first, tables_pause.sides_that_come_one_after_the_other, [50]),
     Row(
         removals_pause.side_that_is_a_stranger,
@@ -858,6 +861,11 @@ ROWS = (
     Row(removals_end.last_record_again, tables_end.holder_of_an_older_state, [([], set()), ([2], {2})]),
     # evidence
     Row(removals_evidence.votes_of_a_record, tables_evidence.commits_of_a_member, ["unproven", "unproven", "Committed"]),
+    Row(
+        removals_evidence.commit_before_a_heartbeat,
+        tables_evidence.commits_that_come_before_a_heartbeat,
+        ["Committed", "unproven"],
+    ),
     Row(removals_evidence.votes_of_few, tables_evidence.commits_of_a_member, ["unproven", "unproven", "Committed"]),
     Row(removals_evidence.own_vote_is_known, tables_evidence.commits_of_few, ["unproven", "Committed", "Committed"]),
     Row(removals_evidence.signed_by_who_is_known, tables_evidence.commits_that_were_forced, ["Committed", "unproven"]),

@@ -6,10 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.policy.resume import SnapshotSet, may_be_dropped, resume_point, side_to_go_on, worth_keeping
+from swarmfree.policy.resume import (
+    SnapshotSet,
+    is_left_before,
+    may_be_dropped,
+    part_to_wait_for,
+    resume_point,
+    side_to_go_on,
+    worth_keeping,
+)
 from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import Founder
-from swarmfree.protocol.order import Halting
+from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.records import Record
 from tests.builders import make_record
 
@@ -24,26 +32,26 @@ def held(stage: int, iteration: int, lineage: str = L) -> HeldSnapshot:
 @pytest.mark.parametrize(
     ("offers", "expected"),
     [
-        pytest.param({}, (None, False), id="nobody"),
-        pytest.param({"a": [held(0, 4)], "b": [held(1, 4)]}, ((4, L, ()), False), id="whole"),
-        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 8), held(1, 4)]}, ((8, L, ()), False), id="the newest of two"),
-        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 4)]}, ((4, L, ()), True), id="whole before newer"),
-        pytest.param({"a": [held(0, 8)], "b": [held(0, 4)]}, ((8, L, (1,)), False), id="the newest where none is whole"),
-        pytest.param({"a": [held(0, 4)], "b": [held(1, 4, M)]}, ((4, L, (1,)), False), id="lineages are not mixed"),
-        pytest.param({"a": [held(0, 4), held(1, 4)]}, ((4, L, (1,)), False), id="nobody holds two stages"),
+        pytest.param({}, None, id="nobody"),
+        pytest.param({"a": [held(0, 4)], "b": [held(1, 4)]}, (4, L, ()), id="whole"),
+        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 8), held(1, 4)]}, (8, L, ()), id="the newest of two"),
+        pytest.param({"a": [held(0, 8), held(0, 4)], "b": [held(1, 4)]}, (4, L, ()), id="whole before newer"),
+        pytest.param({"a": [held(0, 8)], "b": [held(0, 4)]}, (8, L, (1,)), id="the newest where none is whole"),
+        pytest.param({"a": [held(0, 4)], "b": [held(1, 4, M)]}, (4, L, (1,)), id="lineages are not mixed"),
+        pytest.param({"a": [held(0, 4), held(1, 4)]}, (4, L, (1,)), id="nobody holds two stages"),
     ],
 )
 def test_the_run_goes_on_from_the_newest_set_that_is_whole(
-    offers: dict[str, list[HeldSnapshot]], expected: tuple[tuple[int, str, tuple[int, ...]] | None, bool]
+    offers: dict[str, list[HeldSnapshot]], expected: tuple[int, str, tuple[int, ...]] | None
 ) -> None:
     """Stages of one iteration and lineage make a set; where none is whole, the one with most."""
-    point, is_later_there = resume_point(offers, 2)
-    assert (point and (point.iteration, point.lineage, point.missing), is_later_there) == expected
+    point = resume_point(offers, 2)
+    assert (point and (point.iteration, point.lineage, point.missing)) == expected
 
 
 def test_of_a_set_its_holders_are_told() -> None:
     """Who has nothing of it is none, whatever else is there."""
-    point, _ = resume_point({"a": [held(0, 4)], "b": [held(1, 4)], "c": [held(1, 2)]}, 2)
+    point = resume_point({"a": [held(0, 4)], "b": [held(1, 4)], "c": [held(1, 2)]}, 2)
     assert point is not None
     assert point.holders == ("a", "b")
 
@@ -142,6 +150,77 @@ def test_a_set_that_a_genesis_has_passed_over_is_not_gone_on_from_at_once() -> N
     assert may_be_dropped(point, last, named)
     assert not may_be_dropped(point, last, replace(named, iteration=7, lineage=L))
     assert not may_be_dropped(point, last, FIRST)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        pytest.param(left(8, 2, order=3), 8, id="by the same order"),
+        pytest.param(left(8, 2, order=1), 8, id="by another order of that hour, before the genesis"),
+        pytest.param(left(8, 2, 5, order=3), 11, id="but was forced sooner"),
+        pytest.param(left(8, 2, halt=Halting.NOT, order=3), 11, id="but has not paused"),
+    ],
+)
+def test_what_was_named_gives_way_to_a_side_that_paused_with_it_and_counts_more(other: Record, expected: int) -> None:
+    """Nothing has gone on from it, so that nothing but itself is lost: its founder led nobody."""
+    points = SnapshotSet(11, L, (), ("a",)), SnapshotSet(8, M, (), ("b",))
+    told = dict(zip(points, (left(11, 2, 6, order=3), other), strict=True))
+    assert side_to_go_on(told, points[0], Founder(2, "a", 11, L, 4)).iteration == expected
+
+
+@pytest.mark.parametrize(
+    ("last", "whole", "is_waited_for"),
+    [
+        pytest.param(left(9), left(7), True, id="it was paused"),
+        pytest.param(left(9, halt=Halting.NOT), left(7), False, id="all died, and it may be whole nowhere"),
+        pytest.param(left(9, 2), left(7), False, id="it would lose"),
+        pytest.param(left(9, 2), left(7, order=3), True, id="by another order"),
+        pytest.param(left(9), None, True, id="nobody tells the record of the other one"),
+    ],
+)
+def test_a_part_of_what_was_paused_is_waited_for(last: Record, whole: Record | None, *, is_waited_for: bool) -> None:
+    """Each stage lay on a disk before the first peer left."""
+    part, point = SnapshotSet(9, L, (), ()), SnapshotSet(7, M, (), ("a",))
+    found = part_to_wait_for({part: last}, {point: whole} if whole is not None else {}, point, FIRST)
+    assert found == (part if is_waited_for else None)
+
+
+def test_what_a_genesis_has_passed_over_is_not_waited_for() -> None:
+    """It would give way if it were whole; what goes on from there, and came later, would not."""
+    named = Founder(2, "b", 5, M, 4)
+    part, point = SnapshotSet(11, L, (), ()), SnapshotSet(8, M, (), ("a",))
+    assert part_to_wait_for({part: left(11, 2, order=3)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) is None
+    assert part_to_wait_for({part: left(11, 5)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) == part
+
+
+def test_a_part_of_what_a_majority_paused_with_is_waited_for_beside_what_is_further() -> None:
+    """Its machines are switched on one by one, after those of a side that was forced."""
+    part, point = SnapshotSet(7, L, (), ()), SnapshotSet(9, M, (), ("a",))
+    assert part_to_wait_for({part: left(7)}, {point: left(9, 2)}, point, FIRST) == part
+    assert part_to_wait_for({part: left(7, 2)}, {point: left(9, 3)}, point, FIRST) is None
+    assert part_to_wait_for({part: left(7)}, {}, point, FIRST) is None, "the other one's record is told by nobody"
+
+
+@pytest.mark.parametrize(
+    ("order", "last", "expected"),
+    [
+        (None, left(7), False),
+        (Order(9, Halting.PAUSE), left(7), False),
+        (Order(10, Halting.PAUSE), left(7), True),
+        (Order(10, Halting.PAUSE), None, True),
+        (Order(10, Halting.STOP), left(7), False),
+        (Order(10, Halting.NOT, microbatches=4), left(7), False),
+        (Order(5, Halting.PAUSE), left(7, order=3), True),
+        (Order(4, Halting.PAUSE), left(7, order=3), False),
+    ],
+)
+def test_an_order_to_pause_says_that_there_is_something_later(
+    order: Order | None, last: Record | None, *, expected: bool
+) -> None:
+    """Unless the run has gone on since, and so all that were there had obeyed it."""
+    assert is_left_before(order, last, FIRST) is expected
+    assert not is_left_before(Order(9, Halting.PAUSE), left(7), None)
+    assert is_left_before(Order(1, Halting.PAUSE), None, None)
 
 
 def test_a_set_that_loses_does_not_change_which_one_wins() -> None:

@@ -180,6 +180,7 @@ UNSOUND: tuple[tuple[Request, str], ...] = (
     (messages.Prepared("", 2**31), "parts"),
     (messages.GetShadow(2, 0, -2), "iteration -2"),
     (messages.GetRecord(2**40), "iteration"),
+    (messages.GetRecord(0, "a" * 129), "lineage"),
     (messages.Goodbye(run_over=True, finished=False, why="x" * 9000), "why of 9,000 letters"),
 )
 

@@ -18,7 +18,8 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
 from tests.builders import make_record
 
-L = "a" * 64
+LAST = make_record(iteration=49, loss=2.0)
+L = LAST.lineage()
 MANIFEST = Manifest(stages=StagesSection(body=2))
 TIMING = MANIFEST.timing
 
@@ -49,9 +50,14 @@ class World:
         self.named, self.said = [Founder(1, "First")], list[str]()
         self.time_s, self.calls = 100.0, 0
         self.had_place: tuple[str, ...] | None = ("sleeper", "a", "c", "d")
-        self.records: dict[str, Record] = {}
+        self.left = {L: LAST}
+        self.late = PlanAnswer(None, "")
         self.given: Order | None = None
         self.unix_s = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """The bootstrap node comes anew, with what it has named."""
         here = cast("Any", self)
         self._watch = ResumeWatch(here, here, here, MANIFEST, self.said.append)
 
@@ -74,14 +80,20 @@ class World:
         if to.member.peer_id not in self.answers:
             raise PeerUnreachable("nobody is there")
         if isinstance(request, GetRecord):
-            assert request.iteration == ABSENT, "the newest one"
-            if to.member.peer_id in self.records:
-                return Reply(RecordAnswer(self.records[to.member.peer_id]))
+            if request.iteration != ABSENT:
+                return Reply(RecordAnswer(self._left_by(to.member.peer_id, request)))
             if self.had_place is None:
                 raise Refused(RefusalKind.NOT_YET, "no record is held here")
             # An earlier life of each
             return Reply(RecordAnswer(make_record(electorate=tuple(Member(peer, "0" * 16) for peer in self.had_place))))
         return Reply(self.answers[to.member.peer_id])
+
+    def _left_by(self, peer: str, request: GetRecord) -> Record:
+        """The record that a set on its disk was left by, whatever it holds."""
+        held = [(one.iteration, one.lineage) for one in self.answers[peer].snapshots]
+        if (request.iteration + 1, request.lineage) not in held or request.lineage not in self.left:
+            raise Refused(RefusalKind.NOT_YET, "no snapshot of that lineage lies here")
+        return self.left[request.lineage]
 
     def now_s(self) -> float:
         """Monotonic."""
@@ -111,7 +123,8 @@ async def test_orders_that_were_given_before_are_spent(unix_s: float, given: int
     """
     world = World(**WHOLE)
     world.unix_s, world.given = unix_s, Order(given, Halting.PAUSE) if given else None
-    assert [founder.spent for founder in await world.look(TIMING.silence_s + 2 * LOOK_S)] == [spent]
+    wait_s = TIMING.join_wait_s if given else TIMING.silence_s
+    assert [founder.spent for founder in await world.look(wait_s + 2 * LOOK_S)] == [spent]
 
 
 async def test_an_order_to_stop_that_all_did_not_outlive_is_obeyed_afterwards() -> None:
@@ -270,18 +283,18 @@ def sides(*, paused: Halting = Halting.PAUSE) -> World:
     disks = [(HeldSnapshot(stage, 60, forced.lineage()),) for stage in range(3)]
     answers = {f"few{stage}": PlanAnswer(None, "", snapshots=disk) for stage, disk in enumerate(disks)}
     world = World(**answers)
-    world.records = dict.fromkeys(answers, forced)
+    world.left[forced.lineage()] = forced
     return world
 
 
 def come_back(world: World) -> str:
     """Those of the majority are there; the lineage that they hold."""
     decided = make_record(iteration=49, order=8, halt=Halting.PAUSE)
+    world.left[decided.lineage()] = decided
     for stage in range(3):
         peer = f"many{stage}"
         world.there[peer] = announced(peer)
         world.answers[peer] = PlanAnswer(None, "", snapshots=(HeldSnapshot(stage, 50, decided.lineage()),))
-        world.records[peer] = decided
     return decided.lineage()
 
 
@@ -295,7 +308,8 @@ async def test_a_side_that_was_forced_and_paused_waits_for_those_that_were_not()
     lineage = come_back(world)
     named = await world.look(TIMING.join_wait_s)
     assert [(one.iteration, one.lineage) for one in named[:1]] == [(50, lineage)]
-    assert "iteration 60, at which others paused without a majority, is dropped" in world.said[-1]
+    assert any("iteration 60, at which others paused without a majority, is dropped" in line for line in world.said)
+    assert "iteration 60, which was passed over when the run went on before, is dropped" in world.said[-1]
 
     alone = sides()
     named = await alone.look(TIMING.join_wait_s + TIMING.silence_s)
@@ -359,18 +373,137 @@ async def test_records_that_were_told_once_count_where_nobody_answers_any_more()
     assert [(one.iteration, one.lineage) for one in named[:1]] == [(50, lineage)]
 
 
-async def test_a_set_whose_record_nobody_tells_waits_where_there_is_another_one() -> None:
-    """Where there is none, nothing else could be gone on from."""
+@pytest.mark.parametrize("are_others_there", [True, False])
+async def test_a_set_whose_record_nobody_tells_is_not_gone_on_from_at_once(*, are_others_there: bool) -> None:
+    """It may be a side that was forced."""
     world = sides()
-    world.records = {}
-    world.had_place = None
-    assert [one.iteration for one in await world.look(TIMING.silence_s + 3 * LOOK_S)] == [60]
-    world = sides()
-    come_back(world)
-    world.records = {}
-    world.had_place = None
+    if are_others_there:
+        come_back(world)
+    world.left = {}
     assert await world.look(TIMING.join_wait_s - 3 * LOOK_S) == []
+    assert any("of which nobody tells the last record" in line for line in world.said)
     assert [one.iteration for one in await world.look(6 * LOOK_S)] == [60]
+
+
+async def test_a_side_that_was_forced_is_known_by_what_lies_on_the_disks_whatever_is_held() -> None:
+    """Those of one that a genesis had passed over hold an older set since then; and who is loading
+    holds nothing.
+    """
+    world = sides()
+    lineage = come_back(world)
+    for stage in range(3):
+        older = HeldSnapshot(stage, 40, "c" * 64)
+        world.answers[f"few{stage}"] = PlanAnswer(None, "", snapshots=(older, *world.answers[f"few{stage}"].snapshots))
+    world.named = [Founder(2, "many0", 50, lineage, 9, is_whole=True)]
+    assert [one.lineage for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [lineage]
+
+
+async def test_machines_that_come_one_by_one_with_what_a_majority_decided_are_waited_for() -> None:
+    """Beside a forced side that is there and further: each begins the wait anew."""
+    world, late = sides(), sides()
+    lineage = come_back(late)
+    for peer in ("many0", "many1", "many2"):
+        assert await world.look(TIMING.join_wait_s - 5 * LOOK_S) == []
+        world.there[peer], world.answers[peer] = late.there[peer], late.answers[peer]
+        world.left |= late.left
+    assert [one.lineage for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [lineage]
+
+
+async def test_a_later_part_of_the_side_that_goes_on_is_waited_for_beside_a_forced_one() -> None:
+    """All of the one have died; the other one, which was passed over, is further than both."""
+    world = sides()
+    resumed, later = (make_record(iteration=one - 1, forced=(45,), order=9) for one in (52, 58))
+    for last, stages in ((resumed, range(3)), (later, range(2))):
+        world.left[last.lineage()] = last
+        for stage in stages:
+            told = world.answers.get(f"many{stage}", PlanAnswer(None, "")).snapshots
+            held = HeldSnapshot(stage, last.iteration + 1, last.lineage())
+            world.there[f"many{stage}"] = announced(f"many{stage}")
+            world.answers[f"many{stage}"] = PlanAnswer(None, "", snapshots=(held, *told))
+    world.named = [Founder(2, "many0", 45, "d" * 64, 9, is_whole=True)]
+    assert await world.look(TIMING.silence_s + 5 * LOOK_S) == []
+    world.there["late"] = announced("late")
+    world.answers["late"] = PlanAnswer(None, "", snapshots=(HeldSnapshot(2, 58, later.lineage()),))
+    assert [one.iteration for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [58]
+
+
+async def test_what_was_named_gives_way_to_what_a_majority_paused_with_by_another_order() -> None:
+    """Its founder has led nobody, and the genesis has spent both orders."""
+    world = sides()
+    world.unix_s = 5000.0
+    assert [one.iteration for one in await world.look(TIMING.join_wait_s + 3 * LOOK_S)] == [60]
+    lineage = come_back(world)
+    assert [one.lineage for one in (await world.look(TIMING.join_wait_s + 3 * LOOK_S))[:1]] == [lineage]
+
+
+async def test_an_order_that_the_set_has_obeyed_is_spent_whatever_the_clock_says() -> None:
+    """This node's is behind, and it has forgotten the order."""
+    last = make_record(iteration=49, order=1300, halt=Halting.PAUSE)
+    world = World(**{f"a{n}": PlanAnswer(None, "", snapshots=(HeldSnapshot(n, 50, last.lineage()),)) for n in range(3)})
+    world.left[last.lineage()], world.unix_s = last, 1000.0
+    assert [one.spent for one in await world.look(TIMING.silence_s + 2 * LOOK_S)] == [1300]
+
+
+def some_of_two_sets(*, has_paused: bool = True) -> World:
+    """Each stage of 50, left by its decided record, and two of three of 60, by the next order."""
+    before, after = (
+        make_record(iteration=49, order=8, halt=Halting.PAUSE),
+        make_record(iteration=59, order=9, halt=Halting.PAUSE if has_paused else Halting.NOT),
+    )
+    old, new = (HeldSnapshot(0, 50, before.lineage()),), HeldSnapshot(0, 60, after.lineage())
+    both = {stage: (replace(new, stage=stage), replace(old[0], stage=stage)) for stage in (1, 2)}
+    world = World(
+        a=PlanAnswer(None, "", snapshots=old), **{f"b{n}": PlanAnswer(None, "", snapshots=disk) for n, disk in both.items()}
+    )
+    world.left |= {before.lineage(): before, after.lineage(): after}
+    world.late = PlanAnswer(None, "", snapshots=(new,))
+    return world
+
+
+@pytest.mark.parametrize(("has_paused", "waits_s"), [(True, TIMING.join_wait_s), (False, 2.5 * TIMING.coordinator_silence_s)])
+async def test_the_rest_of_what_was_paused_is_waited_for_as_a_joiner_is(*, has_paused: bool, waits_s: float) -> None:
+    """Each stage of it lies on a disk; where all have died instead, it may not, and a moment is
+    enough.
+    """
+    world = some_of_two_sets(has_paused=has_paused)
+    assert await world.look(waits_s - 2 * LOOK_S) == []
+    assert any("with the rest of iteration 60" in said for said in world.said) is has_paused
+    world.there["b0"], world.answers["b0"] = announced("b0"), world.late
+    assert [one.iteration for one in await world.look(TIMING.silence_s + 3 * LOOK_S)] == [60]
+    alone = some_of_two_sets(has_paused=has_paused)
+    assert [one.iteration for one in await alone.look(waits_s + TIMING.silence_s + 3 * LOOK_S)] == [50]
+
+
+async def test_what_was_left_before_the_last_order_to_pause_is_not_gone_on_from_at_once() -> None:
+    """Those that were not there when the run went on are switched on first."""
+    world = World(**WHOLE)
+    last = make_record(iteration=49, order=8, halt=Halting.PAUSE)
+    world.answers = {f"a{n}": PlanAnswer(None, "", snapshots=(HeldSnapshot(n, 50, last.lineage()),)) for n in range(3)}
+    world.there = {peer: announced(peer) for peer in world.answers}
+    world.left[last.lineage()] = last
+    world.named, world.given = [Founder(2, "a", 50, last.lineage(), 8)], Order(9, Halting.PAUSE)
+    assert await world.look(TIMING.join_wait_s - LOOK_S) == []
+    assert any("with what the last order to pause has left" in said for said in world.said)
+    assert [one.iteration for one in await world.look(3 * LOOK_S)] == [50]
+
+
+async def test_one_that_takes_the_newest_set_away_again_and_again_holds_up_nobody() -> None:
+    """It is there for some seconds of each minute, with a stage that nobody else has; without it an
+    older set is whole.
+    """
+    world = some_of_two_sets()
+    for second in range(int(3 * TIMING.join_wait_s + 60)):
+        life, is_on = second // 43, second % 43 < 4
+        endpoint = Endpoint(Member("b0", f"{life:016x}"), ("/ip4/127.0.0.1/tcp/4001/p2p/b0",))
+        world.there["b0"] = replace(announced("b0"), endpoint=endpoint)
+        world.answers.pop("b0", None)
+        if second % 43 > 4 + TIMING.lease_s:
+            del world.there["b0"]
+        if is_on:
+            world.answers["b0"] = world.late
+        if await world.look(LOOK_S):
+            break
+    assert [one.iteration for one in world.named[1:]] == [60]
 
 
 async def test_one_that_dies_again_and_again_holds_up_nobody() -> None:

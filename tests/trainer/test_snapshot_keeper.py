@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from swarmfree.protocol.errors import SwarmfreeError
-from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.errors import RefusalKind, Refused, SwarmfreeError
+from swarmfree.protocol.messages import GetRecord, HeldSnapshot, RecordAnswer
 from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.snapshot import Snapshot
+from swarmfree.trainer import peer
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.wire.wire_samples import RECORD
 
@@ -55,6 +56,40 @@ async def test_what_cannot_be_read_is_told_of_no_more() -> None:
     assert keeper.held() == (OLDER,)
     assert disk.asked == (NEWER,)
     assert "passed over: the disk has changed it" in str(told)
+
+
+async def test_the_record_that_a_set_was_left_by_is_told_from_its_file() -> None:
+    """Whatever is held, and while it is loaded; of each file it is read once, and of one that
+    cannot be read, or is not there, nobody is told anything.
+    """
+    there, read = [HeldSnapshot(1, RECORD.iteration + 1, RECORD.lineage()), OLDER], list[HeldSnapshot]()
+
+    class Folder:
+        def held(self) -> tuple[HeldSnapshot, ...]:
+            return tuple(there)
+
+        async def read(self, held: HeldSnapshot) -> Snapshot:
+            read.append(held)
+            if held == OLDER:
+                raise SwarmfreeError("the disk has changed it")
+            return Snapshot(1, RECORD, {}, 1)
+
+    manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50))
+    context = SimpleNamespace(ports=SimpleNamespace(snapshots=Folder(), engine=None), manifest=manifest)
+    keeper = SnapshotKeeper(cast("Any", context), cast("Any", None))
+    for _ in range(2):
+        assert await keeper.record_of(RECORD.lineage()) == RECORD
+    assert read == [there[0]]
+    for lineage, why in ((L, "cannot be read: the disk has changed it"), ("b" * 64, "no snapshot of that lineage lies here")):
+        with pytest.raises(Refused, match=why) as refused:
+            await keeper.record_of(lineage)
+        assert refused.value.kind is RefusalKind.NOT_YET
+    here = SimpleNamespace(stage_member=None, snapshots=keeper)
+    reply = await peer.Peer._handle_books(cast("Any", here), cast("Any", None), GetRecord(7, RECORD.lineage()))
+    assert reply.expect(RecordAnswer).record == RECORD
+    del there[0]
+    with pytest.raises(Refused, match="no snapshot of that lineage"):
+        await keeper.record_of(RECORD.lineage())
 
 
 @pytest.mark.parametrize(

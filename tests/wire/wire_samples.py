@@ -124,6 +124,7 @@ REQUESTS: dict[str, Request] = {
     "get_state": messages.GetState(2, 7, LINEAGE, 4, weights_only=True, count=8),
     "get_state_to_export": messages.GetState(2, 7, LINEAGE, 4, weights_only=True, count=8, to_export=True),
     "get_record": messages.GetRecord(-1),
+    "get_record_of_a_snapshot": messages.GetRecord(41, LINEAGE),
     "get_plan": messages.GetPlan(),
     "get_manifest": messages.GetManifest(),
     "goodbye": messages.Goodbye(

@@ -620,10 +620,27 @@ class StageMember:
         return Reply(Sealed(lineage, self.context.ports.network.sign(vote)))
 
     async def _commit(self, record: Record, sender: Endpoint | None) -> Reply:
-        if promises.commit(record, self.replica_state.held()):
-            self._require_proven(record, sender)
-            await self._apply(record)
+        until_s = self.context.now_s() + self.context.timing.hold_s
+        while promises.commit(record, self.replica_state.held()):
+            try:
+                self._require_proven(record, sender)
+            except Refused:
+                if not await self._waited_for_heartbeat(sender, until_s):
+                    raise
+            else:
+                await self._apply(record)
+                break
         return Reply(Committed(self.replica_state.iteration))
+
+    async def _waited_for_heartbeat(self, sender: Endpoint | None, until_s: float) -> bool:
+        """Whether there was time for one where another coordinator than the sender is heard: what a
+        new one says first may overtake its heartbeat.
+        """
+        left_s = until_s - self.context.now_s()
+        if left_s <= 0 or sender is None or not self.hears_another(sender):
+            return False
+        await self.heartbeat_came.wait(left_s)
+        return True
 
     def _require_proven(self, record: Record, sender: Endpoint | None) -> None:
         """Check that the record before this one names those who have signed it.

@@ -1876,8 +1876,11 @@ class GetRecordRequest(google.protobuf.message.Message):
 
     HEADER_FIELD_NUMBER: builtins.int
     ITERATION_FIELD_NUMBER: builtins.int
+    LINEAGE_FIELD_NUMBER: builtins.int
     iteration: builtins.int
     """Zero is the first; -1 asks for the newest."""
+    lineage: builtins.str
+    """With it, the record is asked for that a snapshot on the disk was left by: of this lineage."""
     @property
     def header(self) -> global___Header:
         """Required."""
@@ -1887,9 +1890,10 @@ class GetRecordRequest(google.protobuf.message.Message):
         *,
         header: global___Header | None = ...,
         iteration: builtins.int = ...,
+        lineage: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "iteration", b"iteration", "lineage", b"lineage"]) -> None: ...
 
 global___GetRecordRequest = GetRecordRequest
 
