@@ -35,8 +35,10 @@ from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX, OrganisersDirectory, ask_plans
 
 LOOK_S = 1.0
-HOLDERS_ASKED = 8
-"""So many of those that have a set are asked for its record at once."""
+SETS_ASKED, HOLDERS_ASKED = 32, 8
+"""In each look the records of so many sets are asked for, and so many of those that have each: who
+invents sets does not make this node call without end.
+"""
 WAITED_FOR = 3
 """So many times `join_wait_s` at most, from when something was told that had not been before: one
 that dies again and again takes what only it has away each time, and brings it back.
@@ -99,6 +101,7 @@ class ResumeWatch:
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
         self._sets: _Sets | None = None
         self._gained = set[tuple[str, int]]()
+        self._asked = Counter[str]()
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -245,7 +248,10 @@ class ResumeWatch:
         whatever they hold, and kept: the hash of that record is the set's.
         """
         sets = snapshot_sets(offers, self._manifest.stage_count)
-        await self._ask_records([one for one in sets if one.lineage not in self._records], announced)
+        unknown = sorted((one for one in sets if one.lineage not in self._records), key=lambda one: self._asked[one.lineage])
+        await self._ask_records(unknown[:SETS_ASKED], announced)
+        asked = {one.lineage for one in unknown[:SETS_ASKED]}
+        self._asked = Counter({one.lineage: self._asked[one.lineage] + (one.lineage in asked) for one in unknown})
         self._records = {one.lineage: self._records[one.lineage] for one in sets if one.lineage in self._records}
         last = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and not one.missing}
         parts = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and one.missing}

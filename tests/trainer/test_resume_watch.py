@@ -15,7 +15,7 @@ from swarmfree.protocol.names import ABSENT, PROTOCOL_REVISION, Endpoint, Founde
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
-from swarmfree.trainer.resume_watch import LOOK_S, ResumeWatch
+from swarmfree.trainer.resume_watch import HOLDERS_ASKED, LOOK_S, SETS_ASKED, ResumeWatch
 from tests.builders import make_record
 
 LAST = make_record(iteration=49, loss=2.0)
@@ -396,6 +396,23 @@ async def test_a_side_that_was_forced_is_known_by_what_lies_on_the_disks_whateve
         world.answers[f"few{stage}"] = PlanAnswer(None, "", snapshots=(older, *world.answers[f"few{stage}"].snapshots))
     world.named = [Founder(2, "many0", 50, lineage, 9, is_whole=True)]
     assert [one.lineage for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [lineage]
+
+
+async def test_sets_that_are_invented_do_not_make_the_node_call_without_end() -> None:
+    """A few are asked for in each look, those first that were asked for least often: what is true
+    is found among them.
+    """
+    world = sides()
+    lineage = come_back(world)
+    invented = tuple(HeldSnapshot(2, 900 + number, f"{number:064x}") for number in range(100))
+    for liar in (f"liar{number}" for number in range(HOLDERS_ASKED)):
+        world.there[liar], world.answers[liar] = announced(liar), PlanAnswer(None, "", snapshots=invented)
+    named = list[Founder]()
+    for _ in range(int(TIMING.join_wait_s)):
+        before = world.calls
+        named += await world.look(LOOK_S)
+        assert world.calls - before <= len(world.answers) + SETS_ASKED * HOLDERS_ASKED
+    assert [one.lineage for one in named[:1]] == [lineage]
 
 
 async def test_machines_that_come_one_by_one_with_what_a_majority_decided_are_waited_for() -> None:
