@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from swarmfree.policy.halt import is_unspent_halt
 from swarmfree.policy.placement import wanted
+from swarmfree.protocol.messages import HeldSnapshot
 from swarmfree.protocol.names import ENDS_STAGE, Endpoint, Member
 from swarmfree.protocol.order import Halting, Order
 from swarmfree.protocol.plan import Plan
@@ -28,6 +29,8 @@ FIRST_PORT = 4001
 STRANGER_S_MAX = 0.5
 BACK_S = 2.0
 """After a pause that a script has ordered, each peer comes back within this."""
+OFF_LOOK_S = 1.0
+"""It is looked this often whether the script has somebody come back who is switched off."""
 FULL_S = 20.0
 """Disks that refuse as a run pauses do so for this long."""
 
@@ -72,6 +75,7 @@ class Cast:
         self.full: set[Member] = set()
         self.broken: set[Member] = set()
         self.hindered_s: dict[str, float] = {}
+        self.off_until_s: dict[str, float] = {}  # a script's: who does not come back before
         self.faults: Counter[str] = Counter()
         self.coordinator: Member | None = None
         self.details = ""
@@ -120,7 +124,11 @@ class Cast:
 
     def _later(self, delay_s: float, peer_id: str, *, can_feed: bool, standby: bool, address: str = "") -> None:
         def start() -> None:
-            self._start(peer_id, can_feed=can_feed, standby=standby, address=address)
+            off_s = self.off_until_s.get(peer_id, 0.0) - self._stage.loop.time()
+            if off_s > 0 and self._is_open:
+                self._stage.hub.later(min(off_s, OFF_LOOK_S), start)  # the script may choose another moment
+            else:
+                self._start(peer_id, can_feed=can_feed, standby=standby, address=address)
 
         self._stage.hub.later(delay_s, start)
 
@@ -290,6 +298,10 @@ class Cast:
     def _restart_bootstrap(self) -> None:
         if self._is_open:
             self.bootstrap.start()
+
+    def disk(self, peer_id: str) -> tuple[HeldSnapshot, ...]:
+        """What lies on this one's disk, newest first."""
+        return tuple(sorted(self._stage.disks.get(peer_id, ()), key=lambda held: -held.iteration))
 
     def lose_disk(self, peer_id: str) -> None:
         """The next life of this peer finds nothing."""

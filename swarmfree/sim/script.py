@@ -4,10 +4,10 @@ moment, where rates and schedules hit by chance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from swarmfree.protocol.messages import Request
+from swarmfree.protocol.messages import HeldSnapshot, Request
 from swarmfree.protocol.names import Endpoint, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.sim import partitions
@@ -101,6 +101,17 @@ class Director:
             life = self._life(member)
             if life is not None:
                 self._cast.kill(life, "kill", "by the script")
+
+    def switch_on(self, at_s: Mapping[str, float]) -> None:
+        """These peers come back, once they have ended, at these moments of virtual time, or later
+        where the plan of faults says so.
+        """
+        self.tell(f"comes back: {', '.join(f'{peer} at {moment:.1f}' for peer, moment in at_s.items())}")
+        self._cast.off_until_s |= at_s
+
+    def disk(self, peer_id: str) -> tuple[HeldSnapshot, ...]:
+        """What lies on this one's disk, newest first."""
+        return self._cast.disk(peer_id)
 
     def give_order(self, halt: Halting, ahead_s: int = 0) -> None:
         """The organiser has the run stop, by a clock that is so much ahead."""
