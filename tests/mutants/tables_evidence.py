@@ -80,7 +80,7 @@ LAST = record()
 """All four decide on what follows it."""
 
 
-async def _next(alone: Alone, **changes: Any) -> Record:
+async def next_record(alone: Alone, **changes: Any) -> Record:
     """The record that follows, with the state and the average of this member, which has them all;
     it hears its coordinator.
     """
@@ -97,7 +97,7 @@ async def _next(alone: Alone, **changes: Any) -> Record:
 
 def _answer(sender: Endpoint, *voters: Member, **changes: Any) -> str:
     async def story(alone: Alone) -> str:
-        return await word(alone.stage_member.commit(Commit(voted(await _next(alone, **changes), *voters)), sender))
+        return await word(alone.stage_member.commit(Commit(voted(await next_record(alone, **changes), *voters)), sender))
 
     return play(story)
 
@@ -130,19 +130,22 @@ def commits_that_were_forced() -> object:
 
 
 def commits_that_come_before_a_heartbeat() -> object:
-    """A forced record comes from another one than who is heard: whether this member steps, where a
-    heartbeat of that one follows half a second later, and where none does.
+    """A forced record comes from another one than who is heard: the answer, whether this member
+    steps, and after how many seconds, where a heartbeat of that one follows half a second later,
+    and where one of who is heard does.
     """
 
-    async def story(alone: Alone, *, follows: bool) -> str:
-        request = Commit(voted(await _next(alone, forced=(1,)), SIBLING.member))
+    async def story(alone: Alone, *, follows: bool) -> tuple[str, int, float]:
+        request = Commit(voted(await next_record(alone, forced=(1,)), SIBLING.member))
+        began_s = alone.context.now_s()
         async with asyncio.TaskGroup() as group:
             asked = group.create_task(word(alone.stage_member.commit(request, D)))
             await asyncio.sleep(0.5)
             if follows:
                 alone.replica_state.promises = replace(alone.replica_state.promises, coordinator=D)
-                alone.stage_member.heartbeat_came.tell()
-        return asked.result()
+            alone.stage_member.heartbeat_came.tell()
+        steps = alone.replica_state.iteration - request.record.iteration
+        return asked.result(), steps, round(alone.context.now_s() - began_s, 1)
 
     return [play(lambda alone, follows=follows: story(alone, follows=follows)) for follows in (True, False)]  # type: ignore[misc]
 
@@ -153,7 +156,7 @@ def votes_of_two_terms() -> object:
     """
 
     async def story(alone: Alone) -> str:
-        entry = await _next(alone)
+        entry = await next_record(alone)
         votes = []
         for one, term in ((ME, TERM), (SIBLING, TERM), (D, LATER)):
             said = proving.vote_bytes(alone.context.run, entry.lineage(), term, one.member)
@@ -170,7 +173,7 @@ def record_of_a_plan() -> object:
     """
 
     async def story(alone: Alone, voters: tuple[Member, ...]) -> str:
-        last = voted(await _next(alone), *voters)
+        last = voted(await next_record(alone), *voters)
         following = replace(plan(3, iteration=2, lineage=last.lineage(), base="b1"), last_record=last)
         return await word(alone.stage_member.open(A, Open(following)))
 
@@ -291,7 +294,7 @@ def seals_of_terms() -> object:
     """
 
     async def story(alone: Alone, applied: Record | None) -> tuple[str, bool]:
-        entry = await _next(alone)
+        entry = await next_record(alone)
         said = await word(alone.stage_member.seal(Seal(at(9, LATER, 1), applied or entry)))
         return said, alone.replica_state.sealed is not None
 
@@ -317,7 +320,7 @@ def heartbeats_of_a_higher_term() -> object:
     async def story(
         alone: Alone, show: Callable[[Alone], Evidence | None], *, hears: bool = True, asked: bool = False
     ) -> tuple[str, str]:
-        await _next(alone)
+        await next_record(alone)
         if not hears:
             alone.stage_member.lose_coordinator()
         if asked:
@@ -426,7 +429,7 @@ def whom_it_has_asked_before() -> object:
     async def story(alone: Alone, asking: Member | None) -> list[str]:
         alone.context.asked.extend((D.member, X.member))
         alone.context.asking = asking
-        await _next(alone)
+        await next_record(alone)
         return [one.peer_id for one in alone.context.asked]
 
     return [play(partial(story, asking=asking)) for asking in (None, X.member)]
@@ -439,7 +442,7 @@ def forced_record_that_comes_back() -> object:
     """
 
     async def story(alone: Alone, term: Term) -> str:
-        entry = await _next(alone, forced=(1,))
+        entry = await next_record(alone, forced=(1,))
         said = vote_bytes(alone.context.run, entry.lineage(), term, ME.member)
         vote = Vote(ME.member, signatures.sign(ME.member.peer_id, said))
         return await word(alone.stage_member.commit(Commit(replace(entry, evidence=Evidence(term, (vote,)))), A))

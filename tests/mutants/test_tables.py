@@ -864,7 +864,7 @@ ROWS = (
     Row(
         removals_evidence.commit_before_a_heartbeat,
         tables_evidence.commits_that_come_before_a_heartbeat,
-        ["Committed", "unproven"],
+        [("Committed", 1, 0.5), ("unproven", 0, 1.5)],
     ),
     Row(removals_evidence.votes_of_few, tables_evidence.commits_of_a_member, ["unproven", "unproven", "Committed"]),
     Row(removals_evidence.own_vote_is_known, tables_evidence.commits_of_few, ["unproven", "Committed", "Committed"]),

@@ -193,6 +193,21 @@ def test_what_a_genesis_has_passed_over_is_not_waited_for() -> None:
     assert part_to_wait_for({part: left(11, 5)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) == part
 
 
+def test_each_part_is_looked_at() -> None:
+    """Also behind one that all have died with."""
+    died, part, point = SnapshotSet(11, "c" * 64, (), ()), SnapshotSet(9, L, (), ()), SnapshotSet(7, M, (), ("a",))
+    parts = {died: left(11, halt=Halting.NOT), part: left(9)}
+    assert part_to_wait_for(parts, {point: left(7)}, point, FIRST) == part
+
+
+def test_of_a_part_and_a_set_of_one_iteration_the_name_tells() -> None:
+    """Which of them is the newest, as where both are whole."""
+    first, second = SnapshotSet(7, L, (), ("a",)), SnapshotSet(7, M, (), ("b",))
+    one, days_later = left(7, order=9), left(7, order=999_999)
+    assert part_to_wait_for({second: one}, {first: days_later}, first, FIRST) is None
+    assert part_to_wait_for({first: one}, {second: days_later}, second, FIRST) == first
+
+
 def test_a_part_of_what_a_majority_paused_with_is_waited_for_beside_what_is_further() -> None:
     """Its machines are switched on one by one, after those of a side that was forced."""
     part, point = SnapshotSet(7, L, (), ()), SnapshotSet(9, M, (), ("a",))

@@ -51,7 +51,7 @@ class Full:
             tell=lambda note: self.told.append(note.text),
         )
         self.lead = SimpleNamespace(decided=PAUSED, iteration=3, may_force=True, electorate=lambda: ("a", "b", "c"))
-        roster = SimpleNamespace(participants=lambda: [SimpleNamespace(member=m, is_heard=True) for m in self.there])
+        roster = SimpleNamespace(participants=lambda: [SimpleNamespace(member=m, is_heard=m in self.there) for m in "abc"])
         self.pause = RunPause(cast("Any", context), cast("Any", self.lead), cast("Any", roster), cast("Any", None))
 
 

@@ -59,7 +59,7 @@ class World:
     def start(self) -> None:
         """The bootstrap node comes anew, with what it has named."""
         here = cast("Any", self)
-        self._watch = ResumeWatch(here, here, here, MANIFEST, self.said.append)
+        self.watch = ResumeWatch(here, here, here, MANIFEST, self.said.append)
 
     async def announcements(self) -> tuple[Announcement, ...]:
         """Who is announced."""
@@ -111,7 +111,7 @@ class World:
         """Look for so long; who was named meanwhile."""
         before, until_s = len(self.named), self.time_s + seconds
         while self.time_s < until_s:
-            await self._watch._look()
+            await self.watch._look()
             self.time_s += LOOK_S
         return self.named[before:]
 
@@ -405,7 +405,7 @@ async def test_sets_that_are_invented_do_not_make_the_node_call_without_end() ->
     world = sides()
     lineage = come_back(world)
     invented = tuple(HeldSnapshot(2, 900 + number, f"{number:064x}") for number in range(100))
-    for liar in (f"liar{number}" for number in range(HOLDERS_ASKED)):
+    for liar in (f"liar{number}" for number in range(HOLDERS_ASKED + 1)):
         world.there[liar], world.answers[liar] = announced(liar), PlanAnswer(None, "", snapshots=invented)
     named = list[Founder]()
     for _ in range(int(TIMING.join_wait_s)):

@@ -15,6 +15,8 @@ from swarmfree.protocol.names import ABSENT
 from swarmfree.protocol.snapshot import Snapshot
 from swarmfree.trainer import peer
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
+from tests.builders import make_record
+from tests.mutants.alone import Alone, play, record
 from tests.wire.wire_samples import RECORD
 
 L = "a" * 64
@@ -90,6 +92,61 @@ async def test_the_record_that_a_set_was_left_by_is_told_from_its_file() -> None
     del there[0]
     with pytest.raises(Refused, match="no snapshot of that lineage"):
         await keeper.record_of(RECORD.lineage())
+
+
+def keeper_of(disk: object) -> SnapshotKeeper:
+    """Of a peer that keeps snapshots there, or none."""
+    manifest = SimpleNamespace(recovery=SimpleNamespace(snapshot_every=50))
+    context = SimpleNamespace(ports=SimpleNamespace(snapshots=disk, engine=None), manifest=manifest)
+    return SnapshotKeeper(cast("Any", context), cast("Any", None))
+
+
+async def test_records_of_two_sets_are_kept_as_long_as_these_lie_there() -> None:
+    """What lies there again is read again."""
+    left = {
+        HeldSnapshot(1, one.iteration + 1, one.lineage()): one for one in (make_record(iteration=9), make_record(iteration=19))
+    }
+    (first, second), there, read = left, list(left), list[HeldSnapshot]()
+
+    class Folder:
+        def held(self) -> tuple[HeldSnapshot, ...]:
+            return tuple(there)
+
+        async def read(self, held: HeldSnapshot) -> Snapshot:
+            read.append(held)
+            return Snapshot(1, left[held], {}, 1)
+
+    keeper = keeper_of(Folder())
+    for held in (first, second, first, second):
+        assert await keeper.record_of(held.lineage) == left[held]
+    assert read == [first, second]
+    there.remove(first)
+    await keeper.record_of(second.lineage)
+    there.append(first)
+    await keeper.record_of(first.lineage)
+    assert read == [first, second, first]
+
+
+async def test_nobody_is_told_the_record_of_what_is_damaged() -> None:
+    """Nor by a peer that keeps no snapshots."""
+    keeper = keeper_of(Disk())
+    keeper._damaged = {NEWER, OLDER}
+    for one in (keeper, keeper_of(None)):
+        with pytest.raises(Refused, match="no snapshot of that lineage") as refused:
+            await one.record_of(L)
+        assert refused.value.kind is RefusalKind.NOT_YET
+
+
+def test_without_a_lineage_the_record_that_is_held_is_told() -> None:
+    """No disk is asked."""
+
+    async def story(alone: Alone) -> int:
+        alone.replica_state.apply(record())
+        here = SimpleNamespace(stage_member=alone.stage_member, snapshots=keeper_of(None))
+        reply = await peer.Peer._handle_books(cast("Any", here), cast("Any", None), GetRecord(-1))
+        return reply.expect(RecordAnswer).record.iteration
+
+    assert play(story) == record().iteration
 
 
 @pytest.mark.parametrize(
