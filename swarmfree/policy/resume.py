@@ -68,17 +68,17 @@ def side_to_go_on(last_records: Mapping[SnapshotSet, Record], newest: SnapshotSe
         newest: of the whole sets.
         named: the last genesis; None where none is known.
     """
-    last = last_records.get(newest)
-    if last is None:
-        return newest
-    spent = 0 if _is_named(newest, named) else named.spent if named is not None else math.inf
-    rivals = {newest: last}
-    rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, spent)}
-    if is_passed_over(newest, last, named):
-        rivals |= {point: record for point, record in last_records.items() if not is_passed_over(point, record, named)}
-    chosen = min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
-    # Whoever loses to it has no say in what it is compared with
-    return newest if chosen == newest else side_to_go_on(last_records, chosen, named)
+    while (last := last_records.get(newest)) is not None:
+        spent = 0 if _is_named(newest, named) else named.spent if named is not None else math.inf
+        rivals = {newest: last}
+        rivals |= {point: record for point, record in last_records.items() if _paused_at_once(record, last, spent)}
+        if is_passed_over(newest, last, named):
+            rivals |= {point: record for point, record in last_records.items() if not is_passed_over(point, record, named)}
+        chosen = min(rivals, key=lambda point: (_forced_latest_first(rivals[point]), point.lineage))
+        if chosen == newest:
+            break
+        newest = chosen  # whoever loses to it has no say in what it is compared with
+    return newest
 
 
 def may_be_dropped(point: SnapshotSet, last: Record | None, named: Founder | None) -> bool:
@@ -99,21 +99,22 @@ def is_passed_over(point: SnapshotSet, last: Record, named: Founder | None) -> b
     return not _is_named(point, named) and _iteration(named) not in {0, *last.forced}
 
 
-def part_to_wait_for(
+def parts_to_wait_for(
     parts: Mapping[SnapshotSet, Record], last_records: Mapping[SnapshotSet, Record], newest: SnapshotSet, named: Founder | None
-) -> SnapshotSet | None:
-    """Find a set of which some stages are missing that would go on if they came: what a pause has
-    left lies on disks whole, since nobody leaves before; where all have died it may not.
+) -> tuple[SnapshotSet, ...]:
+    """Find the sets of which some stages are missing that would go on if they came: what a pause
+    has left lies on disks whole, since nobody leaves before; where all have died it may not.
 
     Args:
         parts: sets with stages missing, with the record that each was left by.
         last_records, newest, named: as in `side_to_go_on`.
     """
+    found = []
     for part, record in parts.items():
         first = min(part, newest, key=lambda one: (-one.iteration, one.lineage))
         if record.halt is Halting.PAUSE and side_to_go_on({**last_records, part: record}, first, named) == part:
-            return part
-    return None
+            found.append(part)
+    return tuple(found)
 
 
 def is_left_before(order: Order | None, last: Record | None, named: Founder | None) -> bool:

@@ -19,7 +19,7 @@ from swarmfree.policy.resume import (
     is_left_before,
     is_passed_over,
     may_be_dropped,
-    part_to_wait_for,
+    parts_to_wait_for,
     resume_point,
     side_to_go_on,
     snapshot_sets,
@@ -39,9 +39,13 @@ SETS_ASKED, HOLDERS_ASKED = 32, 8
 """In each look the records of so many sets are asked for, and so many of those that have each: who
 invents sets does not make this node call without end.
 """
+SETS_EACH, SETS_COMPARED = 4, 64
+"""So many sets in one peer's word count, what it holds first, which is all that one keeps; and so
+many that are known by their records are compared, whole ones first.
+"""
 WAITED_FOR = 3
-"""So many times `join_wait_s` at most, from when something was told that had not been before: one
-that dies again and again takes what only it has away each time, and brings it back.
+"""So many times `join_wait_s` at most, from when somebody came with a snapshot who had not been
+there: one that dies again and again takes what only it has away each time, and brings it back.
 """
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
 
@@ -53,13 +57,13 @@ class _Sets:
     Attributes:
         newest: set, and which of its stages are missing.
         wholes: lineages of all whole sets.
-        part: of a set that is waited for, and which of its stages are missing.
+        parts: the same of the sets that are waited for.
         is_later_there: a part of one that is later than what is chosen was told of meanwhile.
     """
 
     newest: tuple[str, tuple[int, ...]]
     wholes: frozenset[str]
-    part: tuple[str, tuple[int, ...]]
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
     is_later_there: bool
 
 
@@ -70,12 +74,12 @@ class _Choice:
     Attributes:
         point: is chosen.
         coming: what may come that counts more, in words; empty for nothing.
-        part: some of its stages have come.
+        parts: sets of which some stages have come, and others are waited for.
     """
 
     point: SnapshotSet
     coming: str = ""
-    part: SnapshotSet | None = None
+    parts: tuple[SnapshotSet, ...] = ()
 
 
 class ResumeWatch:
@@ -100,8 +104,8 @@ class ResumeWatch:
         self._named_s = self._begun_s = self._changed_s = self._gained_s = 0.0
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
         self._sets: _Sets | None = None
-        self._gained = set[tuple[str, int]]()
-        self._asked = Counter[str]()
+        self._gained = set[str]()
+        self._asked, self._called = Counter[str](), Counter[str]()
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -118,8 +122,7 @@ class ResumeWatch:
             if answer is not None and answer.coordinator is not None and not answer.waiting_for:
                 self._is_alone = False
                 return
-        asked = sorted(announced.values(), key=lambda a: a.state is not PeerState.SERVING)[:ASKED_MAX]
-        answers = await self._ask(asked)
+        answers = await self._ask(self._whom_to_ask(announced))
         told = {announced[peer].endpoint.member: _usable(answer) for peer, answer in answers.items()}
         # Who has told once need not answer each time; one that cannot be read is told no more
         there = {a.endpoint.member for a in announced.values()}
@@ -167,31 +170,45 @@ class ResumeWatch:
         await self._name(point, present, announced, self._dropped(newest, point, present))
         self._named_s = self._clock.now_s()
 
+    def _whom_to_ask(self, announced: Mapping[str, Announcement]) -> list[Announcement]:
+        """Those that serve first; of each kind those that were asked least often: there may be more
+        than can be asked in one look, and what one has told is kept.
+        """
+        self._called = Counter({peer: self._called[peer] for peer in announced})
+
+        def turn(a: Announcement) -> tuple[bool, int]:
+            return a.state is not PeerState.SERVING, self._called[a.endpoint.member.peer_id]
+
+        asked = sorted(announced.values(), key=turn)[:ASKED_MAX]
+        self._called.update(a.endpoint.member.peer_id for a in asked)
+        return asked
+
     def _forget(self) -> None:
         """Nobody has told anything."""
         self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
 
     def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
         """Whether the sets have changed, not who holds them: one that tells of what nobody else has
-        is no news. And whether a whole set, or a stage of one that is waited for, was never there
-        before.
+        is no news. And whether somebody has come that was not there before; while something is
+        missing, or waited for, that begins the wait anew: whoever has it may be switched on next.
 
         Returns:
             Whether a part of a set is there that is later than the one that is chosen.
         """
         wholes = [one for one in sets if not one.missing]
-        before, awaited = self._sets, choice.part if choice.part is not None else newest
+        before, awaited = self._sets, choice.parts or (newest,)
         is_later_there = any(one.missing and one.iteration > choice.point.iteration for one in sets)
-        point, part = (newest.lineage, newest.missing), (awaited.lineage, awaited.missing)
+        point, parts = (newest.lineage, newest.missing), tuple((one.lineage, one.missing) for one in awaited)
         was_later_there = before is not None and before.newest == point and before.is_later_there
-        self._sets = _Sets(point, frozenset(one.lineage for one in wholes), part, is_later_there or was_later_there)
-        now_s, stages = self._clock.now_s(), range(self._manifest.stage_count)
-        found = {(one.lineage, stage) for one in (*wholes, newest, awaited) for stage in stages if stage not in one.missing}
+        self._sets = _Sets(point, frozenset(one.lineage for one in wholes), parts, is_later_there or was_later_there)
+        now_s, found = self._clock.now_s(), {peer for one in sets for peer in one.holders}
         if self._sets != before:
             self._changed_s = now_s
         if not found <= self._gained:
             self._gained |= found
             self._gained_s = now_s
+            if newest.missing or choice.coming:
+                self._changed_s = now_s
         return is_later_there
 
     async def _who_leads(
@@ -248,17 +265,17 @@ class ResumeWatch:
         whatever they hold, and kept: the hash of that record is the set's.
         """
         sets = snapshot_sets(offers, self._manifest.stage_count)
-        unknown = sorted((one for one in sets if one.lineage not in self._records), key=lambda one: self._asked[one.lineage])
-        await self._ask_records(unknown[:SETS_ASKED], announced)
-        asked = {one.lineage for one in unknown[:SETS_ASKED]}
-        self._asked = Counter({one.lineage: self._asked[one.lineage] + (one.lineage in asked) for one in unknown})
-        self._records = {one.lineage: self._records[one.lineage] for one in sets if one.lineage in self._records}
-        last = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and not one.missing}
-        parts = {one: self._records[one.lineage] for one in sets if one.lineage in self._records and one.missing}
+        await self._ask_records([one for one in sets if self._record_of(one) is None], announced)
+        there = {one.lineage for one in sets}
+        self._records = {lineage: record for lineage, record in self._records.items() if lineage in there}
+        known = {one: record for one in sets if (record := self._record_of(one)) is not None}
+        last = dict([(one, record) for one, record in known.items() if not one.missing][:SETS_COMPARED])
+        parts = dict([(one, record) for one, record in known.items() if one.missing][:SETS_COMPARED])
         present = await self._directory.founder()
         point = side_to_go_on(last, newest, present)
-        if (part := part_to_wait_for(parts, last, newest, present)) is not None:
-            return _Choice(point, f"with the rest of iteration {part.iteration}, before which others paused", part)
+        if awaited := parts_to_wait_for(parts, last, newest, present):
+            which = " or ".join(str(one.iteration) for one in awaited)
+            return _Choice(point, f"with the rest of iteration {which}, before which others paused", awaited)
         record = last.get(point)
         if is_left_before(self._directory.order(), record, present):
             return _Choice(point, "with what the last order to pause has left")
@@ -271,24 +288,36 @@ class ResumeWatch:
             why = "which was passed over when the run went on before"
         return _Choice(point, f"with what counts more than iteration {point.iteration}, {why}")
 
+    def _record_of(self, one: SnapshotSet) -> Record | None:
+        """The record that this set was left by, where somebody has told it."""
+        record = self._records.get(one.lineage)
+        return record if record is not None and record.iteration + 1 == one.iteration else None
+
     async def _ask_records(self, sets: Sequence[SnapshotSet], announced: Mapping[str, Announcement]) -> None:
+        """Of those sets that somebody has who was asked least often, by those of them: neither who
+        invents sets, nor who refuses, keeps the others from being asked.
+        """
+        self._asked = Counter({peer: self._asked[peer] for peer in announced})
+        sets = sorted(sets, key=lambda one: min(self._asked[peer] for peer in one.holders))[:SETS_ASKED]
         silence_s = self._manifest.timing.silence_s / 2
 
         async def ask(endpoint: Endpoint, wanted: SnapshotSet) -> None:
             with suppress(CallFailed):
                 request = GetRecord(wanted.iteration - 1, wanted.lineage)
                 record = (await self._network.call(endpoint, request, silence_s=silence_s)).expect(RecordAnswer).record
-                if record.lineage() == wanted.lineage:
+                if (record.iteration + 1, record.lineage()) == (wanted.iteration, wanted.lineage):
                     self._records[wanted.lineage] = record
 
         async with asyncio.TaskGroup() as group:
             for one in sets:
-                for holder in one.holders[:HOLDERS_ASKED]:
+                holders = sorted(one.holders, key=lambda peer: self._asked[peer])[:HOLDERS_ASKED]
+                self._asked.update(holders)
+                for holder in holders:
                     group.create_task(ask(announced[holder].endpoint, one))
 
     def _dropped(self, newest: SnapshotSet, point: SnapshotSet, present: Founder | None) -> str:
         """What is said of the newest set where another one goes on."""
-        record = self._records.get(newest.lineage)
+        record = self._record_of(newest)
         if newest.lineage == point.lineage or record is None:
             return ""
         is_old = is_passed_over(newest, record, present)
@@ -310,7 +339,7 @@ class ResumeWatch:
         )
         # Else an order to pause that was obeyed after that set was written would be so again; one
         # to stop was not, since the run is not over
-        order, record = self._directory.order(), self._records.get(point.lineage)
+        order, record = self._directory.order(), self._record_of(point)
         known = order.number if order is not None else 0, record.order if record is not None else 0
         spent = max(int(self._clock.wall_s()), *known)
         is_new = order is not None and order.number > (present.spent if present is not None else 0)
@@ -335,4 +364,4 @@ class ResumeWatch:
 
 def _usable(answer: PlanAnswer) -> tuple[HeldSnapshot, ...]:
     """What there is a record before."""
-    return tuple(held for held in answer.snapshots if held.iteration > 0)
+    return tuple(held for held in answer.snapshots if held.iteration > 0)[:SETS_EACH]

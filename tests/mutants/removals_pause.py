@@ -53,7 +53,7 @@ def part_of_what_was_paused(patch: pytest.MonkeyPatch) -> None:
     """Where some of those are back that paused with a later set, an older one goes on as soon as it
     is whole (When all have died).
     """
-    patch.setattr(resume_watch, "part_to_wait_for", lambda _parts, _last_records, _newest, _named: None)
+    patch.setattr(resume_watch, "parts_to_wait_for", lambda _parts, _last_records, _newest, _named: ())
 
 
 def set_from_before_the_last_order(patch: pytest.MonkeyPatch) -> None:

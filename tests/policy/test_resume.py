@@ -10,7 +10,7 @@ from swarmfree.policy.resume import (
     SnapshotSet,
     is_left_before,
     may_be_dropped,
-    part_to_wait_for,
+    parts_to_wait_for,
     resume_point,
     side_to_go_on,
     worth_keeping,
@@ -181,39 +181,39 @@ def test_what_was_named_gives_way_to_a_side_that_paused_with_it_and_counts_more(
 def test_a_part_of_what_was_paused_is_waited_for(last: Record, whole: Record | None, *, is_waited_for: bool) -> None:
     """Each stage lay on a disk before the first peer left."""
     part, point = SnapshotSet(9, L, (), ()), SnapshotSet(7, M, (), ("a",))
-    found = part_to_wait_for({part: last}, {point: whole} if whole is not None else {}, point, FIRST)
-    assert found == (part if is_waited_for else None)
+    found = parts_to_wait_for({part: last}, {point: whole} if whole is not None else {}, point, FIRST)
+    assert found == ((part,) if is_waited_for else ())
 
 
 def test_what_a_genesis_has_passed_over_is_not_waited_for() -> None:
     """It would give way if it were whole; what goes on from there, and came later, would not."""
     named = Founder(2, "b", 5, M, 4)
     part, point = SnapshotSet(11, L, (), ()), SnapshotSet(8, M, (), ("a",))
-    assert part_to_wait_for({part: left(11, 2, order=3)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) is None
-    assert part_to_wait_for({part: left(11, 5)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) == part
+    assert parts_to_wait_for({part: left(11, 2, order=3)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) == ()
+    assert parts_to_wait_for({part: left(11, 5)}, {point: left(8, 5, halt=Halting.NOT)}, point, named) == (part,)
 
 
 def test_each_part_is_looked_at() -> None:
     """Also behind one that all have died with."""
     died, part, point = SnapshotSet(11, "c" * 64, (), ()), SnapshotSet(9, L, (), ()), SnapshotSet(7, M, (), ("a",))
     parts = {died: left(11, halt=Halting.NOT), part: left(9)}
-    assert part_to_wait_for(parts, {point: left(7)}, point, FIRST) == part
+    assert parts_to_wait_for(parts, {point: left(7)}, point, FIRST) == (part,)
 
 
 def test_of_a_part_and_a_set_of_one_iteration_the_name_tells() -> None:
     """Which of them is the newest, as where both are whole."""
     first, second = SnapshotSet(7, L, (), ("a",)), SnapshotSet(7, M, (), ("b",))
     one, days_later = left(7, order=9), left(7, order=999_999)
-    assert part_to_wait_for({second: one}, {first: days_later}, first, FIRST) is None
-    assert part_to_wait_for({first: one}, {second: days_later}, second, FIRST) == first
+    assert parts_to_wait_for({second: one}, {first: days_later}, first, FIRST) == ()
+    assert parts_to_wait_for({first: one}, {second: days_later}, second, FIRST) == (first,)
 
 
 def test_a_part_of_what_a_majority_paused_with_is_waited_for_beside_what_is_further() -> None:
     """Its machines are switched on one by one, after those of a side that was forced."""
     part, point = SnapshotSet(7, L, (), ()), SnapshotSet(9, M, (), ("a",))
-    assert part_to_wait_for({part: left(7)}, {point: left(9, 2)}, point, FIRST) == part
-    assert part_to_wait_for({part: left(7, 2)}, {point: left(9, 3)}, point, FIRST) is None
-    assert part_to_wait_for({part: left(7)}, {}, point, FIRST) is None, "the other one's record is told by nobody"
+    assert parts_to_wait_for({part: left(7)}, {point: left(9, 2)}, point, FIRST) == (part,)
+    assert parts_to_wait_for({part: left(7, 2)}, {point: left(9, 3)}, point, FIRST) == ()
+    assert parts_to_wait_for({part: left(7)}, {}, point, FIRST) == (), "the other one's record is told by nobody"
 
 
 @pytest.mark.parametrize(
@@ -245,6 +245,16 @@ def test_a_set_that_loses_does_not_change_which_one_wins() -> None:
     told = dict(zip(points, records, strict=True))
     assert side_to_go_on(told, points[0], FIRST) == points[2]
     assert side_to_go_on(told, points[1], FIRST) == points[2]
+
+
+def test_however_long_a_chain_of_pauses_is_it_is_followed_to_its_end() -> None:
+    """Each within an hour of the next one, and each counts more than the one before: as many as
+    liars care to invent.
+    """
+    count = 1100
+    points = [SnapshotSet(5000 - number, f"{number:064x}", (), ("a",)) for number in range(count)]
+    told = {point: left(point.iteration, number + 1, order=3600 * (number + 2)) for number, point in enumerate(points)}
+    assert side_to_go_on(told, points[0], FIRST) == points[-1]
 
 
 def test_pauses_without_a_genesis_that_is_known_count_by_one_order_alone() -> None:

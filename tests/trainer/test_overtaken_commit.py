@@ -11,7 +11,7 @@ import pytest
 from swarmfree.protocol.messages import Commit
 from swarmfree.protocol.names import Endpoint
 from tests.builders import voted
-from tests.mutants.alone import SIBLING, A, Alone, D, play, word
+from tests.mutants.alone import ME, SIBLING, A, Alone, D, play, word
 from tests.mutants.tables_evidence import next_record
 
 
@@ -39,3 +39,19 @@ def test_it_is_looked_at_once_more_when_the_time_is_up() -> None:
         return asked.result()
 
     assert play(story) == "Committed"
+
+
+def test_what_others_say_meanwhile_does_not_wait_for_it() -> None:
+    """Anybody may say it, as often as it likes: it holds up neither a vote nor a step."""
+
+    async def story(alone: Alone) -> tuple[str, float]:
+        entry = await next_record(alone)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(word(alone.stage_member.commit(Commit(entry), D)))
+            await asyncio.sleep(0.1)
+            began_s = alone.context.now_s()
+            decided = Commit(voted(entry, A.member, SIBLING.member, ME.member))
+            return await word(alone.stage_member.commit(decided, A)), round(alone.context.now_s() - began_s, 1)
+
+    assert play(story) == ("Committed", 0.0)

@@ -6,11 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import Founder
+import pytest
+
+from swarmfree.protocol.errors import RefusalKind, Refused
+from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer
+from swarmfree.protocol.names import Endpoint, Founder
 from swarmfree.protocol.order import Halting
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
-from swarmfree.trainer.resume_watch import LOOK_S, WAITED_FOR
+from swarmfree.trainer.founder_watch import ASKED_MAX
+from swarmfree.trainer.resume_watch import HOLDERS_ASKED, LOOK_S, WAITED_FOR
 from tests.builders import make_record
 from tests.trainer.test_resume_watch import TIMING, WHOLE, L, World, announced, come_back, holds, sides
 
@@ -119,3 +124,109 @@ async def test_a_part_is_found_among_sets_that_are_invented() -> None:
     world.there["liar"], world.answers["liar"] = announced("liar"), PlanAnswer(None, "", snapshots=invented)
     assert await world.look(5 * LOOK_S) == []
     assert any("with the rest of iteration 50" in said for said in world.said)
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+async def test_those_that_invent_sets_in_each_answer_hide_nobodys(*, is_forced: bool) -> None:
+    """Beside an older whole set, a part of what was paused is found, and beside a decided one that
+    the other side was forced, however many others are to be asked for.
+    """
+    world, late = World(), sides()
+    lineage = come_back(late)
+    world.left |= late.left
+    if is_forced:
+        world.there, world.answers = late.there, late.answers
+    else:
+        adds(world, "old", make_record(iteration=39))
+        world.there["many0"], world.answers["many0"] = late.there["many0"], late.answers["many0"]
+    named, hidden = list[Founder](), dict(late.left)
+    for second in range(90):
+        world.left = {} if is_forced and second < 3 else hidden | world.left  # the disks take their time
+        for liar in ("0", "1"):
+            invented = tuple(HeldSnapshot(2, 900 + number, f"{liar}{second:03}{number:060x}") for number in range(16))
+            world.there[liar], world.answers[liar] = announced(liar), PlanAnswer(None, "", snapshots=invented)
+        if second == 50:
+            world.there |= late.there
+            world.answers |= {peer: late.answers[peer] for peer in ("many1", "many2")}
+        named += await world.look(LOOK_S)
+    assert [one.lineage for one in named[:1]] == [lineage]
+
+
+async def test_those_that_refuse_do_not_keep_others_from_being_asked() -> None:
+    """Eight tell a set that they do not have, and come first by their names."""
+    world = sides()
+    lineage = come_back(world)
+    real = world.call
+
+    async def call(to: Endpoint, request: object, *, silence_s: float) -> Reply:
+        if isinstance(request, GetRecord) and to.member.peer_id.startswith("0"):
+            raise Refused(RefusalKind.NOT_YET, "no snapshot of that lineage lies here")
+        return await real(to, request, silence_s=silence_s)
+
+    world.call = call  # type: ignore[method-assign]
+    told = world.answers["few0"]
+    few = {f"0{number}": told for number in range(HOLDERS_ASKED)}
+    world.there = {peer: announced(peer) for peer in few} | world.there
+    world.answers = few | world.answers
+    assert [one.lineage for one in (await world.look(TIMING.silence_s + 3 * LOOK_S))[:1]] == [lineage]
+
+
+async def test_of_two_parts_that_would_go_on_each_is_waited_for() -> None:
+    """The forced side has more stages, and is further; the machines of the other one come later,
+    beside an older set that all have.
+    """
+    world, late = World(), sides()
+    lineage, forced = come_back(late), sides()
+    world.left |= late.left
+    adds(world, "old", make_record(iteration=39))
+    for peer in ("few0", "few1"):
+        world.there[peer], world.answers[peer] = forced.there[peer], forced.answers[peer]
+    for peer in ("many2", "many1", "many0"):
+        assert await world.look(30.0) == []
+        world.there[peer], world.answers[peer] = late.there[peer], late.answers[peer]
+    assert any("with the rest of iteration 60 or 50" in said for said in world.said)
+    named = await world.look(2.5 * TIMING.coordinator_silence_s + TIMING.silence_s + 3 * LOOK_S)
+    assert [one.lineage for one in named[:1]] == [lineage]
+
+
+async def test_one_that_invents_a_part_again_and_again_is_not_waited_for_longer() -> None:
+    """Nobody has come who was not there."""
+    world = World(**WHOLE)
+    world.there["liar"] = announced("liar")
+    for second in range(400):
+        last = make_record(iteration=90, base=str(second // 50), order=9, halt=Halting.PAUSE)
+        world.left[last.lineage()] = last
+        world.answers["liar"] = PlanAnswer(None, "", snapshots=(HeldSnapshot(2, 91, last.lineage()),))
+        if await world.look(LOOK_S):
+            break
+    assert [one.iteration for one in world.named[1:]] == [50]
+    assert world.time_s - 100.0 <= WAITED_FOR * TIMING.join_wait_s + 2 * LOOK_S
+
+
+async def test_machines_that_come_steadily_are_news_whatever_they_bring() -> None:
+    """Eight of each stage, one stage after the other."""
+    world = World()
+    for number in range(24):
+        world.there[f"p{number}"], world.answers[f"p{number}"] = announced(f"p{number}"), holds(number // 8)
+        if named := await world.look(10.0):
+            break
+    assert [one.is_whole for one in named] == [True]
+
+
+async def test_a_lineage_that_is_told_with_a_later_iteration_is_not_that_set() -> None:
+    """Whoever hears of it can tell so."""
+    world = World()
+    last = make_record(iteration=49, order=9, halt=Halting.PAUSE)
+    adds(world, "a", last)
+    world.there["liar"] = announced("liar")
+    world.answers["liar"] = PlanAnswer(None, "", snapshots=(HeldSnapshot(2, 91, last.lineage()),))
+    assert [one.iteration for one in await world.look(15.0)] == [50]
+
+
+async def test_of_more_than_can_be_asked_at_once_each_is_asked_in_its_turn() -> None:
+    """The only one that has a stage comes last by its name."""
+    world = World(**{f"a{number:03}": holds(number % 2) for number in range(ASKED_MAX)}, z=holds(2))
+    assert [one.is_whole for one in await world.look(TIMING.silence_s + 4 * LOOK_S)] == [True]
+    serving = World(**{f"a{number:03}": holds(number % 2) for number in range(ASKED_MAX)})
+    serving.there["z"], serving.answers["z"] = announced("z", serves=True), PlanAnswer(None, "", announced("z").endpoint)
+    assert await serving.look(200.0) == []

@@ -187,7 +187,14 @@ class StageMember:
         Raises:
             Refused: see `policy.promises.commit`; `unproven`, its evidence does not suffice.
         """
-        return await self._in_turn(lambda: self._commit(request.record, sender))
+        until_s = self.context.now_s() + self.context.timing.hold_s
+        while True:
+            try:
+                return await self._in_turn(lambda: self._commit(request.record, sender))
+            except Refused as refusal:
+                # Not in its turn: anybody may say this, and all others would wait for it
+                if refusal.kind is not RefusalKind.UNPROVEN or not await self._waited_for_heartbeat(sender, until_s):
+                    raise
 
     async def install(
         self,
@@ -620,16 +627,9 @@ class StageMember:
         return Reply(Sealed(lineage, self.context.ports.network.sign(vote)))
 
     async def _commit(self, record: Record, sender: Endpoint | None) -> Reply:
-        until_s = self.context.now_s() + self.context.timing.hold_s
-        while promises.commit(record, self.replica_state.held()):
-            try:
-                self._require_proven(record, sender)
-            except Refused:
-                if not await self._waited_for_heartbeat(sender, until_s):
-                    raise
-            else:
-                await self._apply(record)
-                break
+        if promises.commit(record, self.replica_state.held()):
+            self._require_proven(record, sender)
+            await self._apply(record)
         return Reply(Committed(self.replica_state.iteration))
 
     async def _waited_for_heartbeat(self, sender: Endpoint | None, until_s: float) -> bool:
