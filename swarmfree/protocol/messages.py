@@ -863,7 +863,8 @@ class PlanAnswer:
             place of that since.
         passed_over: peer id of a coordinator that it does not follow, since that leads from before
             what lies on its disk; empty = none.
-        held_up: what holds up the organiser's order, where it coordinates; empty = nothing.
+        held_up: what holds up the organiser's order, where it coordinates; and where nobody leads
+            it, what it fetches from the run's store, to have it on its disk. Empty = nothing.
     """
 
     plan: Plan | None

@@ -243,7 +243,8 @@ class Peer:
             case GetRecord():
                 return await queries.get_record(stage_member, request)
             case GetPlan():
-                told = (self.coordinator.last_move, self.coordinator.held_up) if self.coordinator is not None else ()
+                mine = self.coordinator
+                told = (mine.last_move, mine.held_up) if mine is not None else ("", self.fetcher.fetches)
                 return await queries.get_plan(stage_member, self.fetcher.offered(), *told)
             case Build():
                 return await self.builder.build(header.sender, request)

@@ -155,6 +155,10 @@ class ResumeWatch:
             # announced for a while
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
+        if who := _fetching(answers):
+            self._changed_s = self._gained_s = now_s
+            self._say(f"nobody trains any more; {announced[who].endpoint.member} {answers[who].held_up}: waits for it")
+            return
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
@@ -365,3 +369,8 @@ class ResumeWatch:
 def _usable(answer: PlanAnswer) -> tuple[HeldSnapshot, ...]:
     """What there is a record before."""
     return tuple(held for held in answer.snapshots if held.iteration > 0)[:SETS_EACH]
+
+
+def _fetching(answers: Mapping[str, PlanAnswer]) -> str:
+    """Peer id of one that fetches a stage from the run's store; empty for nobody."""
+    return next((peer for peer, answer in answers.items() if answer.coordinator is None and answer.held_up), "")

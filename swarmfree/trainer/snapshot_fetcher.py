@@ -34,6 +34,9 @@ class SnapshotFetcher:
         stage_member: its stage.
         keeper: of what lies on its disk.
         load: holds what lies there.
+
+    Attributes:
+        fetches: what it fetches now, in words for others; empty for nothing.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class SnapshotFetcher:
         self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
         self._seen_s = 0.0
         self._hidden_before = 0
+        self.fetches = ""
 
     def offered(self) -> tuple[HeldSnapshot, ...]:
         """What this peer tells of: all on its disk but what is older than a set that peers are
@@ -125,8 +129,10 @@ class SnapshotFetcher:
         why, again_s, pause_s = self._failed.get(held, ("", 0.0, BACKOFF_S))
         if self._context.now_s() < again_s:
             return
+        what = f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"
         if not why:
-            self._context.tell(Note(f"fetches stage {held.stage} before iteration {held.iteration} from {self._store.where}"))
+            self._context.tell(Note(what))
+        self.fetches = what
         try:
             await self._store.fetch(held)
         except SwarmfreeError as error:
@@ -134,6 +140,8 @@ class SnapshotFetcher:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
             self._failed[held] = str(error), self._context.now_s() + pause_s, 2 * pause_s
             return
+        finally:
+            self.fetches = ""
         self._failed.clear()
         self._keeper.arrived(held)
         if not self._is_settled:

@@ -35,6 +35,13 @@ def forced_side_that_comes_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(resume_watch, "may_be_dropped", lambda _point, _last, _named: False)
 
 
+def stage_that_is_fetched(patch: pytest.MonkeyPatch) -> None:
+    """A run goes on without a stage that somebody is fetching from the run's store (When all have
+    died).
+    """
+    patch.setattr(resume_watch, "_fetching", lambda _answers: "")
+
+
 def record_of_a_snapshot(patch: pytest.MonkeyPatch) -> None:
     """Who has a set on its disk tells the record of what it holds, which may be another one, or
     nothing yet (When all have died).

@@ -21,7 +21,7 @@ from swarmfree.trainer.peer import Peer
 from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 from tests.builders import make_record
 from tests.mutants.alone import ME, A, Alone, D, endpoint, plan, play, record
-from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, announced, come_back, sides, some_of_two_sets
+from tests.trainer.test_resume_watch import MANIFEST, TIMING, World, announced, come_back, holds, sides, some_of_two_sets
 
 
 def sides_that_come_back_from_a_pause() -> object:
@@ -86,6 +86,20 @@ def parts_of_what_was_paused() -> object:
         return [founder.iteration for founder in (*early, *await world.look(TIMING.silence_s + 3.0))][:1]
 
     return [asyncio.run(story(has_paused=has_paused)) for has_paused in (True, False)]
+
+
+def stages_that_are_fetched() -> object:
+    """Of three stages one is fetched from the store for two minutes, and then is on a disk; or the
+    fetch fails then: whether the run goes on with every stage.
+    """
+
+    async def story(*, fails: bool) -> list[bool]:
+        world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches"))
+        early = await world.look(120.0)
+        world.answers["c"] = PlanAnswer(None, "") if fails else holds(2)
+        return [founder.is_whole for founder in (*early, *await world.look(TIMING.join_wait_s + 3.0))][:1]
+
+    return [asyncio.run(story(fails=fails)) for fails in (False, True)]
 
 
 def records_of_what_lies_on_a_disk() -> object:

@@ -371,6 +371,7 @@ ROWS = (
     ),
     Row(removals_pause.sides_that_paused_together, tables_pause.sides_that_come_back_from_a_pause, [[5], [5], [7]]),
     Row(removals_pause.side_that_a_genesis_passed_over, tables_pause.side_that_comes_back_after_all, [[8], [8]]),
+    Row(removals_pause.stage_that_is_fetched, tables_pause.stages_that_are_fetched, [[True], [False]]),
     Row(removals_pause.record_of_a_snapshot, tables_pause.records_of_what_lies_on_a_disk, [49, 49]),
     Row(removals_pause.part_of_what_was_paused, tables_pause.parts_of_what_was_paused, [[60], [50]]),
     Row(removals_pause.set_from_before_the_last_order, tables_pause.sets_from_before_an_order, [True, False, True]),

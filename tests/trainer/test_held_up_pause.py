@@ -101,17 +101,18 @@ async def test_it_is_shown_while_a_pause_may_come(
     assert run.pause.held_up == ("cannot pause yet: stage 2: b: full" if is_told else "")
 
 
-def test_a_coordinator_tells_it_beside_its_last_move() -> None:
-    """By which `status` shows both."""
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_coordinator_tells_it_beside_its_last_move(*, leads: bool) -> None:
+    """By which `status` shows both; whoever does not lead tells what it fetches."""
 
     async def story(alone: Alone) -> tuple[str, str]:
         here = SimpleNamespace(
             stage_member=alone.stage_member,
-            fetcher=SimpleNamespace(offered=lambda: ()),
-            coordinator=SimpleNamespace(last_move="moved", held_up="full"),
+            fetcher=SimpleNamespace(offered=lambda: (), fetches="fetches"),
+            coordinator=SimpleNamespace(last_move="moved", held_up="full") if leads else None,
         )
         reply = await peer.Peer._handle_books(cast("Any", here), cast("Any", None), GetPlan())
         answer = reply.expect(PlanAnswer)
         return answer.last_move, answer.held_up
 
-    assert play(story) == ("moved", "full")
+    assert play(story) == (("moved", "full") if leads else ("", "fetches"))

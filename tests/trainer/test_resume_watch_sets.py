@@ -126,6 +126,20 @@ async def test_a_part_is_found_among_sets_that_are_invented() -> None:
     assert any("with the rest of iteration 50" in said for said in world.said)
 
 
+async def test_what_somebody_fetches_from_the_store_is_waited_for() -> None:
+    """However long that takes; then no longer than for anything else."""
+    world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches stage 2 before iteration 50 from s3://bucket"))
+    assert await world.look(900.0) == []
+    assert world.said[-1].endswith("c.111 fetches stage 2 before iteration 50 from s3://bucket: waits for it")
+    world.answers["c"] = holds(2)
+    assert [one.is_whole for one in await world.look(TIMING.silence_s + 3 * LOOK_S)] == [True]
+    failed = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches"))
+    assert await failed.look(300.0) == []
+    failed.answers["c"] = PlanAnswer(None, "")
+    assert await failed.look(TIMING.join_wait_s - 2 * LOOK_S) == []
+    assert [one.is_whole for one in await failed.look(4 * LOOK_S)] == [False]
+
+
 @pytest.mark.parametrize("is_forced", [False, True])
 async def test_those_that_invent_sets_in_each_answer_hide_nobodys(*, is_forced: bool) -> None:
     """Beside an older whole set, a part of what was paused is found, and beside a decided one that

@@ -19,6 +19,7 @@ class World:
 
     def __init__(self, mine: tuple[HeldSnapshot, ...], stored: tuple[HeldSnapshot, ...]) -> None:
         self.disk, self.there, self.told = list(mine), list(stored), list[str]()
+        self.said = list[str]()
         self.fetched, self.refuses, self.loaded, self.now_s = list[HeldSnapshot](), "", 0, 0.0
         self.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
         timing = SimpleNamespace(silence_s=2.0, join_wait_s=60.0)
@@ -51,6 +52,7 @@ class World:
     async def fetch(self, held: HeldSnapshot) -> None:
         """Bring it to the disk."""
         self.fetched.append(held)
+        self.said.append(self.fetcher.fetches)
         if held not in self.there:
             raise SwarmfreeError("it is not what was uploaded")
 
@@ -74,6 +76,7 @@ async def test_what_no_disk_has_is_fetched_and_held() -> None:
     await world.fetcher._look()
     assert (world.fetched, world.loaded) == ([NEW], 1)
     assert world.fetcher.offered() == (NEW,)
+    assert (world.said, world.fetcher.fetches) == (["fetches stage 1 before iteration 20 from s3://bucket"], "")
     assert world.told == ["fetches stage 1 before iteration 20 from s3://bucket"]
 
 

@@ -1968,7 +1968,9 @@ class GetPlanResponse(google.protobuf.message.Message):
     lies on the receiver's disk; empty = none.
     """
     held_up: builtins.str
-    """Where the receiver coordinates: what holds up the organiser's order; empty if nothing does."""
+    """Where the receiver coordinates: what holds up the organiser's order; where nobody leads it:
+    what it fetches from the run's store. Empty if nothing does.
+    """
     @property
     def plan(self) -> swarmfree.wire.v1.records_pb2.Plan:
         """Absent before the first Open."""
