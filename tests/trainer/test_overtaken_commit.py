@@ -5,11 +5,13 @@ held.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from swarmfree.protocol.messages import Commit
 from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.records import float64_bits
 from tests.builders import voted
 from tests.mutants.alone import ME, SIBLING, A, Alone, D, play, word
 from tests.mutants.tables_evidence import next_record
@@ -55,3 +57,20 @@ def test_what_others_say_meanwhile_does_not_wait_for_it() -> None:
             return await word(alone.stage_member.commit(decided, A)), round(alone.context.now_s() - began_s, 1)
 
     assert play(story) == ("Committed", 0.0)
+
+
+@pytest.mark.parametrize(("loss", "came_to"), [(1.0, "Committed"), (2.0, "unproven")])
+def test_one_that_another_record_has_overtaken_is_refused_and_the_same_is_not(loss: float, came_to: str) -> None:
+    """Whoever says it is not told that this member has stepped by its word."""
+
+    async def story(alone: Alone) -> str:
+        entry = await next_record(alone)
+        said = Commit(replace(entry, loss_bits=float64_bits(loss)))
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(word(alone.stage_member.commit(said, D)))
+            await asyncio.sleep(0.1)
+            decided = Commit(voted(entry, A.member, SIBLING.member, ME.member))
+            assert await word(alone.stage_member.commit(decided, A)) == "Committed"
+        return asked.result()
+
+    assert play(story) == came_to

@@ -187,13 +187,16 @@ class StageMember:
         Raises:
             Refused: see `policy.promises.commit`; `unproven`, its evidence does not suffice.
         """
-        until_s = self.context.now_s() + self.context.timing.hold_s
+        until_s, record = self.context.now_s() + self.context.timing.hold_s, request.record
         while True:
             try:
-                return await self._in_turn(lambda: self._commit(request.record, sender))
+                return await self._in_turn(lambda: self._commit(record, sender))
             except Refused as refusal:
                 # Not in its turn: anybody may say this, and all others would wait for it
                 if refusal.kind is not RefusalKind.UNPROVEN or not await self._waited_for_heartbeat(sender, until_s):
+                    raise
+                decided = self.replica_state.record_of(record.iteration)
+                if decided is not None and decided.lineage() != record.lineage():
                     raise
 
     async def install(
