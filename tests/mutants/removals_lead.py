@@ -459,6 +459,18 @@ def refused_before_it_knew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rosters, "knows_too_little", lambda error: False)
 
 
+def gone_before_a_word(patch: pytest.MonkeyPatch) -> None:
+    """Who cannot step, and has not told yet what it holds, is forgotten with that, and its stage is
+    made anew (3.3).
+    """
+
+    async def careless(self: Roster, participant: Participant, refusal: Refused) -> CallFailed:
+        del self, participant
+        return refusal
+
+    patch.setattr(Roster, "_failure_of_unheard", careless)
+
+
 def refused_again_and_again(patch: pytest.MonkeyPatch) -> None:
     """Who refuses what it is told, and is called for, is called for each time that it refuses
     (3.3).

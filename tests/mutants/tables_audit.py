@@ -145,7 +145,8 @@ class Bench:
         """One audit."""
         plan = replace(self.plan, position=at(1, iteration=iteration))
         case = _Case(plan, replace(self.roll, iteration=iteration), subject, number)
-        return await self.audits._look(case, self.rolls(case.roll), is_undisturbed=is_undisturbed)
+        ((_, verdict),) = await self.audits._verdicts(plan, self.rolls(case.roll), [case], is_undisturbed=is_undisturbed)
+        return verdict
 
     def averages(self, norm: float = 1.0) -> tuple[StageAverage, ...]:
         """Of all stages; `norm` of the one that is audited."""

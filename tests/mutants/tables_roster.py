@@ -427,6 +427,26 @@ def refusal_beside_a_sibling() -> object:
     return [_roster(partial(story, kind=kind), ME, SIBLING, D) for kind in kinds]
 
 
+def refusal_of_one_that_has_told_nothing() -> object:
+    """A replica that is called for has told nothing, and cannot step: where it says then which
+    state of its stage it holds, where it says that it holds another stage's, and where that word
+    does not come, whether it is there still, is waited for, and what it is known to hold.
+    """
+
+    async def story(alone: Alone, roster: Roster, told: int | None) -> tuple[bool, bool, int]:
+        def tells(to: Endpoint, request: Request) -> Reply:
+            if told is None:
+                raise PeerSilent("nothing")
+            return Reply(beat_answer(told))
+
+        alone.line.answer = tells
+        called = roster.admit(ME, Hello(False, False, ""), 1, built=True, is_ours=True, silent_since_s=0.0)
+        await roster.judge(called, Refused(RefusalKind.GONE, "no"))
+        return roster.get(ME.member) is called, not called.is_heard, called.held(1)
+
+    return [_roster(partial(story, told=told), D) for told in (1, 2, None)]
+
+
 def refusal_of_one_that_stands_by() -> object:
     """Who stands by with a stage's state refuses what it is told, as it does not know this
     coordinator yet, or as it has failed, and both replicas die later: whether it is called for.

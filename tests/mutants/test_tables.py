@@ -259,6 +259,11 @@ ROWS = (
         Row(removal, tables_roster.refusal_beside_a_sibling, [(True, False), (True, False), (False, False)])
         for removal in (removals_lead.refused_before_it_knew, removals_lead.refused_again_and_again)
     ),
+    Row(
+        removals_lead.gone_before_a_word,
+        tables_roster.refusal_of_one_that_has_told_nothing,
+        [(True, False, 0), (False, False, -1), (True, True, -1)],
+    ),
     Row(removals_lead.refused_before_it_knew, tables_roster.refusal_of_one_that_stands_by, [True, False]),
     Row(removals_lead.copiers_go_first, tables_roster.holder_beside_many_copiers, True),
     Row(removals_lead.own_promise_of_a_higher_term, tables_roster.higher_term_of_its_own, (False, [])),

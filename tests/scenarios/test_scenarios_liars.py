@@ -6,6 +6,7 @@ against the reference like every other iteration, so that nothing of the lie can
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from swarmfree.sim.liars import Liar, LiarWatch, Lie
 from swarmfree.sim.rehearsal import RehearsalResult
 from swarmfree.sim.script import Director, Moment
 from swarmfree.sim.setup import Setup
+from swarmfree.trainer.coordinator.audits import Audits
 from swarmfree.trainer.member.averaging import Averaging, Round
 from swarmfree.trainer.pipeline.source import Source
 from swarmfree.trainer.pipeline.stage_replica import StageReplica
@@ -123,6 +125,23 @@ def test_nobody_escapes_an_audit_by_going_after_it_has_contributed() -> None:
     assert killed
     assert lines(result, "Repaired", "iteration=3")
     assert not lines(result, "PeerExcluded")
+
+
+def test_each_accounts_once_however_many_are_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an alarm everybody is, at once: what a member accounts for says something of many, and
+    calls to all for each would be more than a coordinator may have under way.
+    """
+    monkeypatch.setattr(Audits, "_is_alarmed", lambda *_: True)
+    asked = Counter[tuple[int, str]]()
+
+    def see(moment: Moment) -> bool:
+        if moment.outcome is None and isinstance(moment.request, GetAccount):
+            asked[moment.request.position.iteration, moment.receiver.member.peer_id] += 1
+        return False
+
+    play(audited(swarm(replicas=3, sources=3), share=0.1), Once(see, lambda *_: None))
+    assert len(asked) >= 5 * 12
+    assert set(asked.values()) == {1}
 
 
 def test_an_auditor_that_dies_delays_nobody() -> None:

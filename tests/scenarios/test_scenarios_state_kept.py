@@ -14,6 +14,7 @@ from swarmfree.protocol.actions import Copy, Merge, Restore, Stay
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import (
     Build,
+    Claim,
     Commit,
     Heartbeat,
     HeartbeatAnswer,
@@ -665,3 +666,52 @@ def test_a_replica_that_refused_a_seal_too_early_is_called_for(monkeypatch: pyte
     result = play(unhurried(swarm(standbys=0, faults=NOBODY_COMES), iterations=6), SiblingDies(ROUND, choose))
     assert lines(result, "MemberLost", f"member={chosen[0]}", "not promised")
     assert not recoveries(result)
+
+
+# ---- who cannot step is asked what it holds (seed 2938986) ---------------------------------------
+
+
+class MissedByTheNext(Script):
+    """As the coordinator dies a replica of stage 2 is cut off, and the next one decides an
+    iteration without it; in the next iteration its siblings die with that average as it is heard
+    again, and no word of its own arrives before it is to begin.
+    """
+
+    def __init__(self) -> None:
+        self._missed: Member | None = None
+        self.is_alone = self.has_refused = False
+
+    def see(self, director: Director, moment: Moment) -> None:
+        """Strike twice; note what it answers."""
+        if self._missed is None and WORK(moment):
+            assert director.coordinator is not None
+            self._missed = next(member for member in director.members(2) if member != director.coordinator)
+            director.partition([self._missed])
+            director.kill(director.coordinator)
+        elif not self.is_alone and is_asked(Train, key__iteration=4, key__stage=2)(moment):
+            self.is_alone = True
+            director.kill(*(member for member in director.members(2) if member != self._missed))
+            director.heal()
+        is_answer = moment.receiver.member == self._missed and isinstance(moment.request, Open)
+        if is_answer and isinstance(moment.outcome, Refused) and moment.outcome.kind is RefusalKind.GONE:
+            self.has_refused = True
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Lost, until it has said that it cannot step."""
+        if self._missed is None or self.has_refused or isinstance(request, Open):
+            return None
+        is_answer = isinstance(request, Heartbeat) and receiver.member == self._missed
+        is_word = sender.member == self._missed and isinstance(request, (Hello, Claim))
+        return Fate(0.002, 0.001, 0.002, request_lost=is_word, response_lost=is_answer) if is_answer or is_word else None
+
+
+def test_who_cannot_step_and_has_told_nothing_yet_is_asked_what_it_holds() -> None:
+    """It holds its stage as it was one step before, so that it keeps that, and nothing is made of
+    the neighbours.
+    """
+    script = MissedByTheNext()
+    result = play(unhurried(swarm(sources=2, replicas=2, standbys=1, ends_copies=0, faults=NOBODY_COMES), iterations=6), script)
+    assert script.is_alone
+    assert script.has_refused
+    (recovery,) = recoveries(result)
+    assert "action=Stay" in recovery and "1 of its steps are lost" in recovery

@@ -117,14 +117,8 @@ class Audits:
         number = self._context.rng.getrandbits(64)
         cases = self._all_cases(plan, rolls, number) if self._is_alarmed(plan, averages) else self._cases(plan, rolls, number)
         self._again.clear()
-        verdicts: list[tuple[int, Verdict]] = []
         is_undisturbed = not redone and self._opened.get(plan.base) == 1 and not any(share.taken for share in plan.shares)
-
-        async def one(case: _Case) -> None:
-            verdicts.append((case.roll.stage, await self._look(case, rolls, is_undisturbed=is_undisturbed)))
-
-        await each(cases, one)
-        verdicts.sort(key=lambda found: (found[0], found[1].convicted))
+        verdicts = await self._verdicts(plan, rolls, cases, is_undisturbed=is_undisturbed)
         convicted = [stage for stage, verdict in verdicts if self._carry_out(plan, stage, verdict)]
         if convicted:
             is_own = any(self._context.me in verdict.convicted for _, verdict in verdicts)
@@ -171,27 +165,49 @@ class Audits:
             if (participant := self._roster.get(endpoint.member)) is not None and participant.is_heard
         ]
 
+    async def _verdicts(
+        self, plan: Plan, rolls: Mapping[int, Roll], cases: Sequence[_Case], *, is_undisturbed: bool
+    ) -> list[tuple[int, Verdict]]:
+        """Of each case its stage and what follows, by stage."""
+        for case in cases:
+            self._note_due(case)
+        # Before they are asked, as somebody may have gone when all have answered
+        there = {member: self._roster.get(member) for roll in rolls.values() for member in self._there(roll)}
+        accounts = await self._accounts(plan, rolls, cases)
+        verdicts: list[tuple[int, Verdict]] = []
+
+        async def one(case: _Case) -> None:
+            verdicts.append((case.roll.stage, await self._look(case, accounts, there, is_undisturbed=is_undisturbed)))
+
+        await each(cases, one)
+        return sorted(verdicts, key=lambda found: (found[0], found[1].convicted))
+
     # ---- one audit -------------------------------------------------------------------------------
 
-    async def _look(self, case: _Case, rolls: Mapping[int, Roll], *, is_undisturbed: bool) -> Verdict:
-        """Ask for accounts, then one sibling after the other, until nobody else could change what
-        follows.
-        """
-        roll, subject, iteration = case.roll, case.subject, case.plan.iteration
-        self._tried[subject.peer_id] = iteration
-        # It is due until it has been audited: nobody gains by going, or by saying nothing
-        self._since[subject.peer_id] = min(self._since.get(subject.peer_id, iteration), iteration - math.ceil(1 / self._share))
-        there = {member: self._roster.get(member) for member in self._there(roll)}
-        offsets = audit.offsets_of(roll, subject)
-        first = iteration * self._context.manifest.batch.most
-        routes = {offset: self._routes.route(first + offset) for offset in offsets}
-        accounts = await self._accounts(case, rolls, routes)
+    def _note_due(self, case: _Case) -> None:
+        """It is due until it has been audited: nobody gains by going, or by saying nothing."""
+        peer_id, iteration = case.subject.peer_id, case.plan.iteration
+        self._tried[peer_id] = iteration
+        self._since[peer_id] = min(self._since.get(peer_id, iteration), iteration - math.ceil(1 / self._share))
+
+    async def _look(
+        self,
+        case: _Case,
+        accounts: Mapping[int, Mapping[Member, Account]],
+        there: Mapping[Member, Participant | None],
+        *,
+        is_undisturbed: bool,
+    ) -> Verdict:
+        """Ask one sibling after the other, until nobody else could change what follows."""
+        roll, subject = case.roll, case.subject
+        accounts = {stage: accounts[stage] for stage in self._around(case)}
         mine = accounts[roll.stage].get(subject)
         part_count = self._context.ports.engine.part_count(roll.stage)
         if mine is None or not audit.is_complete(mine, roll, subject, part_count):
             await self._note_withheld(case, there)
             return Verdict()
         self._withheld.pop(subject.peer_id, None)
+        routes = self._routes_of(case)
         if is_undisturbed and (verdict := self._border_verdict(case, accounts, routes)).convicted:
             return verdict
         told = audit.received(roll, subject, accounts[roll.stage])
@@ -215,7 +231,7 @@ class Audits:
         if verdict.convicted and not await self._are_still_there(case.plan, verdict.convicted, there):
             return Verdict()
         if answers and verdict.is_final:
-            self._since[subject.peer_id] = iteration
+            self._since[subject.peer_id] = case.plan.iteration
         if verdict.suspects:
             return self._conflict(case.plan, subject, [m for m in verdict.suspects if m != subject], verdict.evidence)
         return verdict
@@ -243,31 +259,39 @@ class Audits:
                 return False
         return True
 
-    async def _accounts(
-        self, case: _Case, rolls: Mapping[int, Roll], routes: Mapping[int, Route]
-    ) -> dict[int, dict[Member, Account]]:
-        """Of the subject's stage and of those around it, by stage and member."""
-        stage = case.roll.stage
-        around = {route.last for route in routes.values()} | {route.first for route in routes.values()}
-        if stage != ENDS_STAGE:
-            around = {route.at(route.position(stage) + step) for route in routes.values() for step in (-1, 1)}
-        found: dict[int, dict[Member, Account]] = {there: {} for there in sorted({stage, *around})}
+    def _routes_of(self, case: _Case) -> dict[int, Route]:
+        """By offset, the routes of the microbatches that the subject worked on."""
+        first = case.plan.iteration * self._context.manifest.batch.most
+        return {offset: self._routes.route(first + offset) for offset in audit.offsets_of(case.roll, case.subject)}
+
+    def _around(self, case: _Case) -> set[int]:
+        """The subject's stage, and those that its microbatches came from and went to."""
+        stage, routes = case.roll.stage, self._routes_of(case).values()
+        if stage == ENDS_STAGE:
+            return {stage, *(route.last for route in routes), *(route.first for route in routes)}
+        return {stage, *(route.at(route.position(stage) + step) for route in routes for step in (-1, 1))}
+
+    async def _accounts(self, plan: Plan, rolls: Mapping[int, Roll], cases: Sequence[_Case]) -> dict[int, dict[Member, Account]]:
+        """Of the subjects' stages and of those around them, by stage and member; each is asked
+        once, however many cases it says something of.
+        """
+        found: dict[int, dict[Member, Account]] = {stage: {} for case in cases for stage in self._around(case)}
 
         async def one(where: tuple[int, Participant]) -> None:
-            there, participant = where
-            request = GetAccount(case.plan.position, case.plan.base, rolls[there].round())
+            stage, participant = where
+            request = GetAccount(plan.position, plan.base, rolls[stage].round())
             try:
                 async with asyncio.timeout(audit.limit_s(0.0, self._context.timing)):
                     account = (await self._roster.calls.call(participant.endpoint, request)).expect(Account)
             except (CallFailed, TimeoutError):
                 return
-            found[there][participant.member] = account
+            found[stage][participant.member] = account
 
         asked = [
-            (there, participant)
-            for there in found
-            if there in rolls
-            for member in self._there(rolls[there])
+            (stage, participant)
+            for stage in sorted(found)
+            if stage in rolls
+            for member in self._there(rolls[stage])
             if (participant := self._roster.get(member)) is not None
         ]
         await each(asked, one)

@@ -432,6 +432,10 @@ class Roster(Participants):
             self._note_rivalry(participant, error)
         if self._is_fresh_to_one_elected(error):
             error = PeerSilent(f"{participant.member}: {error}")
+        if isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.answer is None:
+            error = await self._failure_of_unheard(participant, error)
+            if self._participants.get(participant.member) is not participant:
+                return
         if isinstance(error, Refused) and self._is_of_higher_term(error):
             await self.yield_to(participant.member, error)
         elif isinstance(error, Refused) and self._is_overtaken(participant, error):
@@ -445,6 +449,18 @@ class Roster(Participants):
             self.fence(participant.member, str(error))
             if may_hold_on:
                 self._remember_standby(participant)
+
+    async def _failure_of_unheard(self, participant: Participant, refusal: Refused) -> CallFailed:
+        """What counts where one cannot step that has not said yet what it holds: its refusal once
+        it has told that; else what keeps it from telling.
+        """
+        try:
+            await self._heartbeat(participant, 0.0)
+        except CallFailed as failure:
+            return failure
+        if not participant.is_heard and self._participants.get(participant.member) is participant:
+            self._is_heard_again(participant)
+        return refusal
 
     def _note_rivalry(self, participant: Participant, refusal: Refused) -> None:
         """A participant that refuses so follows another coordinator, or leads itself: whoever looks
