@@ -130,6 +130,8 @@ class Election:
         refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
         number = self._next_number()
         while not (self._is_led() or await self._is_passed_over(plan)):
+            if (left_s := self._promise_left_s) and await self._stage_member.heartbeat_came.wait(left_s):
+                return None
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
             poll = await self._ask(term, plan, only_asking=True)
@@ -143,7 +145,7 @@ class Election:
             may_claim = not poll.behind and await self._may_claim(term, plan, poll)
             if poll.behind:
                 number = max(number, poll.behind) + 1
-            elif may_claim or await self._forces(term, waited_s, plan, poll):
+            elif not self._promise_left_s and (may_claim or await self._forces(term, waited_s, plan, poll)):
                 is_followed = is_majority(self._electorate(plan), poll.members())
                 inheritance = await self._claim(term, plan, waited_s, is_followed=is_followed)
                 if inheritance is not None:
@@ -184,6 +186,13 @@ class Election:
     def _is_led(self) -> bool:
         """Whether a coordinator has been heard since the campaign began."""
         return self._stage_member.heartbeat_count != self._beats_before
+
+    @property
+    def _promise_left_s(self) -> float:
+        """How much longer this peer waits for whom it has promised the lead last: the first
+        heartbeat may be under way for long, and would be refused, by one that has claimed since.
+        """
+        return max(0.0, self._stage_member.promised_s + self._context.timing.silence_s - self._context.now_s())
 
     async def _is_passed_over(self, plan: Plan) -> bool:
         """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on

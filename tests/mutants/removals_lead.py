@@ -15,9 +15,10 @@ from swarmfree.policy import fork_choice, quorum
 from swarmfree.policy.takeover import InheritedParticipant, Takeover
 from swarmfree.protocol.actions import BuildAction, CopyNeighbour, Fresh, Merge
 from swarmfree.protocol.errors import CallFailed, PeerSilent, PeerUnreachable, RefusalKind, Refused
-from swarmfree.protocol.messages import HeartbeatAnswer, Hello, Met, Promise, Report
+from swarmfree.protocol.messages import Claim, HeartbeatAnswer, Hello, Met, Promise, Report
 from swarmfree.protocol.names import ABSENT, Endpoint, Member, Position
 from swarmfree.protocol.plan import Plan
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer import election
 from swarmfree.trainer.coordinator import absent, broadcast, leadership, meetings, partition_merge, rounds
@@ -33,6 +34,8 @@ from swarmfree.trainer.coordinator.partition_merge import PartitionMerge, Rival
 from swarmfree.trainer.coordinator.quorum_watch import QuorumWatch
 from swarmfree.trainer.coordinator.roster import Roster
 from swarmfree.trainer.coordinator.rounds import Replanned, Rounds
+from swarmfree.trainer.election import Election
+from swarmfree.trainer.member.member import StageMember
 from swarmfree.trainer.peer import End, Peer
 
 
@@ -450,6 +453,24 @@ def silent_copier(patch: pytest.MonkeyPatch) -> None:
             add(self, participant)
 
     patch.setattr(Absent, "add", careless)
+
+
+def claim_beside_a_promise(patch: pytest.MonkeyPatch) -> None:
+    """Who has just promised another one the lead claims it all the same (3.2)."""
+    patch.setattr(Election, "_promise_left_s", property(lambda self: 0.0))
+
+
+def promise_that_is_asked_for_again(patch: pytest.MonkeyPatch) -> None:
+    """Who claims again and again keeps those that have promised it from claiming (3.2)."""
+    claim = StageMember._claim
+
+    async def careless(self: StageMember, sender: Endpoint, request: Claim) -> Reply:
+        reply = await claim(self, sender, request)
+        if sender.member != self.context.me and not request.only_asking:
+            self.promised_s = self.context.now_s()
+        return reply
+
+    patch.setattr(StageMember, "_claim", careless)
 
 
 def refused_before_it_knew(patch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,38 @@ def candidate_without_majority() -> object:
     return _campaign(_silent, judge)
 
 
+def candidate_that_has_promised_another() -> object:
+    """All promise a candidate at once. After how many `silence_s` it leads: where it has promised
+    nobody; where it has just promised D; where D claims once more whenever half of that has passed;
+    where D only asks; and where it promises D as it asks the others itself.
+    """
+
+    async def judge(alone: Alone, election: Election, kind: str) -> float:
+        async def claim(*, only_asking: bool = False) -> None:
+            number = alone.stage_member.replica_state.promises.promised.term.number + 1  # type: ignore[union-attr]
+            with suppress(CallFailed):
+                await alone.stage_member.claim(D, Claim(at(1, Term(number, D.member)), only_asking=only_asking))
+
+        async def again() -> None:
+            while True:
+                await asyncio.sleep(alone.context.timing.silence_s / 2)
+                await claim()
+
+        if kind in {"promised", "again", "asked"}:
+            await claim(only_asking=kind == "asked")
+        if kind == "again":
+            alone.tasks.start(again(), "claims again and again")
+        if kind == "meanwhile":
+            asked_s = alone.context.timing.silence_s / 2 + 0.02
+            asyncio.get_running_loop().call_later(asked_s, lambda: alone.tasks.start(claim(), "claims meanwhile"))
+        leads = None
+        while leads is None and alone.context.now_s() < 10 * alone.context.timing.silence_s:
+            leads = await election.campaign()
+        return round(alone.context.now_s() / alone.context.timing.silence_s, 1)
+
+    return [_campaign(_promising, partial(judge, kind=kind)) for kind in ("", "promised", "again", "asked", "meanwhile")]
+
+
 def candidate_that_is_refused_in_earnest() -> object:
     """All would promise, and do not as a candidate claims: three of four say nothing, or that it is
     no member here; of six, who hold each stage twice, one of each stage says nothing, then or at

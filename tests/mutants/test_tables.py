@@ -394,6 +394,10 @@ ROWS = (
         [True, False, False, True, True],
     ),
     *(
+        Row(rule, tables_return.candidate_that_has_promised_another, [0.6, 1.0, 1.4, 0.6, 1.9])
+        for rule in (removals_lead.claim_beside_a_promise, removals_lead.promise_that_is_asked_for_again)
+    ),
+    *(
         Row(rule, tables_return.candidate_that_is_refused_in_earnest, [3, 3, 3, 1])
         for rule in (removals_return.force_by_the_answers_to_a_claim, removals_return.force_beside_a_majority)
     ),

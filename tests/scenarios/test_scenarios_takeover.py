@@ -360,3 +360,41 @@ def test_a_successor_between_two_iterations_waits_for_no_more_replicas_than_ther
     assert lines(result, "TookOver")
     assert not [line for line in lines(result, "Waiting", "stage 2 has 1 of 2") if float(line.split()[0]) > killed[0]]
     assert result.statistics.longest_gap_s < 20.0
+
+
+class HearsLate(Once):
+    """The coordinator is cut off, so that each question waits for it; from then on the first
+    heartbeat of whoever leads is long under way to one that claims as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(is_asked(Train, key__iteration=1), self._cut_off)
+        self._greeted = set[Member]()
+        self._late: Member | None = None
+
+    def _cut_off(self, director: Director, moment: Moment) -> None:
+        first = next(member for member in director.peers() if member.peer_id == FIRST)
+        director.partition([first], duration_s=40.0)
+
+    def fate(self, sender: Endpoint, receiver: Endpoint, request: Request) -> Fate | None:
+        """Late, once for each that leads, to the second one that claims."""
+        if not self.struck:
+            return None
+        if self._late is None and isinstance(request, Claim) and sender.member.peer_id not in {FIRST, "QmPeer02"}:
+            self._late = sender.member
+        is_late = isinstance(request, Heartbeat) and receiver.member == self._late and sender.member.peer_id != FIRST
+        if not is_late or sender.member in self._greeted:
+            return None
+        self._greeted.add(sender.member)
+        return Fate(1.9, 0.001, 0.002)
+
+
+def test_a_member_that_hears_late_deposes_no_coordinator_that_it_has_promised() -> None:
+    """It waits for the first heartbeat of whom it has promised before it claims itself (seed
+    2939621).
+    """
+    script = HearsLate()
+    result = play(unhurried(swarm(sources=3, replicas=3), iterations=6), script)
+    assert script._greeted
+    assert len(lines(result, "TookOver")) == 1
+    assert not lines(result, "coordinates no longer: behind")

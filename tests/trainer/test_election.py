@@ -103,6 +103,7 @@ class World:
         stages = tuple((Replica(endpoint),) for endpoint in (ME, A, B, C, D))
         self.replica_state.known_plan = Plan(Position(FOUNDER, 1, 0, 1), "b", first.lineage(), stages, (), first, 4)
         self.heartbeat_count, self.heartbeat_came, self.successor = 0, Signal(), None
+        self.promised_s = -math.inf
         self._answers, self._records, self._announcements = answers, records, tuple(announcements)
 
     # -- books, as far as a candidate needs them

@@ -10,6 +10,7 @@ Source: protocol sections 3.1 to 3.4.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
@@ -75,6 +76,7 @@ class StageMember:
         tied: told when something has changed between this peer and its coordinator: what it waits
             for, silence, its leave.
         heartbeat_count: how many heartbeats have come, and calls to another lineage.
+        promised_s: when it promised somebody's claim last, and not once more.
         admitted: who has a place and is in no plan, as heartbeats have told, and when they did
             last.
         placed: peer ids of those of them that have a stage, or make or copy it, as the last
@@ -122,6 +124,7 @@ class StageMember:
         self.heartbeat_came, self.tied = Signal(), Signal()
         self.silent_ticks = 0
         self.heartbeat_count = 0
+        self.promised_s = -math.inf
         self.admitted: Mapping[Member, float] = {}
         self.placed: Collection[str] = ()
         self.successor: Member | None = None
@@ -494,9 +497,12 @@ class StageMember:
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
+        before = replica_state.promises.coordinator
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
         if sender.member != self.context.me and not request.only_asking:
             replica_state.take_back()  # its own claim is made from where it stands
+            if before != sender:  # whoever claims again and again holds nobody up
+                self.promised_s = self.context.now_s()
         last, plan = replica_state.newest_record, replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
         said = promise_bytes(self.context.run, request.position.term, self.context.me)
