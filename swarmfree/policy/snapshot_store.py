@@ -109,3 +109,20 @@ def to_fetch(
         able_to = [stage for stage in missing if stage != ENDS_STAGE or me in feeders]
         mine = able_to[(free.index(me) + late) % len(able_to)] if able_to else None
     return point.iteration, HeldSnapshot(mine, point.iteration, point.lineage) if mine is not None else None
+
+
+def is_in_vain(
+    held: HeldSnapshot, offers: Mapping[str, Sequence[HeldSnapshot]], mine: Sequence[HeldSnapshot], stage_count: int
+) -> bool:
+    """Whether nobody needs what a peer fetches any more: it lies on another disk by now, or a later
+    set lies whole on disks.
+
+    Args:
+        held: what is fetched.
+        offers: peer id -> snapshots on its disk, of all others that wait.
+        mine: on the disk of who fetches.
+        stage_count: of the run.
+    """
+    point = resume_point({**offers, "": mine}, stage_count)
+    is_later_whole = point is not None and not point.missing and point.iteration > held.iteration
+    return is_later_whole or any(held in snapshots for snapshots in offers.values())

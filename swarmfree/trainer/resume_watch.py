@@ -8,10 +8,11 @@ It knows ports only, so that rehearsals play it as the bootstrap node runs it. S
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import itertools
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swarmfree.policy.founder import Patience
 from swarmfree.policy.resume import (
@@ -24,6 +25,7 @@ from swarmfree.policy.resume import (
     side_to_go_on,
     snapshot_sets,
 )
+from swarmfree.policy.snapshot_store import FETCHED_WITHIN_S
 from swarmfree.protocol.announcement import Announcement, PeerState
 from swarmfree.protocol.errors import CallFailed
 from swarmfree.protocol.manifest import Manifest
@@ -48,6 +50,10 @@ WAITED_FOR = 3
 there: one that dies again and again takes what only it has away each time, and brings it back.
 """
 SERVED = frozenset({PeerState.SERVING, PeerState.LEAVING})
+FETCHES_AGAIN_S = FETCHED_WITHIN_S + 4.0
+"""Who fetches no more may have failed, and another one begins within so long: after some looks."""
+FETCHES_KEPT = 1024
+"""First tries that have ended are remembered, so many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,16 @@ class _Choice:
     parts: tuple[SnapshotSet, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """What a member has said last that it fetches, what it told of then, and when that was."""
+
+    member: Member
+    what: str
+    offers: tuple[HeldSnapshot, ...]
+    told_s: float
+
+
 class ResumeWatch:
     """Names who goes on from snapshots, and from which, once nobody is left who leads or is led.
 
@@ -105,7 +121,9 @@ class ResumeWatch:
         self._offers: dict[Member, tuple[HeldSnapshot, ...]] = {}
         self._sets: _Sets | None = None
         self._gained = set[str]()
-        self._asked, self._called = Counter[str](), Counter[str]()
+        self._asked, self._called, self._turns = dict[str, int](), dict[str, int](), itertools.count(1)
+        self._fetches: dict[str, _Fetch] = {}
+        self._fetched = deque[tuple[str, str]](maxlen=FETCHES_KEPT)
         self._records: dict[str, Record] = {}
         self._is_alone = False
 
@@ -155,15 +173,16 @@ class ResumeWatch:
             # announced for a while
             self._say(f"nobody who answers leads; {silent[0].endpoint.member} serves, as it said last, and does not answer")
             return
-        if who := _fetching(answers):
-            self._changed_s = self._gained_s = now_s
-            self._say(f"nobody trains any more; {announced[who].endpoint.member} {answers[who].held_up}: waits for it")
+        who = self._look_who_fetches(announced, answers)
+        is_long = now_s - self._gained_s >= WAITED_FOR * timing.join_wait_s
+        if who and not is_long:
+            self._changed_s = now_s
+            self._say(f"nobody trains any more; {who}: waits for it")
             return
         # Others may be about to come with something later
         leadless_s = Patience.of(timing, 1).leadless_s
         for_later_s = leadless_s if is_later_there else 0.0
         wait_s = timing.join_wait_s if point.missing or coming else timing.silence_s + for_later_s
-        is_long = now_s - self._gained_s >= WAITED_FOR * timing.join_wait_s
         if now_s - self._changed_s < wait_s and not is_long:
             self._say(self._waits_for(point, coming))
             return
@@ -175,21 +194,45 @@ class ResumeWatch:
         self._named_s = self._clock.now_s()
 
     def _whom_to_ask(self, announced: Mapping[str, Announcement]) -> list[Announcement]:
-        """Those that serve first; of each kind those that were asked least often: there may be more
+        """Of those that serve, and of all others, who was not asked for longest: there may be more
         than can be asked in one look, and what one has told is kept.
         """
-        self._called = Counter({peer: self._called[peer] for peer in announced})
-
-        def turn(a: Announcement) -> tuple[bool, int]:
-            return a.state is not PeerState.SERVING, self._called[a.endpoint.member.peer_id]
-
-        asked = sorted(announced.values(), key=turn)[:ASKED_MAX]
-        self._called.update(a.endpoint.member.peer_id for a in asked)
+        self._called = {peer: turn for peer, turn in self._called.items() if peer in announced}
+        by_turn = sorted(announced.values(), key=lambda a: self._called.get(a.endpoint.member.peer_id, 0))
+        serving = [a for a in by_turn if a.state is PeerState.SERVING][: ASKED_MAX // 2]
+        asked = [*serving, *(a for a in by_turn if a not in serving)][:ASKED_MAX]
+        self._called |= {a.endpoint.member.peer_id: next(self._turns) for a in asked}
         return asked
+
+    def _look_who_fetches(self, announced: Mapping[str, Announcement], answers: Mapping[str, PlanAnswer]) -> str:
+        """One that fetches a stage from the run's store, or did a moment ago, in words; empty for
+        nobody. Who is not asked, or does not answer, goes on with it. Of each fetch the first try
+        alone is something that had not been there, and that for as long as it lasts.
+        """
+        now_s = self._clock.now_s()
+        for peer, answer in answers.items():
+            before, member, offers = self._fetches.get(peer), announced[peer].endpoint.member, answer.snapshots
+            if before is not None and (before.member, before.what) != (member, answer.held_up):
+                self._fetched.append((peer, before.what))
+            if answer.coordinator is None and answer.held_up:
+                self._fetches[peer] = _Fetch(member, answer.held_up, offers, now_s)
+            elif before is not None and (offers != before.offers or now_s - before.told_s >= FETCHES_AGAIN_S):
+                del self._fetches[peer]  # it has come, or does not
+        for peer in self._fetches.keys() - answers.keys():
+            self._fetches[peer] = replace(self._fetches[peer], told_s=now_s)
+        for peer in self._fetches.keys() - announced.keys():
+            self._fetched.append((peer, self._fetches.pop(peer).what))
+        first = [peer for peer, one in self._fetches.items() if (peer, one.what) not in self._fetched]
+        if first:
+            self._gained_s = now_s
+        who = min(first or self._fetches, default="")
+        return f"{self._fetches[who].member} {self._fetches[who].what}" if who else ""
 
     def _forget(self) -> None:
         """Nobody has told anything."""
         self._offers, self._records, self._sets, self._gained = {}, {}, None, set()
+        self._fetches = {}
+        self._fetched.clear()
 
     def _look_for_news(self, newest: SnapshotSet, choice: _Choice, sets: Sequence[SnapshotSet]) -> bool:
         """Whether the sets have changed, not who holds them: one that tells of what nobody else has
@@ -274,7 +317,8 @@ class ResumeWatch:
         self._records = {lineage: record for lineage, record in self._records.items() if lineage in there}
         known = {one: record for one in sets if (record := self._record_of(one)) is not None}
         last = dict([(one, record) for one, record in known.items() if not one.missing][:SETS_COMPARED])
-        parts = dict([(one, record) for one, record in known.items() if one.missing][:SETS_COMPARED])
+        paused = [(one, record) for one, record in known.items() if one.missing and record.halt is Halting.PAUSE]
+        parts = dict(paused[:SETS_COMPARED])
         present = await self._directory.founder()
         point = side_to_go_on(last, newest, present)
         if awaited := parts_to_wait_for(parts, last, newest, present):
@@ -298,11 +342,15 @@ class ResumeWatch:
         return record if record is not None and record.iteration + 1 == one.iteration else None
 
     async def _ask_records(self, sets: Sequence[SnapshotSet], announced: Mapping[str, Announcement]) -> None:
-        """Of those sets that somebody has who was asked least often, by those of them: neither who
-        invents sets, nor who refuses, keeps the others from being asked.
+        """Of those sets first that somebody has who was not asked for longest, by those of them:
+        neither who invents sets, nor who refuses, keeps the others from being asked.
         """
-        self._asked = Counter({peer: self._asked[peer] for peer in announced})
-        sets = sorted(sets, key=lambda one: min(self._asked[peer] for peer in one.holders))[:SETS_ASKED]
+        self._asked = {peer: turn for peer, turn in self._asked.items() if peer in announced}
+
+        def turn(peer: str) -> int:
+            return self._asked.get(peer, 0)
+
+        sets = sorted(sets, key=lambda one: min(map(turn, one.holders)))[:SETS_ASKED]
         silence_s = self._manifest.timing.silence_s / 2
 
         async def ask(endpoint: Endpoint, wanted: SnapshotSet) -> None:
@@ -314,8 +362,8 @@ class ResumeWatch:
 
         async with asyncio.TaskGroup() as group:
             for one in sets:
-                holders = sorted(one.holders, key=lambda peer: self._asked[peer])[:HOLDERS_ASKED]
-                self._asked.update(holders)
+                holders = sorted(one.holders, key=turn)[:HOLDERS_ASKED]
+                self._asked |= {holder: next(self._turns) for holder in holders}
                 for holder in holders:
                     group.create_task(ask(announced[holder].endpoint, one))
 
@@ -369,8 +417,3 @@ class ResumeWatch:
 def _usable(answer: PlanAnswer) -> tuple[HeldSnapshot, ...]:
     """What there is a record before."""
     return tuple(held for held in answer.snapshots if held.iteration > 0)[:SETS_EACH]
-
-
-def _fetching(answers: Mapping[str, PlanAnswer]) -> str:
-    """Peer id of one that fetches a stage from the run's store; empty for nobody."""
-    return next((peer for peer, answer in answers.items() if answer.coordinator is None and answer.held_up), "")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from swarmfree.policy.snapshot_store import to_fetch
+from swarmfree.policy.resume import resume_point
+from swarmfree.policy.snapshot_store import is_in_vain, to_fetch
+from swarmfree.protocol.announcement import Announcement
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.events import Note
-from swarmfree.protocol.messages import HeldSnapshot
+from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import ABSENT, Founder
 from swarmfree.trainer.context import Context
 from swarmfree.trainer.founder_watch import ASKED_MAX, ask_plans
@@ -21,6 +23,8 @@ from swarmfree.trainer.snapshot_keeper import SnapshotKeeper
 
 LOOK_S, LOOK_S_MAX = 1.0, 15.0
 BACKOFF_S = 2.0
+LOOKS_UP_S = 2.0
+"""Who fetches looks as often whether anybody needs that still."""
 ANSWERED_WITHIN_S = 15.0
 
 Offers = Mapping[str, tuple[HeldSnapshot, ...]]
@@ -55,14 +59,16 @@ class SnapshotFetcher:
         self._failed: dict[HeldSnapshot, tuple[str, float, float]] = {}
         self._seen: tuple[Offers, tuple[HeldSnapshot, ...]] = ({}, ())
         self._seen_s = 0.0
-        self._hidden_before = 0
+        self._hides, self._hidden_until_s = (0, 0), 0.0
         self.fetches = ""
 
     def offered(self) -> tuple[HeldSnapshot, ...]:
         """What this peer tells of: all on its disk but what is older than a set that peers are
-        fetching.
+        fetching, for half of `join_wait_s` from when that was chosen first, or one stage more of
+        it came. The bootstrap node may wait no longer for a fetch of which it hears nothing.
         """
-        return tuple(held for held in self._keeper.held() if held.iteration >= self._hidden_before)
+        before = self._hides[0] if self._context.now_s() < self._hidden_until_s else 0
+        return tuple(held for held in self._keeper.held() if held.iteration >= before)
 
     async def are_stored(self) -> str:
         """Why nobody begins this run from nothing: the store has something of it, or has not said
@@ -84,7 +90,7 @@ class SnapshotFetcher:
         while self._store is not None:
             await asyncio.sleep(wait_s * (0.5 + 0.5 * self._context.rng.random()))
             if self._is_settled:
-                self._hidden_before = 0
+                self._hides = 0, 0
                 wait_s = LOOK_S
             else:
                 wait_s = LOOK_S if await self._look() else min(LOOK_S_MAX, 1.5 * wait_s)
@@ -100,15 +106,15 @@ class SnapshotFetcher:
         """One look; whether the store has anything."""
         stored = await self._stored()
         if not stored:
-            self._hidden_before = 0
             return False
         context, me = self._context, self._context.me.peer_id
-        announced = [a for a in await context.ports.directory.announcements() if a.endpoint.member.peer_id != me][:ASKED_MAX]
-        answers = await ask_plans(context.ports.network, announced, context.timing.silence_s / 2)
-        if any(answer.goes_on(0) for answer in answers.values()):
-            self._hidden_before = 0
-            return True
+        announced, answers = await self._ask()
         offers = {peer: answer.snapshots for peer, answer in answers.items()} | {me: self._keeper.held()}
+        newest = resume_point(offers, context.manifest.stage_count)
+        # Who was away when others decided that much does not go on from before it
+        least = newest.iteration if newest is not None and not newest.missing else 0
+        if any(answer.goes_on(least) for answer in answers.values()):
+            return True
         feeders = {a.endpoint.member.peer_id for a in announced if a.can_feed}
         feeders |= {me} if context.ports.tokens is not None else set()
         if (offers, stored) != self._seen:
@@ -116,12 +122,19 @@ class SnapshotFetcher:
             self._seen, self._seen_s = (offers, stored), context.now_s()
             return True
         waited_s, stage_count = context.now_s() - self._seen_s, context.manifest.stage_count
-        self._hidden_before, held = to_fetch(me, offers, feeders, stored, stage_count, waited_s)
-        if waited_s >= context.timing.join_wait_s:
-            self._hidden_before = 0
+        iteration, held = to_fetch(me, offers, feeders, stored, stage_count, waited_s)
+        there = {held.stage for snapshots in offers.values() for held in snapshots if held.iteration == iteration}
+        if (iteration, len(there)) > self._hides:  # once for each stage that comes, whatever else others tell
+            self._hides, self._hidden_until_s = (iteration, len(there)), context.now_s() + context.timing.join_wait_s / 2
         if held is not None:
             await self._fetch(held)
         return True
+
+    async def _ask(self) -> tuple[list[Announcement], dict[str, PlanAnswer]]:
+        """Who else is announced, and what they answer."""
+        context, me = self._context, self._context.me.peer_id
+        announced = [a for a in await context.ports.directory.announcements() if a.endpoint.member.peer_id != me][:ASKED_MAX]
+        return announced, await ask_plans(context.ports.network, announced, context.timing.silence_s / 2)
 
     async def _fetch(self, held: HeldSnapshot) -> None:
         """Fetch one, unless it has just failed: it may be large."""
@@ -134,7 +147,7 @@ class SnapshotFetcher:
             self._context.tell(Note(what))
         self.fetches = what
         try:
-            await self._store.fetch(held)
+            await self._received(held, what)
         except SwarmfreeError as error:
             if str(error) != why:
                 self._context.tell(Note(f"a snapshot is passed over: {error}"))
@@ -146,6 +159,34 @@ class SnapshotFetcher:
         self._keeper.arrived(held)
         if not self._is_settled:
             await self._load(None)
+
+    async def _received(self, held: HeldSnapshot, what: str) -> None:
+        """Have one come, and say so as long as somebody needs it: no resume waits for it else.
+
+        Raises:
+            SwarmfreeError: it cannot be had.
+        """
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(self._failure_of(held))
+            while not (await asyncio.wait([fetching], timeout=LOOKS_UP_S))[0]:
+                self.fetches = "" if await self._is_in_vain(held) else what
+        if (failure := fetching.result()) is not None:
+            raise failure
+
+    async def _failure_of(self, held: HeldSnapshot) -> SwarmfreeError | None:
+        """Have one come; why it does not."""
+        assert self._store is not None, "it has told of this one"
+        try:
+            await self._store.fetch(held)
+        except SwarmfreeError as error:
+            return error
+        return None
+
+    async def _is_in_vain(self, held: HeldSnapshot) -> bool:
+        """Whether nobody needs what is being fetched any more."""
+        answers = (await self._ask())[1]
+        offers = {peer: answer.snapshots for peer, answer in answers.items()}
+        return is_in_vain(held, offers, self._keeper.held(), self._context.manifest.stage_count)
 
     async def _stored(self) -> tuple[HeldSnapshot, ...]:
         """What the store has; nothing where it does not say so in time, which is told of once."""

@@ -97,7 +97,7 @@ def stages_that_are_fetched() -> object:
         world = World(a=holds(0), b=holds(1), c=PlanAnswer(None, "", held_up="fetches"))
         early = await world.look(120.0)
         world.answers["c"] = PlanAnswer(None, "") if fails else holds(2)
-        return [founder.is_whole for founder in (*early, *await world.look(TIMING.join_wait_s + 3.0))][:1]
+        return [founder.is_whole for founder in (*early, *await world.look(TIMING.join_wait_s + 30.0))][:1]
 
     return [asyncio.run(story(fails=fails)) for fails in (False, True)]
 

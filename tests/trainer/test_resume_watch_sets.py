@@ -4,18 +4,20 @@ long it waits where they come and go.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from swarmfree.protocol.errors import RefusalKind, Refused
 from swarmfree.protocol.messages import GetRecord, HeldSnapshot, PlanAnswer
-from swarmfree.protocol.names import Endpoint, Founder
+from swarmfree.protocol.names import Endpoint, Founder, Member
 from swarmfree.protocol.order import Halting
 from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import Record
 from swarmfree.trainer.founder_watch import ASKED_MAX
-from swarmfree.trainer.resume_watch import HOLDERS_ASKED, LOOK_S, WAITED_FOR
+from swarmfree.trainer.resume_watch import FETCHES_AGAIN_S, HOLDERS_ASKED, LOOK_S, SETS_COMPARED, WAITED_FOR
 from tests.builders import make_record
 from tests.trainer.test_resume_watch import TIMING, WHOLE, L, World, announced, come_back, holds, sides
 
@@ -137,7 +139,7 @@ async def test_what_somebody_fetches_from_the_store_is_waited_for() -> None:
     assert await failed.look(300.0) == []
     failed.answers["c"] = PlanAnswer(None, "")
     assert await failed.look(TIMING.join_wait_s - 2 * LOOK_S) == []
-    assert [one.is_whole for one in await failed.look(4 * LOOK_S)] == [False]
+    assert [one.is_whole for one in await failed.look(FETCHES_AGAIN_S + 4 * LOOK_S)] == [False]
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
@@ -244,3 +246,84 @@ async def test_of_more_than_can_be_asked_at_once_each_is_asked_in_its_turn() -> 
     serving = World(**{f"a{number:03}": holds(number % 2) for number in range(ASKED_MAX)})
     serving.there["z"], serving.answers["z"] = announced("z", serves=True), PlanAnswer(None, "", announced("z").endpoint)
     assert await serving.look(200.0) == []
+
+
+async def test_those_that_come_meanwhile_are_asked_in_their_turn_and_not_before_all_others() -> None:
+    """Half an hour of looks counts no more than one; and who says that it serves, beside more than
+    can be asked at once that say so, leaves places to others.
+    """
+    world = World(a=PlanAnswer(None, ""), b=PlanAnswer(None, ""), c=PlanAnswer(None, ""))
+    assert await world.look(1800.0) == []
+    world.answers |= {"a": holds(0), "b": holds(1), "c": holds(2)}
+    come = {f"n{number:03}": announced(f"n{number:03}") for number in range(300)}
+    world.there = come | world.there
+    world.answers |= dict.fromkeys(come, PlanAnswer(None, ""))
+    assert [one.is_whole for one in await world.look(TIMING.silence_s + 4 * LOOK_S)] == [True]
+    crowded = World(a=holds(0), b=holds(1), c=holds(2))
+    serving = {f"n{number:03}": announced(f"n{number:03}", serves=True) for number in range(ASKED_MAX)}
+    crowded.there = serving | crowded.there
+    crowded.answers |= dict.fromkeys(serving, PlanAnswer(None, ""))
+    assert [one.is_whole for one in await crowded.look(2 * TIMING.lease_s + TIMING.silence_s + 4 * LOOK_S)] == [True]
+
+
+FETCHES = PlanAnswer(None, "", held_up="fetches stage 2 before iteration 50 from s3://bucket")
+
+
+@pytest.mark.parametrize("is_announced", [False, True])
+async def test_one_that_dies_again_and_again_as_it_fetches_holds_up_nobody(*, is_announced: bool) -> None:
+    """Its first try alone is something that had not been there."""
+    world, begun_s, lives = World(a=holds(0), b=holds(1)), 100.0, itertools.count(1)
+    while len(world.named) == 1 and world.time_s < begun_s + 900.0:
+        shown, world.answers["c"] = announced("c"), FETCHES
+        life = replace(shown.endpoint, member=Member("c", f"{next(lives):016x}"))
+        world.there["c"] = replace(shown, endpoint=life)
+        await world.look(50.0)
+        if not is_announced:
+            del world.there["c"]
+        del world.answers["c"]
+        await world.look(20.0)
+    assert (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < (WAITED_FOR + 2) * TIMING.join_wait_s + 50.0
+    assert not world.named[-1].is_whole
+
+
+async def test_one_whose_fetch_fails_again_and_again_holds_up_nobody() -> None:
+    """Whether it begins again at once or after a pause."""
+    world, begun_s = World(a=holds(0), b=holds(1), c=FETCHES), 100.0
+    while len(world.named) == 1 and world.time_s < begun_s + 900.0:
+        world.answers["c"] = FETCHES
+        await world.look(90.0)
+        world.answers["c"] = PlanAnswer(None, "")
+        await world.look(3.0)
+    assert 90.0 + (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < 90.0 + (WAITED_FOR + 2) * TIMING.join_wait_s
+
+
+async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
+    """An older set is whole on the disks meanwhile. Nor where it has failed, and begins again; and
+    where it has come, nothing more is waited for.
+    """
+    world = World(a=holds(0), b=holds(1), c=holds(2), v=FETCHES)
+    assert await world.look(60.0) == []
+    answers, world.answers = world.answers, {}
+    assert await world.look(TIMING.silence_s + 4 * LOOK_S) == []
+    world.answers = answers | {"v": PlanAnswer(None, "")}
+    assert await world.look(FETCHES_AGAIN_S - LOOK_S) == []
+    world.answers["v"] = FETCHES
+    assert await world.look(60.0) == []
+    world.answers["v"] = holds(2)
+    assert len(await world.look(TIMING.silence_s + 2 * LOOK_S)) == 1
+
+
+async def test_parts_of_which_nobody_waits_hide_none() -> None:
+    """Invented ones that nobody has paused with, more than are compared."""
+    world = World(a=holds(0), b=holds(1), c=holds(2))
+    part = make_record(iteration=59, halt=Halting.PAUSE, order=9)
+    invented = [make_record(iteration=90, loss=float(number)) for number in range(SETS_COMPARED + 1)]
+    world.left |= {record.lineage(): record for record in (part, *invented)}
+    for number, record in enumerate(invented):
+        shown = HeldSnapshot(1, 91, record.lineage()), HeldSnapshot(2, 91, record.lineage())
+        for k, one in enumerate(shown):
+            name = f"liar{number:03}{k}"
+            world.there[name], world.answers[name] = announced(name), PlanAnswer(None, "", snapshots=(one,))
+    world.there["p"], world.answers["p"] = announced("p"), PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 60, part.lineage()),))
+    assert await world.look(20.0) == []
+    assert any("with the rest of iteration 60" in said for said in world.said)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from swarmfree.policy.snapshot_store import is_in_vain
 from swarmfree.protocol.errors import SwarmfreeError
 from swarmfree.protocol.messages import HeldSnapshot, PlanAnswer
 from swarmfree.protocol.names import ABSENT
+from swarmfree.trainer import snapshot_fetcher
 from swarmfree.trainer.snapshot_fetcher import SnapshotFetcher
 
 L = "a" * 64
@@ -91,7 +96,9 @@ async def test_while_somebody_leads_nothing_is_fetched() -> None:
 
 
 async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
-    """It is told of in one line, and after `join_wait_s` what lies on the disk counts again."""
+    """It is told of in one line, and what lies on the disk counts again after half of
+    `join_wait_s`, whatever others tell meanwhile.
+    """
     world = World((OLD,), (NEW,))
     await world.fetcher._look()
     world.there = [NEW]
@@ -101,16 +108,96 @@ async def test_what_cannot_be_fetched_leaves_what_there_is() -> None:
         raise SwarmfreeError("s3://bucket/x: it is not what was uploaded")
 
     world.fetch = refused  # type: ignore[method-assign]
-    for now_s in (1.0, 2.0, 61.0):
+    for now_s in (1.0, 2.0, 30.0, 31.0, 32.0, 90.0):
         world.now_s = now_s
+        if now_s == 30.0:
+            world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L), HeldSnapshot(0, 10, L)))
         await world.fetcher._look()
-        assert world.fetcher.offered() == ((OLD,) if now_s > 60 else ())
+        assert world.fetcher.offered() == ((OLD,) if now_s >= 31.0 else ())
     assert world.loaded == 0
     assert [line for line in world.told if "passed over" in line] == [
         "a snapshot is passed over: s3://bucket/x: it is not what was uploaded"
     ]
     assert len(world.told) == 2
-    assert len(world.fetched) == 2, "not again at once"
+    assert len(world.fetched) == 3, "not again at once"
+
+
+@pytest.mark.parametrize(
+    ("tells", "is_needed"),
+    [
+        ((HeldSnapshot(0, 20, L),), True),
+        ((HeldSnapshot(1, 20, L),), False),
+        ((HeldSnapshot(0, 30, L),), True),
+        ((HeldSnapshot(0, 10, L), HeldSnapshot(1, 10, "b" * 64)), True),
+    ],
+)
+async def test_what_nobody_needs_any_more_is_fetched_in_silence(
+    tells: tuple[HeldSnapshot, ...], *, is_needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another disk has it by now, so that no resume waits for it; whoever said so may have lied, or
+    die. A part of a later set, or an older one, needs it still.
+    """
+    monkeypatch.setattr(snapshot_fetcher, "LOOKS_UP_S", 0.01)
+    world, before = World((OLD,), (NEW,)), PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
+
+    async def slow(held: HeldSnapshot) -> None:
+        world.fetched.append(held)
+        for other in (before, PlanAnswer(None, "", snapshots=tells), before):
+            world.other = other
+            await asyncio.sleep(0.1)
+            world.said.append(world.fetcher.fetches)
+
+    world.fetch = slow  # type: ignore[method-assign]
+    for _ in range(2):
+        await world.fetcher._look()
+    assert (world.fetched, world.loaded) == ([NEW], 1)
+    assert [bool(said) for said in world.said] == [True, is_needed, True]
+    assert world.fetcher.fetches == ""
+
+
+async def test_each_stage_that_comes_hides_what_is_older_once_more() -> None:
+    """The next one may be for a peer to fetch that cannot, and begins late."""
+    world = World((OLD,), (NEW, HeldSnapshot(0, 20, L)))
+    world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 10, L),))
+
+    async def never(held: HeldSnapshot) -> None:
+        raise SwarmfreeError("disk full")
+
+    world.fetch = never  # type: ignore[method-assign]
+    shown = []
+    for now_s in (0.0, 1.0, 32.0, 33.0, 34.0, 35.0, 66.0, 67.0):
+        world.now_s = now_s
+        if now_s == 33.0:
+            world.other = PlanAnswer(None, "", snapshots=(HeldSnapshot(0, 20, L),))
+        await world.fetcher._look()
+        shown.append(bool(world.fetcher.offered()))
+    assert shown == [True, False, True, True, False, False, True, True]
+
+
+async def test_one_that_slept_does_not_keep_others_from_fetching() -> None:
+    """Nobody goes on from before what lies on disks whole."""
+    world = World((OLD,), (NEW,))
+    plan = cast("Any", object())
+    world.other = PlanAnswer(plan, "", None, 9, snapshots=(HeldSnapshot(0, 10, L), HeldSnapshot(0, 20, L)))
+    for _ in range(2):
+        await world.fetcher._look()
+    assert world.fetched == [NEW]
+    world.fetched.clear()
+    world.other = PlanAnswer(plan, "", None, 10, snapshots=world.other.snapshots)
+    for _ in range(2):
+        await world.fetcher._look()
+    assert not world.fetched
+
+
+def test_a_later_set_that_is_whole_needs_no_fetch() -> None:
+    """An older one, or a part, does."""
+    whole = {"a": (HeldSnapshot(0, 30, L),), "b": (HeldSnapshot(1, 30, L),)}
+    assert is_in_vain(NEW, whole, (), 2)
+    assert is_in_vain(NEW, {"a": whole["a"]}, whole["b"], 2), "its own part counts"
+    assert not is_in_vain(NEW, {"a": ()}, (NEW,), 2), "and does not by itself"
+    assert not is_in_vain(HeldSnapshot(1, 30, "b" * 64), whole, (), 2)
+    assert not is_in_vain(NEW, whole, (), 3)
+    assert not is_in_vain(NEW, {}, (), 2)
 
 
 async def test_a_store_that_refuses_is_told_of_once() -> None:
