@@ -130,7 +130,7 @@ class Election:
         refused, pause_s, look_at_s = 0, timing.silence_s / 4, self._context.now_s() + LOOK_S
         number = self._next_number()
         while not (self._is_led() or await self._is_passed_over(plan)):
-            if (left_s := self._promise_left_s) and await self._stage_member.heartbeat_came.wait(left_s):
+            if await self._hears_promised(pause_s):
                 return None
             waited_s = self._context.now_s() - self._alone_since_s
             term = Term(number, self._context.me)
@@ -193,6 +193,13 @@ class Election:
         heartbeat may be under way for long, and would be refused, by one that has claimed since.
         """
         return max(0.0, self._stage_member.promised_s + self._context.timing.silence_s - self._context.now_s())
+
+    async def _hears_promised(self, pause_s: float) -> bool:
+        """Wait for whom this peer has promised the lead, and a moment more, since two may have
+        promised each other; whether one is heard.
+        """
+        left_s = self._promise_left_s
+        return left_s > 0 and await self._stage_member.heartbeat_came.wait(left_s + pause_s * self._context.rng.random())
 
     async def _is_passed_over(self, plan: Plan) -> bool:
         """Whether a later founder was named than this plan's, and nothing is sealed: nobody goes on

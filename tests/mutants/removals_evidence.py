@@ -41,8 +41,7 @@ def commit_before_a_heartbeat(patch: pytest.MonkeyPatch) -> None:
     its member is taken for one that cannot step (evidence).
     """
 
-    async def at_once(self: StageMember, sender: Endpoint | None, until_s: float) -> bool:
-        del self, sender, until_s
+    async def at_once(*_: object) -> bool:
         return False
 
     patch.setattr(StageMember, "_waited_for_heartbeat", at_once)

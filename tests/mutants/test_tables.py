@@ -394,7 +394,7 @@ ROWS = (
         [True, False, False, True, True],
     ),
     *(
-        Row(rule, tables_return.candidate_that_has_promised_another, [0.6, 1.0, 1.4, 0.6, 1.9])
+        Row(rule, tables_return.candidate_that_has_promised_another, [0.6, 1.3, 1.9, 0.6, 2.1])
         for rule in (removals_lead.claim_beside_a_promise, removals_lead.promise_that_is_asked_for_again)
     ),
     *(

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
 from swarmfree.policy.audit import Verdict
-from swarmfree.protocol.events import Note, PeerExcluded
-from swarmfree.protocol.messages import AuditAnswer
-from swarmfree.protocol.names import Member
-from swarmfree.trainer.coordinator.audits import CONFLICTS_MAX
-from tests.mutants.tables_audit import FOUND, LAST, NO_ANSWER, NOTHING, B, Bench, C, D, bench, disputed_by_two_at_once, named
+from swarmfree.protocol.events import Note, PeerExcluded, PeersSuspected
+from swarmfree.protocol.messages import Account, AuditAnswer, Hello
+from swarmfree.protocol.names import Member, PartialSumId
+from swarmfree.protocol.plan import Replica
+from swarmfree.protocol.records import ContributionDigest, MicrobatchSet, PartialSum
+from swarmfree.trainer.coordinator.audits import CONFLICTS_MAX, Audits, _Case
+from tests.mutants.alone import A, endpoint
+from tests.mutants.tables_audit import (
+    FOUND,
+    LAST,
+    NO_ANSWER,
+    NOTHING,
+    STAGE,
+    B,
+    Bench,
+    C,
+    D,
+    bench,
+    disputed_by_two_at_once,
+    named,
+)
 
 NOBODY = {("", "")}
 
@@ -105,3 +122,80 @@ def test_who_is_convicted_at_a_border_is_told_once_and_with_its_own_stage() -> N
         return [(event.peer_id, event.stage) for event in there.told if isinstance(event, PeerExcluded)]
 
     assert bench(story) == [("b", 1)]
+
+
+def test_who_left_and_came_back_as_accounts_were_asked_for_is_not_convicted() -> None:
+    """What it could show went with its base."""
+
+    async def story(there: Bench) -> object:
+        there.says = dict.fromkeys((B, D), FOUND)
+
+        def again(account: Account) -> Account:
+            there.roster.admit(endpoint("c"), Hello(False, standby=False, corpus_hash=""), STAGE, built=True)
+            return account
+
+        there.changes[C] = again
+        return named(await there.look(C))
+
+    assert bench(story) == ("", "")
+
+
+def test_verdicts_come_in_one_order_whoever_answers_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one names the stage that is void."""
+
+    async def look(_: Audits, case: _Case, *__: object, **___: object) -> Verdict:
+        await asyncio.sleep(1.0 if case.subject == B else 0.0)
+        return Verdict((case.subject,))
+
+    async def story(there: Bench) -> object:
+        monkeypatch.setattr(Audits, "_look", look)
+        cases = [_Case(there.plan, there.roll, subject, 7) for subject in (B, C)]
+        found = await there.audits._verdicts(there.plan, there.rolls(there.roll), cases, is_undisturbed=False)
+        return [verdict.convicted for _, verdict in found]
+
+    assert bench(story) == [(B,), (C,)]
+
+
+def test_a_stage_far_away_that_accounts_not_hides_no_dispute() -> None:
+    """Where others are audited as well, accounts of more than the neighbours are there."""
+
+    async def story(there: Bench) -> object:
+        other = ContributionDigest(0, C, "other")
+        there.changes[B] = lambda account: replace(
+            account, contributions=tuple(other if (one.part, one.member) == (0, C) else one for one in account.contributions)
+        )
+        there.roster.admit(endpoint("x"), Hello(False, False, ""), 3, built=True)
+        there.plan = replace(there.plan, replicas=(*there.plan.replicas, (Replica(endpoint("x")),)))
+        case = _Case(there.plan, there.roll, C, 7)
+        accounts = await there.audits._accounts(there.plan, there.rolls(there.roll), [case])
+        known = {member: there.roster.get(member) for member in (B, C, D)}
+        await there.audits._look(case, {**accounts, 3: {}}, known, is_undisturbed=True)
+        return any(isinstance(event, PeersSuspected) for event in there.told)
+
+    assert bench(story)
+
+
+def test_both_ends_of_a_route_account_for_what_a_source_has_done() -> None:
+    """What it sent on, and what came back to it."""
+
+    async def story(there: Bench) -> object:
+        sums = (PartialSum(PartialSumId(A.member, 0), MicrobatchSet.of((0,)), (0,)),)
+        roll = replace(there.roll, stage=0, partial_sums=sums, members=(A,))
+        return there.audits._around(_Case(there.plan, roll, A.member, 7))
+
+    assert bench(story) == {0, 1, 2}
+
+
+def test_who_is_overdue_stays_so_and_who_was_tried_in_vain_comes_after_the_others() -> None:
+    """Else one that nobody can audit takes the turn of all others."""
+
+    async def story(there: Bench) -> object:
+        there.subjects(0, [0])  # all are seen
+        there.says = dict.fromkeys((B, D), NO_ANSWER)
+        await there.look(C, iteration=3)
+        chosen = there.subjects(4, range(5))
+        there.audits._since["c"] = -50
+        there.audits._note_due(_Case(there.plan, there.roll, C, 7))
+        return "c" in chosen, there.audits._since["c"]
+
+    assert bench(story, share=0.25) == (False, -50)

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from swarmfree.protocol.messages import Commit
+from swarmfree.protocol.messages import Commit, Committed, Heartbeat
 from swarmfree.protocol.names import Endpoint
+from swarmfree.protocol.ports import Reply
 from swarmfree.protocol.records import float64_bits
 from tests.builders import voted
-from tests.mutants.alone import ME, SIBLING, A, Alone, D, play, word
-from tests.mutants.tables_evidence import next_record
+from tests.mutants.alone import LATER, ME, SIBLING, TERM, A, Alone, D, at, play, word
+from tests.mutants.tables_evidence import _promises, next_record
 
 
 @pytest.mark.parametrize("sender", [A, None])
@@ -74,3 +75,54 @@ def test_one_that_another_record_has_overtaken_is_refused_and_the_same_is_not(lo
         return asked.result()
 
     assert play(story) == came_to
+
+
+@pytest.mark.parametrize("ticks", range(8))
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_heartbeat_that_comes_as_it_is_looked_at_counts(ticks: int, *, is_busy: bool) -> None:
+    """Whatever happens in the same moment, in its turn or before that."""
+
+    async def story(alone: Alone) -> str:
+        entry = await next_record(alone, forced=(1,))
+        promises = _promises(alone, SIBLING, D, A)
+        heartbeat = Heartbeat(at(1, LATER, 1), 0, 0.0, lineage=entry.before, evidence=promises)
+
+        async def act() -> Reply:
+            await asyncio.sleep(0.2)
+            return Reply(Committed(0))
+
+        async with asyncio.TaskGroup() as group:
+            if is_busy:
+                group.create_task(alone.stage_member._in_turn(act))
+                await asyncio.sleep(0)
+            asked = group.create_task(word(alone.stage_member.commit(Commit(voted(entry, SIBLING.member)), D)))
+            await asyncio.sleep(0.2 if is_busy else 0.0)
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            assert await word(alone.stage_member.heartbeat(D, heartbeat)) == "HeartbeatAnswer"
+        return asked.result()
+
+    assert play(story) == "Committed"
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_one_that_was_overtaken_in_its_turn_or_by_a_copy_is_refused(*, is_copied: bool) -> None:
+    """What was decided is looked at where the answer is given, and by what lineage is known."""
+
+    async def story(alone: Alone) -> str:
+        entry, member = await next_record(alone), alone.stage_member
+        async with asyncio.TaskGroup() as group:
+            said = Commit(replace(entry, loss_bits=float64_bits(2.0)))
+            asked = group.create_task(word(member.commit(said, D)))
+            await asyncio.sleep(0.1)
+            if is_copied:
+                last = replace(entry, iteration=3, before="e" * 64)
+                await member.install(TERM, 1, 4, last.lineage(), last, {2: entry.lineage()}, is_copy=True)
+                await member.heartbeat(A, Heartbeat(at(2, iteration=4), 0, 0.0, lineage=last.lineage()))
+            else:
+                decided = Commit(voted(entry, A.member, SIBLING.member, ME.member))
+                group.create_task(word(member.commit(decided, A)))
+                await member.heartbeat(A, Heartbeat(at(2, iteration=1), 0, 0.0))
+        return asked.result()
+
+    assert play(story) == "unproven"

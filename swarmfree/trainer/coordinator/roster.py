@@ -28,7 +28,7 @@ from swarmfree.trainer.coordinator.absent import Absent, is_over, knows_too_litt
 from swarmfree.trainer.coordinator.bars import Bars
 from swarmfree.trainer.coordinator.leadership import Leadership
 from swarmfree.trainer.coordinator.meetings import has_left
-from swarmfree.trainer.coordinator.participant import Participant, Participants
+from swarmfree.trainer.coordinator.participant import MISSED_SILENCES, Participant, Participants
 from swarmfree.trainer.coordinator.recovery_choice import RecoveryChoice
 from swarmfree.trainer.tasks import Signal, Tasks, each, within
 
@@ -428,14 +428,14 @@ class Roster(Participants):
         """
         if self._participants.get(participant.member) is not participant:
             return
-        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN:
-            self._note_rivalry(participant, error)
-        if self._is_fresh_to_one_elected(error):
-            error = PeerSilent(f"{participant.member}: {error}")
         if isinstance(error, Refused) and error.kind is RefusalKind.GONE and participant.answer is None:
             error = await self._failure_of_unheard(participant, error)
             if self._participants.get(participant.member) is not participant:
                 return
+        if isinstance(error, Refused) and error.kind is RefusalKind.FORBIDDEN:
+            self._note_rivalry(participant, error)
+        if self._is_fresh_to_one_elected(error):
+            error = PeerSilent(f"{participant.member}: {error}")
         if isinstance(error, Refused) and self._is_of_higher_term(error):
             await self.yield_to(participant.member, error)
         elif isinstance(error, Refused) and self._is_overtaken(participant, error):
@@ -454,10 +454,12 @@ class Roster(Participants):
         """What counts where one cannot step that has not said yet what it holds: its refusal once
         it has told that; else what keeps it from telling.
         """
-        try:
-            await self._heartbeat(participant, 0.0)
+        try:  # who says `past` is asked again and again, which would hold up a broadcast
+            await within(MISSED_SILENCES * self._context.timing.silence_s, self._heartbeat(participant, 0.0))
         except CallFailed as failure:
             return failure
+        except TimeoutError:
+            return PeerSilent(f"{participant.member} does not say what it holds")
         if not participant.is_heard and self._participants.get(participant.member) is participant:
             self._is_heard_again(participant)
         return refusal

@@ -76,7 +76,7 @@ class StageMember:
         tied: told when something has changed between this peer and its coordinator: what it waits
             for, silence, its leave.
         heartbeat_count: how many heartbeats have come, and calls to another lineage.
-        promised_s: when it promised somebody's claim last, and not once more.
+        promised_s: when it promised somebody's claim last, the first one of each since a heartbeat.
         admitted: who has a place and is in no plan, as heartbeats have told, and when they did
             last.
         placed: peer ids of those of them that have a stage, or make or copy it, as the last
@@ -124,7 +124,7 @@ class StageMember:
         self.heartbeat_came, self.tied = Signal(), Signal()
         self.silent_ticks = 0
         self.heartbeat_count = 0
-        self.promised_s = -math.inf
+        self.promised_s, self._promised = -math.inf, set[str]()
         self.admitted: Mapping[Member, float] = {}
         self.placed: Collection[str] = ()
         self.successor: Member | None = None
@@ -190,17 +190,17 @@ class StageMember:
         Raises:
             Refused: see `policy.promises.commit`; `unproven`, its evidence does not suffice.
         """
-        until_s, record = self.context.now_s() + self.context.timing.hold_s, request.record
+        until_s, record, is_held = self.context.now_s() + self.context.timing.hold_s, request.record, False
         while True:
+            heard = self.heartbeat_came.count
             try:
-                return await self._in_turn(lambda: self._commit(record, sender))
+                return await self._in_turn(partial(self._commit, record, sender, is_held=is_held))
             except Refused as refusal:
                 # Not in its turn: anybody may say this, and all others would wait for it
-                if refusal.kind is not RefusalKind.UNPROVEN or not await self._waited_for_heartbeat(sender, until_s):
+                is_over = refusal.kind is not RefusalKind.UNPROVEN or record.iteration < self.replica_state.iteration
+                if is_over or not await self._waited_for_heartbeat(sender, heard, until_s):
                     raise
-                decided = self.replica_state.record_of(record.iteration)
-                if decided is not None and decided.lineage() != record.lineage():
-                    raise
+                is_held = True
 
     async def install(
         self,
@@ -416,6 +416,7 @@ class StageMember:
         self.admitted = remembered(self.admitted, request.admitted, now_s, lease_s)
         self.placed = {member.peer_id for member in request.admitted[: request.placed]}
         self.silent_ticks, self.successor = 0, None
+        self.promised_s, self._promised = -math.inf, set()
         self.heartbeat_count += 1
         self.guest_room.ask(request.adopted)
         if request.waiting_for != self.waiting_for:
@@ -497,11 +498,11 @@ class StageMember:
 
     async def _claim(self, sender: Endpoint, request: Claim) -> Reply:
         replica_state = self.replica_state
-        before = replica_state.promises.coordinator
         replica_state.promises = promises.claim(replica_state.promises, sender, request, hears_another=self.hears_another(sender))
         if sender.member != self.context.me and not request.only_asking:
             replica_state.take_back()  # its own claim is made from where it stands
-            if before != sender:  # whoever claims again and again holds nobody up
+            if sender.member.peer_id not in self._promised:  # those that claim again and again hold nobody up
+                self._promised.add(sender.member.peer_id)
                 self.promised_s = self.context.now_s()
         last, plan = replica_state.newest_record, replica_state.known_plan
         later = self.context.incarnations.later_than(electorate_of(last, plan))
@@ -635,20 +636,25 @@ class StageMember:
         vote = vote_bytes(self.context.run, lineage, request.position.term, self.context.me)
         return Reply(Sealed(lineage, self.context.ports.network.sign(vote)))
 
-    async def _commit(self, record: Record, sender: Endpoint | None) -> Reply:
+    async def _commit(self, record: Record, sender: Endpoint | None, *, is_held: bool) -> Reply:
         if promises.commit(record, self.replica_state.held()):
             self._require_proven(record, sender)
             await self._apply(record)
+        elif is_held and self.replica_state.past.get(record.iteration + 1) != record.lineage():
+            raise Refused(RefusalKind.UNPROVEN, f"record {record.iteration} is not known to be the one that was decided")
         return Reply(Committed(self.replica_state.iteration))
 
-    async def _waited_for_heartbeat(self, sender: Endpoint | None, until_s: float) -> bool:
-        """Whether there was time for one where another coordinator than the sender is heard: what a
-        new one says first may overtake its heartbeat.
+    async def _waited_for_heartbeat(self, sender: Endpoint | None, heard: int, until_s: float) -> bool:
+        """Whether one came since `heard` of them had, or there was time for one where another
+        coordinator than the sender is heard: what a new one says first may overtake its heartbeat.
         """
         left_s = until_s - self.context.now_s()
-        if left_s <= 0 or sender is None or not self.hears_another(sender):
+        if left_s <= 0 or sender is None:
             return False
-        await self.heartbeat_came.wait(left_s)
+        if self.heartbeat_came.count == heard:
+            if not self.hears_another(sender):
+                return False
+            await self.heartbeat_came.wait(left_s)
         return True
 
     def _require_proven(self, record: Record, sender: Endpoint | None) -> None:
