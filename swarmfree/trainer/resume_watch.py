@@ -213,7 +213,7 @@ class ResumeWatch:
         for peer, answer in answers.items():
             before, member, offers = self._fetches.get(peer), announced[peer].endpoint.member, answer.snapshots
             if before is not None and (before.member, before.what) != (member, answer.held_up):
-                self._fetched.append((peer, before.what))
+                self._note_fetched(peer, before.what)
             if answer.coordinator is None and answer.held_up:
                 self._fetches[peer] = _Fetch(member, answer.held_up, offers, now_s)
             elif before is not None and (offers != before.offers or now_s - before.told_s >= FETCHES_AGAIN_S):
@@ -221,12 +221,17 @@ class ResumeWatch:
         for peer in self._fetches.keys() - answers.keys():
             self._fetches[peer] = replace(self._fetches[peer], told_s=now_s)
         for peer in self._fetches.keys() - announced.keys():
-            self._fetched.append((peer, self._fetches.pop(peer).what))
+            self._note_fetched(peer, self._fetches.pop(peer).what)
         first = [peer for peer, one in self._fetches.items() if (peer, one.what) not in self._fetched]
         if first:
             self._gained_s = now_s
         who = min(first or self._fetches, default="")
         return f"{self._fetches[who].member} {self._fetches[who].what}" if who else ""
+
+    def _note_fetched(self, peer: str, what: str) -> None:
+        """This try has ended. Once: others' tries are not to be forgotten for it."""
+        if (peer, what) not in self._fetched:
+            self._fetched.append((peer, what))
 
     def _forget(self) -> None:
         """Nobody has told anything."""

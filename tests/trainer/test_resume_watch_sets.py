@@ -297,6 +297,19 @@ async def test_one_whose_fetch_fails_again_and_again_holds_up_nobody() -> None:
     assert 90.0 + (WAITED_FOR - 1) * TIMING.join_wait_s < world.time_s - begun_s < 90.0 + (WAITED_FOR + 2) * TIMING.join_wait_s
 
 
+async def test_a_fetch_that_has_ended_is_remembered_once() -> None:
+    """Though it is looked at for as long as another one may begin."""
+    world = World(a=holds(0), b=holds(1), c=FETCHES)
+    await world.look(10.0)
+    world.answers["c"] = PlanAnswer(None, "")
+    await world.look(FETCHES_AGAIN_S - 2 * LOOK_S)
+    world.answers["c"] = FETCHES
+    await world.look(5.0)
+    del world.there["c"], world.answers["c"]
+    await world.look(5.0)
+    assert list(world.watch._fetched) == [("c", FETCHES.held_up)]
+
+
 async def test_who_fetches_is_not_forgotten_where_it_does_not_answer_for_a_moment() -> None:
     """An older set is whole on the disks meanwhile. Nor where it has failed, and begins again; and
     where it has come, nothing more is waited for.
